@@ -1,10 +1,10 @@
-"""The file BOOKIE_STATUS: the mode of a bookie, for its next start. Source: storage section 8.
+"""The file BOOKIE_STATUS keeps a bookie's mode for its next start. Source: storage section 8.
 
 One line of UTF-8 in ``current`` of every ledger directory::
 
     1,<READ_ONLY|READ_WRITE>,<milliseconds since 1970 when written>,<true|false: set by hand>
 
-Older releases leave the last field out; such a line counts as set by hand.
+Older releases omit the last field; such a line counts as set by hand.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LINE_BYTES_MAX = 256
 
 
 class BookieStatus(msgspec.Struct, frozen=True):
-    """What a bookie noted of its mode. ``is_manual``: somebody chose it, so that room on a disk does not change it."""
+    """Saved mode of a bookie. ``is_manual``: an operator set it, so free disk space does not change it."""
 
     is_read_only: bool
     written_ms: int
@@ -38,7 +38,7 @@ def encode_bookie_status(status: BookieStatus) -> bytes:
 
 
 def decode_bookie_status(data: bytes) -> BookieStatus | None:
-    """The status, or None for anything that is none: another layout, a cut or damaged file."""
+    """The status, or None if the data is invalid: another layout, truncated or damaged."""
     line, _, _ = data[:_LINE_BYTES_MAX].decode("utf-8", "replace").partition("\n")
     layout, *fields = line.rstrip("\r").split(",")
     if layout != _LAYOUT or not 2 <= len(fields) <= 3:
@@ -50,7 +50,7 @@ def decode_bookie_status(data: bytes) -> BookieStatus | None:
 
 
 def read_bookie_status(filesystem: FileSystem, directories: Sequence[str]) -> BookieStatus | None:
-    """The newest status in these ``current`` folders; None when none of them has one. OSError."""
+    """The newest status in these ``current`` directories; None if there is none. OSError."""
     found: list[BookieStatus] = []
     for directory in directories:
         try:
@@ -63,10 +63,10 @@ def read_bookie_status(filesystem: FileSystem, directories: Sequence[str]) -> Bo
 
 
 def write_bookie_status(filesystem: FileSystem, directories: Sequence[str], status: BookieStatus) -> OSError | None:
-    """Write it in every one of these ``current`` folders, each whole or not at all (hazard H14).
+    """Write the status to each of these ``current`` directories, atomically (hazard H14).
 
-    Returns the first error, or None. One folder is enough for it to be found, so all are tried: on a full disk one may
-    have room and the others not.
+    Returns the first error, or None. Tries all directories even after an error, because one copy is enough and only
+    some of the disks may be full.
     """
     first: OSError | None = None
     for directory in directories:

@@ -1,4 +1,4 @@
-"""Settings of the storage layer. A value out of range is refused, however it was set; see ``storage.setting``."""
+"""Settings of the storage layer. Values out of range are always rejected; see ``storage.setting``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ JOURNAL_BLOCK_BYTES = 512
 
 JOURNAL_VERSION_MIN = 4
 JOURNAL_VERSION_MAX = 6
-"""Versions of journal files that are written."""
+"""Range of the journal file versions that we write."""
 
 ENTRY_LOG_SIZE_BYTES_MAX = 1024 * MEBIBYTE
 """Offsets inside an entry log must stay below 2^31."""
 
 
 # fmt: off
-# A setting has at most three lines: the formatter would make it nine.
+# A setting takes at most three lines here; the formatter would use nine.
 
 
 def _require(condition: bool, sentence: str) -> None:
@@ -118,10 +118,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def normal_directory(path: str) -> str:
-    """The path as an absolute one, without repeated slashes, a slash at its end, and "." parts; "" stays "".
+    """Make a path absolute; remove repeated slashes, a trailing slash and "." parts. "" stays "".
 
-    Links and ".." parts stay: behind a link, ".." leads elsewhere than the text suggests. Only ".." at the beginning of
-    a relative path is resolved, because the working directory is known without links.
+    Links and ".." parts stay, because ".." after a link does not lead back to the previous part. Only leading ".."
+    parts of a relative path are resolved: the path of the working directory contains no links.
     """
     if not path:
         return path
@@ -158,13 +158,13 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def engine_folders(self) -> list[tuple[str, str]]:
-        """The ``current`` folders of each engine, that of the ledger directory and that of the index, by position."""
+        """The ``current`` directories (ledger directory, index directory) of each engine, by position."""
         pairs = zip(self.ledger_directories, self.paired_index_directories, strict=True)
         return [(current_directory(ledger), current_directory(index)) for ledger, index in pairs]
 
     @property
     def all_directories(self) -> list[str]:
-        """Every directory, once each: those of journals, ledgers and indexes, in the order of the settings."""
+        """All journal, ledger and index directories without duplicates, in the order of the settings."""
         return list(dict.fromkeys((*self.journal_directories, *self.ledger_directories, *self.index_directories)))
 
     def __post_init__(self) -> None:

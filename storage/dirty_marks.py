@@ -1,9 +1,9 @@
-"""The files DIRTY: in every ledger directory while a bookie serves. Found at boot, they mean an unclean shutdown.
+"""The DIRTY files: in every ledger directory while a bookie serves. At boot they indicate an unclean shutdown.
 
-Java's is empty, and so is ours as a rule. It holds a line where a crash may cost entries that were acknowledged: the
-process did not journal them, did not sync them, or a folder was lost with what was in it. The next process must know
-that of the one before, for its own settings may be others by then. Java looks at nothing but the name. Source: storage
-section 9.1.
+Java's file is empty, and ours usually too. Ours has one line if a crash may lose acknowledged entries: the process did
+not journal them, did not sync them, or a directory was lost with its data. The next process needs to know this,
+because its settings may differ from those of the crashed one. Java only checks whether the file exists. Source:
+storage section 9.1.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ _MACHINE_BOOT: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class CrashRisk(enum.Enum):
-    """What it takes for a process to lose entries that it acknowledged; the value is the line in the mark."""
+    """The event that makes a process lose acknowledged entries; the value is the line in the mark."""
 
     NONE = ""
     POWER_CUT = "entries are lost if the machine stops"
-    """Written and not synced: as long as the machine runs the kernel has them."""
+    """Written but not synced: the kernel has them as long as the machine runs."""
     CRASH = "entries are lost if the process ends"
-    """Not even journaled; or lost already."""
+    """Not journaled, or already lost."""
 
 
 class DirtyMarks(msgspec.Struct, frozen=True):
-    """What the marks say of the process before. ``are_entries_at_risk``: the journal may not bring back all."""
+    """State of the previous process. ``are_entries_at_risk``: replay of the journal may not restore all entries."""
 
     is_unclean: bool
     are_entries_at_risk: bool
 
 
 def crash_risk(journal: JournalConfig) -> CrashRisk:
-    """What a bookie with these journals risks."""
+    """Risk of a bookie with these journal settings."""
     if not journal.is_data_written:
         return CrashRisk.CRASH
     return CrashRisk.NONE if journal.is_data_synced else CrashRisk.POWER_CUT
 
 
 def read_machine_boot(filesystem: FileSystem) -> str:
-    """Which run of the kernel this is; empty where it does not tell."""
+    """The kernel's boot id; empty if it is not available."""
     try:
         return filesystem.read_file(_MACHINE_BOOT).decode("ascii", "replace").strip()
     except OSError:
@@ -61,9 +61,9 @@ def read_machine_boot(filesystem: FileSystem) -> str:
 
 
 def read_dirty_marks(filesystem: FileSystem, directories: Sequence[str], machine_boot: str) -> DirtyMarks:
-    """Look into all of these ``current`` folders; one mark is enough. What cannot be read counts as the worst.
+    """Read the marks in these ``current`` directories; one is enough. An unreadable mark counts as ``CRASH``.
 
-    ``machine_boot``: names this run of the machine's kernel; empty if that is not known.
+    ``machine_boot``: the kernel's boot id; empty if it is not known.
     """
     contents: list[bytes] = []
     for directory in directories:
@@ -80,31 +80,31 @@ def read_dirty_marks(filesystem: FileSystem, directories: Sequence[str], machine
 
 
 def leave_dirty_marks(filesystem: FileSystem, directories: Sequence[str], risk: CrashRisk, machine_boot: str) -> None:
-    """Leave a mark in each of these folders, durably, in the place of one that is there; OSError."""
+    """Write a mark to each of these directories, durably, replacing an existing one; OSError."""
     for directory in directories:
         filesystem.write_file_atomically(os.path.join(directory, DIRTY), _encode(risk, machine_boot))
 
 
 def remove_dirty_marks(filesystem: FileSystem, directories: Sequence[str]) -> None:
-    """Everything is flushed: take the marks away. Only after a flush that succeeded (hazard H13); OSError."""
+    """Remove the marks. Call this only after everything was flushed successfully (hazard H13). OSError."""
     for directory in directories:
         path = os.path.join(directory, DIRTY)
-        if filesystem.exists(path):  # a boot that was cut short may not have left it
+        if filesystem.exists(path):  # an interrupted boot may not have written it
             filesystem.remove(path)
             filesystem.sync_directory(directory)
 
 
 def forget_marks_of_lost_journals(filesystem: FileSystem, config: StorageConfig) -> None:
-    """Remove the log marks of journals whose folder holds no journal any more, so that a new one can begin; OSError.
+    """Remove the log marks of journals whose directory has no journal files, so that a new journal can start; OSError.
 
-    For a boot that knows of the loss: a mark into a journal that is not there stops every other one.
+    Only for a boot that handles the loss. Any other boot fails if a mark points to a missing journal.
     """
     journal_count = len(config.journal_directories)
     for index, directory in enumerate(config.journal_directories):
         names = filesystem.list_directory(current_directory(directory))
         if any(parse_journal_file_name(name) is not None for name in names):
             continue
-        # The record goes last: it is what a replay believes.
+        # Remove the record last, because replay uses it.
         for name in (last_mark_file_name(index, journal_count), mark_record_file_name(index, journal_count)):
             for folder in map(current_directory, config.ledger_directories):
                 if filesystem.exists(os.path.join(folder, name)):

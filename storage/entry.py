@@ -1,7 +1,7 @@
-"""The part of an entry's body that a bookie reads: ids, last add confirmed, ledger length.
+"""The header of an entry's body, as far as a bookie reads it: ids, last add confirmed, ledger length.
 
-A body is what an add request carries and what journal and entry log keep unchanged: i64 ledger id, i64 entry id, i64
-last add confirmed, i64 ledger length, then digest and data, which only clients read. Source: storage sections 3.6, 4.3.
+Add requests carry the body, and journal and entry log store it unchanged: i64 ledger id, i64 entry id, i64 last add
+confirmed, i64 ledger length, then digest and data, which only clients read. Source: storage sections 3.6, 4.3.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from storage.ids import EntryId, LedgerId
 from storage.ports import Buffer
 
 ENTRY_HEADER_BYTES_MIN = 24
-"""Shorter bodies have no last add confirmed: refused when added, corruption when found on disk."""
+"""Shorter bodies have no last add confirmed: an add is rejected, and on disk they are corruption."""
 
 ENTRY_HEADER_BYTES = 32
-"""Header of every body that a client of BookKeeper makes."""
+"""Header size in bodies of BookKeeper clients."""
 
 _IDS_AND_CONFIRMED = struct.Struct(">qqq")
 _HEADER = struct.Struct(">qqqq")
@@ -30,11 +30,11 @@ class EntryHeader(msgspec.Struct, frozen=True, gc=False):
     entry_id: EntryId
     last_add_confirmed: EntryId
     length: int
-    """Payload bytes of the ledger up to and with this entry; 0 when the body ends before this field."""
+    """Payload bytes of the ledger up to and including this entry; 0 if the body ends before this field."""
 
 
 def decode_header(body: Buffer) -> EntryHeader:
-    """Header of a body; ValueError below ``ENTRY_HEADER_BYTES_MIN`` bytes."""
+    """Decode the header of a body; ValueError below ``ENTRY_HEADER_BYTES_MIN`` bytes."""
     if len(body) >= ENTRY_HEADER_BYTES:
         return EntryHeader(*_HEADER.unpack_from(body))
     if len(body) < ENTRY_HEADER_BYTES_MIN:

@@ -1,45 +1,45 @@
-"""Errors of the storage floor, and the root that every floor shares.
+"""Errors of the storage layer, and the base class of all layers.
 
-BkctlError                      carries one sentence for the user
-└── StorageError                something on disk
-    ├── CorruptFileError        bytes that no crash explains: refuse, name file and offset
+BkctlError                      its text is one sentence for the user
+└── StorageError                a problem on disk
+    ├── CorruptFileError        damage that no crash explains; names file and offset
     ├── JournalError
-    │   ├── JournalFailedError  a write or sync failed: final, nothing more is acknowledged
-│   └── JournalFullError    no room for a write: nothing was acknowledged, the same may be tried again
-    ├── EntryLogError           an entry that the index names cannot be read: never "no such entry"
-    │   ├── EntryLogMissingError  its log is not there: compaction may have moved it meanwhile
-    │   └── EntryDamagedError   something else is there, which was read without an error
-    ├── IndexDamagedError       the database lost or damaged part of what was sealed
-    ├── IndexMissingError       entry logs without the index that belongs to them
+    │   ├── JournalFailedError  a write or sync failed: final, the bookie acknowledges nothing more
+│   └── JournalFullError    no disk space for a write: nothing was acknowledged, a retry is possible
+    ├── EntryLogError           an indexed entry cannot be read: never report "no such entry"
+    │   ├── EntryLogMissingError  its log is missing: compaction may have moved the entry
+    │   └── EntryDamagedError   the log was read without an error but has other data there
+    ├── IndexDamagedError       part of the sealed database is lost or damaged
+    ├── IndexMissingError       there are entry logs but no index
     ├── IndexFailedError        an index write failed: final for this process, no checkpoint can succeed
-    ├── IndexFullError          LevelDB has no room for a write: nothing is damaged
-    ├── ChildFailedError        a child process of a long job was ended from outside, or broke
-    ├── DirectoryLockedError    another process owns the folder
-    ├── DiskUnusableError       a folder cannot be used any more: gone, mounted read-only, failing
-    ├── NoWritableDiskError     a disk is full, and the settings forbid to go on read-only
-    ├── NoRoomToStartError      a start needs room that a disk does not have
-    ├── MemtableFullError       the write cache has no room: throttle, nothing was stored
-    ├── EntryTooLargeError      the entry can never fit
-    ├── AdoptionRefusedError    folders cannot be taken over from Java, or handed back, as they are
-    ├── LedgerCollectedError    the ledger is closed and its copy was collected: its fence outlives the copy
-    ├── DeletionPendingError    the ledger's id cannot be used again before its deletion is durable: try again
-    ├── MisplacedLedgerError    a directory holds a ledger that belongs in another: their list has changed
-    └── MasterKeyMismatchError  the ledger is known under another key
+    ├── IndexFullError          LevelDB has no disk space for a write: nothing is damaged
+    ├── ChildFailedError        a child process of a long operation was killed or failed
+    ├── DirectoryLockedError    another process has locked the directory
+    ├── DiskUnusableError       a directory is unusable: missing, mounted read-only, failing disk
+    ├── NoWritableDiskError     a disk is full, and the settings forbid read-only mode
+    ├── NoRoomToStartError      a disk has not enough space for a start
+    ├── MemtableFullError       the write cache is full: throttle, nothing was stored
+    ├── EntryTooLargeError      the entry is larger than a write cache
+    ├── AdoptionRefusedError    directories cannot be adopted from Java, or handed back
+    ├── LedgerCollectedError    the ledger is closed and its copy was collected: only its fence remains
+    ├── DeletionPendingError    the ledger's deletion is not durable yet: retry later
+    ├── MisplacedLedgerError    a ledger is in the wrong directory: the list of directories has changed
+    └── MasterKeyMismatchError  the ledger is stored under another key
 """
 
 from __future__ import annotations
 
 
 class BkctlError(Exception):
-    """Root of all errors that bkctl raises on purpose; ``str()`` is one clear sentence for the user."""
+    """Base class of all errors that bkctl raises intentionally; ``str()`` is one sentence for the user."""
 
 
 class StorageError(BkctlError):
-    """Something on disk is not as it must be."""
+    """A problem with the files on disk."""
 
 
 class CorruptFileError(StorageError):
-    """A file holds bytes that no crash explains. ``advice``: what to do about it, for the user."""
+    """A file is damaged in a way that no crash explains. ``advice``: the fix, for the user."""
 
     def __init__(self, path: str, offset: int, reason: str, advice: str = "") -> None:
         super().__init__(f"{path}: {reason} at offset {offset}" + (f"; {advice}" if advice else ""))
@@ -53,27 +53,27 @@ class JournalError(StorageError):
 
 
 class JournalFailedError(JournalError):
-    """A journal write or sync failed. Final: what was not acknowledged stays so, and the bookie stops."""
+    """A journal write or sync failed. Final: the bookie acknowledges nothing more and stops."""
 
 
 class JournalFullError(JournalError):
-    """The disk has no room for what was to be journaled. Nothing was acknowledged; the same may be tried again."""
+    """There is no disk space for a journal write. Nothing was acknowledged; a retry is possible."""
 
 
 class EntryLogError(StorageError):
-    """An entry that the index names could not be read. The answer is "I/O error", never "no such entry"."""
+    """An indexed entry could not be read. The bookie answers "I/O error", never "no such entry"."""
 
 
 class EntryLogMissingError(EntryLogError):
-    """The log that the index names is not there. Whoever looked the location up earlier looks once more."""
+    """The log of an indexed entry is missing. A caller with an older location must look it up again."""
 
 
 class EntryDamagedError(EntryLogError):
-    """At its place in the log is something else; the disk has read it without an error."""
+    """The log has other data at the entry's location; the disk reported no error."""
 
 
 class IndexDamagedError(StorageError):
-    """The index database does not hold the unbroken run of batches that was sealed."""
+    """The index database does not contain all batches that were sealed."""
 
 
 class IndexMissingError(StorageError):
@@ -81,11 +81,11 @@ class IndexMissingError(StorageError):
 
 
 class IndexFailedError(StorageError):
-    """A write to the index failed. Final for this process: the next boot tells what is really there."""
+    """A write to the index failed. Final for this process; the next boot checks what was written."""
 
 
 class IndexFullError(StorageError):
-    """LevelDB found no room on its disk. The database is as it was, or as a crash would leave it. ``number``: errno."""
+    """LevelDB has no disk space. The database is unchanged, or as after a crash. ``number``: errno."""
 
     def __init__(self, sentence: str, number: int) -> None:
         super().__init__(sentence)
@@ -93,8 +93,7 @@ class IndexFullError(StorageError):
 
 
 class ChildFailedError(StorageError):
-    """A child process that a long job had started has ended before its work was done. ``cause`` says how, without
-    what to do about it."""
+    """A child process ended before it finished its work. ``cause``: how it ended, without advice."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"{cause}: nothing was changed, run the command again")
@@ -102,23 +101,23 @@ class ChildFailedError(StorageError):
 
 
 class DirectoryLockedError(StorageError):
-    """Another process owns the folder."""
+    """Another process has locked the directory."""
 
 
 class DiskUnusableError(StorageError):
-    """A folder of the bookie cannot be used any more: it is gone, mounted read-only, or its disk fails."""
+    """A directory of the bookie is unusable: it is missing, mounted read-only, or its disk fails."""
 
 
 class NoWritableDiskError(StorageError):
-    """A disk is full, and read-only mode is switched off."""
+    """A disk is full, and read-only mode is disabled."""
 
 
 class NoRoomToStartError(StorageError):
-    """A start needs room that a disk does not have, even to be read-only. Nothing is lost."""
+    """A disk has not enough space for a start, not even a read-only one. Nothing is lost."""
 
 
 class MemtableFullError(StorageError):
-    """The write cache has no room for the entry now; nothing was stored."""
+    """The write cache has no space for the entry at the moment; nothing was stored."""
 
 
 class EntryTooLargeError(StorageError):
@@ -126,11 +125,11 @@ class EntryTooLargeError(StorageError):
 
 
 class LedgerCollectedError(StorageError):
-    """The ledger is closed, and its copy was collected here: ordinary adds are refused, as on a fenced ledger."""
+    """The ledger is closed, and its copy here was collected: ordinary adds are rejected, as on a fenced ledger."""
 
 
 class DeletionPendingError(StorageError):
-    """The ledger was deleted, and a crash now would bring it back: its id can be used again after a checkpoint."""
+    """The ledger was deleted, but a crash would undo this. Its id is usable again after the next checkpoint."""
 
 
 class MasterKeyMismatchError(StorageError):
@@ -138,8 +137,8 @@ class MasterKeyMismatchError(StorageError):
 
 
 class AdoptionRefusedError(StorageError):
-    """Folders cannot be taken over from a Java bookie, or handed back to one, as they are; nothing was changed."""
+    """Directories cannot be adopted from a Java bookie, or handed back to one; nothing was changed."""
 
 
 class MisplacedLedgerError(StorageError):
-    """A ledger directory holds a ledger that is looked for in another one: the list of directories has changed."""
+    """A ledger is in the wrong ledger directory: the list of directories has changed."""

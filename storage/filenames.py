@@ -1,8 +1,8 @@
-"""Every name on disk, in one file.
+"""All file names on disk.
 
-The names of journals, entry logs, marks and cookies are Java BookKeeper's; those of the LevelDB databases, their seals,
-the lock, the catalog of journals and the mark records are ours, chosen so that a Java bookie neither opens nor counts
-them. Source: storage sections 1, 3.1, 3.9, 4.1, 4.9, 5.9 and 9.1.
+Journals, entry logs, marks and cookies have the names that Java BookKeeper uses. The names of LevelDB databases, their
+seals, the lock, the journal catalog and the mark records are ours. They are chosen so that a Java bookie ignores these
+files. Source: storage sections 1, 3.1, 3.9, 4.1, 4.9, 5.9 and 9.1.
 """
 
 from __future__ import annotations
@@ -12,64 +12,64 @@ import os
 from storage.ids import LEDGER_ID_MAX, EntryLogId, JournalId, LedgerId
 
 CURRENT = "current"
-"""Folder inside every configured journal, ledger and index directory that holds all the files below."""
+"""Subdirectory of every configured journal, ledger and index directory; contains all files below."""
 
 VERSION = "VERSION"
 """The cookie."""
 LAST_ID = "lastId"
-"""Hint at the newest entry log id: lower-case hexadecimal and a newline."""
+"""Hint of the newest entry log id: lower-case hexadecimal and a newline."""
 DIRTY = "DIRTY"
-"""Empty file, present while a bookie serves: found at boot, it means an unclean shutdown."""
+"""File that exists while a bookie serves; at boot it indicates an unclean shutdown. See ``dirty_marks``."""
 BOOKIE_STATUS = "BOOKIE_STATUS"
 """The mode that survives a restart."""
 LOCK = "bkctl.lock"
-"""Held by ``flock`` while a bkctl process owns the folder; contains its process id."""
+"""Locked with ``flock`` while a bkctl process uses the directory; contains its process id."""
 JOURNAL_CATALOG = "bkctl.journals"
-"""Beside the journals of a directory: which of them bkctl wrote."""
+"""Next to the journals of a directory: the list of those that bkctl wrote."""
 
 QUARANTINE = "bkctl.quarantine"
-"""Beside the entry logs of a directory: those that the collector leaves alone because they are damaged."""
+"""Next to the entry logs of a directory: the damaged logs, which the collector skips."""
 COLLECTED = "bkctl.collected"
-"""Next to the entry logs of a directory: the fences of ledgers that exist and whose copy was collected."""
+"""Next to the entry logs of a directory: the fences of existing ledgers whose copy was collected."""
 PLACE = "bkctl.place"
-"""Which of a bookie's directories a folder is: its positions in the lists that decide where a ledger lives."""
+"""Positions of this directory in the configured lists, which decide where a ledger is stored."""
 MIGRATION = "bkctl.migration"
-"""Old and new bookie id, present while ``bkctl cookie migrate`` changes the one into the other."""
+"""Old and new bookie id; exists while ``bkctl cookie migrate`` changes the id."""
 
 LOCATIONS_DATABASE = "ldb-locations"
-"""LevelDB folder: (ledger, entry) -> location. Not "locations", which is Java's RocksDB folder."""
+"""LevelDB directory: (ledger, entry) -> location. Not "locations", which is Java's RocksDB directory."""
 LEDGERS_DATABASE = "ldb-ledgers"
-"""LevelDB folder: ledger -> row. Not "ledgers", which is Java's RocksDB folder."""
+"""LevelDB directory: ledger -> row. Not "ledgers", which is Java's RocksDB directory."""
 
 JAVA_DATABASES = ("ledgers", "locations")
-"""RocksDB folders of a Java bookie with DbLedgerStorage: its two indexes."""
+"""RocksDB directories of a Java bookie with DbLedgerStorage: its two indexes."""
 JAVA_INDEX_ASIDE = "bkctl.java-index"
-"""Folder in an index directory that holds the Java index which adoption moved aside; numbered from the second on."""
+"""Directory for a Java index that adoption moved aside; numbered from the second on."""
 OWN_INDEX_ASIDE = "bkctl.handed-back"
-"""Folder that holds what ``bkctl storage hand-back`` moved aside; numbered likewise."""
+"""Directory for files that ``bkctl storage hand-back`` moved aside; numbered likewise."""
 MIXED_LOGS = "bkctl.mixed-logs"
-"""Beside entry logs of Interleaved storage that were adopted: they may hold ledgers of other directories."""
+"""Next to adopted entry logs of Interleaved storage, which may have ledgers of other directories."""
 ADOPTING_SUFFIX = ".adopting"
-"""Ends the name of a database that adoption is still filling."""
+"""Suffix of a database that adoption is still filling."""
 ADOPTION = "bkctl.adoption"
-"""Note in the first ledger directory while adoption puts its indexes in the place of Java's."""
+"""Note in the first ledger directory while adoption replaces Java's indexes."""
 HANDING_BACK = "bkctl.handing-back"
-"""Note in the first ledger directory while the folders are handed back to Java."""
+"""Note in the first ledger directory during a hand-back to Java."""
 
 TEMPORARY_SUFFIX = ".tmp"
-"""Ends the name of a file that is written before it takes the place of another."""
+"""Suffix of a file that is written completely before it replaces another."""
 
 KEPT_SUFFIX = ".kept"
-"""Ends the name of the folder that holds a database's files while it is opened."""
+"""Suffix of the directory that keeps a database's files while the database is being opened."""
 
 REBUILT_SUFFIX = ".rebuilt"
-"""Ends the name of the folder in which an index is built anew, and of the record that says that it is whole."""
+"""Suffix of the directory where an index is rebuilt, and of the record that marks it complete."""
 
 REPLACED_SUFFIX = ".replaced"
-"""Ends the name of an index folder whose place another one has taken: to be deleted."""
+"""Suffix of an index directory that was replaced and is to be deleted."""
 
 ENTRY_LOG_ID_MAX: EntryLogId = 2**31 - 1
-"""Largest entry log id; the one behind it is 0."""
+"""Largest entry log id; the next one is 0."""
 
 _JOURNAL_SUFFIX = ".txn"
 _ENTRY_LOG_SUFFIX = ".log"
@@ -82,19 +82,19 @@ _JOURNAL_ID_MAX: JournalId = 2**63 - 1
 
 
 def current_directory(directory: str) -> str:
-    """Folder of the files of a configured directory."""
+    """Subdirectory with the files of a configured directory."""
     return os.path.join(directory, CURRENT)
 
 
 def journal_file_name(journal_id: JournalId) -> str:
-    """``<hex id>.txn``: lower case, no zeros in front (storage section 3.1)."""
+    """``<hex id>.txn``: lower case, no leading zeros (storage section 3.1)."""
     return f"{journal_id:x}{_JOURNAL_SUFFIX}"
 
 
 def parse_journal_file_name(name: str) -> JournalId | None:
-    """Id of a journal file, or None for any name that a bookie does not give to a journal.
+    """Id of a journal file, or None for a name that no bookie gives to a journal.
 
-    Java counts ``123.x.txn`` as journal 0x123 and dies on ``foo.txn``; neither can hold records that were acknowledged.
+    Java treats ``123.x.txn`` as journal 0x123 and crashes on ``foo.txn``. Neither can have acknowledged records.
     """
     journal_id = _parse_hexadecimal(name.removesuffix(_JOURNAL_SUFFIX), _JOURNAL_ID_MAX)
     if journal_id is None or journal_file_name(journal_id) != name:
@@ -103,12 +103,12 @@ def parse_journal_file_name(name: str) -> JournalId | None:
 
 
 def entry_log_file_name(log_id: EntryLogId) -> str:
-    """``<hex id>.log``: lower case, no zeros in front (storage section 4.1)."""
+    """``<hex id>.log``: lower case, no leading zeros (storage section 4.1)."""
     return f"{log_id:x}{_ENTRY_LOG_SUFFIX}"
 
 
 def parse_entry_log_file_name(name: str) -> EntryLogId | None:
-    """Id of an entry log, or None for any other name, leftovers of a compaction included."""
+    """Id of an entry log, or None for any other name, including leftovers of a compaction."""
     log_id = _parse_hexadecimal(name.removesuffix(_ENTRY_LOG_SUFFIX), ENTRY_LOG_ID_MAX)
     if log_id is None or entry_log_file_name(log_id) != name:
         return None
@@ -121,7 +121,7 @@ def compacting_file_name(log_id: EntryLogId) -> str:
 
 
 def compacted_file_name(log_id: EntryLogId, source_log_id: EntryLogId) -> str:
-    """Name of a finished log that is to replace the log ``source_log_id`` (storage section 4.9)."""
+    """Name of a finished log that will replace the log ``source_log_id`` (storage section 4.9)."""
     return f"{log_id:x}{_ENTRY_LOG_SUFFIX}.{source_log_id:x}.{_COMPACTED_SUFFIX}"
 
 
@@ -132,7 +132,7 @@ def parse_compacting_file_name(name: str) -> EntryLogId | None:
 
 
 def parse_compacted_file_name(name: str) -> tuple[EntryLogId, EntryLogId] | None:
-    """Ids of a finished log and of the one it is to replace, both in hexadecimal (H7); None for any other name."""
+    """Ids of a finished log and of the one it will replace, both in hexadecimal (H7); None for any other name."""
     parts = name.split(".")
     if len(parts) != 4:
         return None
@@ -143,7 +143,7 @@ def parse_compacted_file_name(name: str) -> tuple[EntryLogId, EntryLogId] | None
 
 
 def parse_claimed_entry_log_id(name: str) -> EntryLogId | None:
-    """Entry log id that a name claims: of a log, of a log being filled, or of a finished replacement."""
+    """Entry log id in the name of a log, of a log being filled, or of a finished replacement."""
     stem, separator, rest = name.partition(_ENTRY_LOG_SUFFIX)
     log_id = _parse_hexadecimal(stem, ENTRY_LOG_ID_MAX)
     if log_id is None or not separator:
@@ -162,29 +162,29 @@ def idx_path(ledger_id: LedgerId) -> str:
 
 
 def parse_idx_file_name(name: str) -> LedgerId | None:
-    """Ledger of an index file, or None for any other name: ``.idx.rloc`` is a copy under way."""
+    """Ledger of an index file, or None for any other name, including unfinished copies (``.idx.rloc``)."""
     ledger_id = _parse_hexadecimal(name.removesuffix(_IDX_SUFFIX), LEDGER_ID_MAX)
     return ledger_id if ledger_id is not None and name == f"{ledger_id:x}{_IDX_SUFFIX}" else None
 
 
 def is_idx_folder(name: str) -> bool:
-    """Whether a folder of this name may hold index files, or folders of such."""
+    """Whether a directory with this name may contain index files, directly or in subdirectories."""
     number = _parse_hexadecimal(name, 0xFF)
     return number is not None and name == f"{number:x}"
 
 
 def last_mark_file_name(journal_index: int, journal_count: int) -> str:
-    """``lastMark`` with exactly one journal directory, else ``lastMark.<index>`` (storage section 3.9)."""
+    """``lastMark`` if there is one journal directory, otherwise ``lastMark.<index>`` (storage section 3.9)."""
     return _name_of_journal(_LAST_MARK, journal_index, journal_count)
 
 
 def mark_record_file_name(journal_index: int, journal_count: int) -> str:
-    """File beside a last mark that says the same under a checksum; numbered like it."""
+    """File next to a last mark with the same position and a checksum; numbered like it."""
     return _name_of_journal(_MARK_RECORD, journal_index, journal_count)
 
 
 def seal_file_name(database: str) -> str:
-    """File beside a database which records how many batches it must hold."""
+    """File next to a database that records how many batches it must contain."""
     return f"{database}.seal"
 
 

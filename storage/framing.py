@@ -1,4 +1,4 @@
-"""What journal and entry log have in common: payloads behind an i32 length, and files read through a moving window."""
+"""Shared by journal and entry log: payloads with an i32 length prefix, and reading through a moving window."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ZEROS = re.compile(rb"\x00*")
 
 
 def framed(payloads: Sequence[Buffer]) -> list[Buffer]:
-    """Parts to be written one behind the other: a length word in front of every payload.
+    """Parts to write in sequence: a length word before every payload.
 
-    Every loop here runs inside the interpreter's C code: a lane that ran bytecode per record would stop the event loop.
+    All loops here run in the interpreter's C code. Bytecode per record in a lane would block the event loop (GIL).
     """
     parts: list[Buffer] = [b""] * (2 * len(payloads))
     parts[0::2] = map(_LENGTH.pack, map(len, payloads))
@@ -28,17 +28,17 @@ def framed(payloads: Sequence[Buffer]) -> list[Buffer]:
 
 
 def framed_bytes(payloads: Sequence[Buffer], lengths: AbstractSet[int] | None = None) -> bytes:
-    """The same in one piece, no payload at all included. ``lengths``: all that there are, where that is known."""
+    """Like ``framed``, but joined; ``payloads`` may be empty. ``lengths``: the distinct lengths, if known."""
     if lengths is None:
         lengths = set(map(len, payloads))
     if len(lengths) != 1:
         return b"".join(framed(payloads))
-    # The one length word stands between the payloads like a separator: half as many parts to join.
+    # With one common length, join with the length word as separator: half as many parts.
     return _LENGTH.pack(*lengths).join([b"", *payloads])
 
 
 class ReadWindow:
-    """A file read mostly forwards in small pieces, with few large reads. The size is taken once, at the start."""
+    """Reads a file mostly forwards in small pieces, with few large reads. The size is read once, at the start."""
 
     def __init__(self, file: File, window_bytes: int = _WINDOW_BYTES) -> None:
         self._file = file
@@ -54,12 +54,12 @@ class ReadWindow:
         return self._data[first : first + size_bytes]
 
     def loaded(self, size_bytes: int, offset: int) -> tuple[bytes, int]:
-        """All bytes that are in memory, ``size_bytes`` at ``offset`` among them, and where in them ``offset`` is."""
+        """All bytes in memory, including ``size_bytes`` at ``offset``, and the position of ``offset`` in them."""
         self._load(size_bytes, offset)
         return self._data, offset - self._start
 
     def skip(self, run: re.Pattern[bytes], offset: int) -> int:
-        """Offset of the first byte at or behind ``offset`` which a pattern like ``x*`` does not match, or the size."""
+        """First offset from ``offset`` on that a pattern like ``x*`` does not match, or the file size."""
         while offset < self.size_bytes:
             self._load(1, offset)
             match = run.match(self._data, offset - self._start)
@@ -67,16 +67,16 @@ class ReadWindow:
             behind = offset if match is None else self._start + match.end()
             if behind < end:
                 return behind
-            # Nothing at all is loaded if the file has become shorter than it was.
+            # Nothing is loaded if the file was truncated meanwhile.
             offset = end if self._data else self.size_bytes
         return max(offset, self.size_bytes)
 
     def skip_zeros(self, offset: int) -> int:
-        """Offset of the first byte at or behind ``offset`` that is not zero, or the size."""
+        """Offset of the first nonzero byte from ``offset`` on, or the file size."""
         return self.skip(_ZEROS, offset)
 
     def data_end(self, offset: int) -> int:
-        """Offset just behind the last byte at or behind ``offset`` that is not zero; ``offset`` if all are."""
+        """Offset after the last nonzero byte from ``offset`` on; ``offset`` if all bytes are zero."""
         end = offset
         while (offset := self.skip_zeros(offset)) < self.size_bytes:
             end = self._start + len(self._data.rstrip(b"\0"))

@@ -19,17 +19,17 @@ _OFFSET_BITS = 32
 _OFFSET_MASK = 2**_OFFSET_BITS - 1
 
 INVALID_ENTRY_ID: EntryId = -1
-"""No entry: an empty ledger's last entry, an unconfirmed ledger's last add confirmed, "the last one" in a read."""
+"""No entry: the last entry of an empty ledger, the LAC before any confirmation, "last entry" in a read."""
 
 ENTRY_ID_MAX: EntryId = 2**63 - 1
-"""Largest number that the formats can hold for an entry id."""
+"""Largest entry id that the formats can store."""
 
 LEDGER_ID_MAX: LedgerId = 2**63 - 2
-"""Largest ledger id that may exist. 2^63-1 makes every Java bookie's collector delete all its ledgers."""
+"""Largest valid ledger id. A ledger 2^63-1 would make the collector of every Java bookie delete all ledgers."""
 
 
 class MetaEntryKind(enum.IntEnum):
-    """Entry ids below zero that give a journal record another meaning than "entry"."""
+    """Negative entry ids, which mark journal records that are not entries."""
 
     LEDGER_KEY = -0x1000
     FENCE = -0x2000
@@ -38,24 +38,24 @@ class MetaEntryKind(enum.IntEnum):
 
 
 class EntryLocation(NamedTuple):
-    """Where an entry's body starts: the offset points behind the size word."""
+    """Where an entry's body starts: the offset points after the size word."""
 
     log_id: EntryLogId
     offset: int
 
 
 class LogMark(NamedTuple):
-    """Position in a journal before which every record is durable in ledger storage. Orders by id, then offset."""
+    """Journal position. All records before it are durable in ledger storage. Ordered by id, then offset."""
 
     journal_id: JournalId
     offset: int
 
 
 def pack_location(location: EntryLocation) -> PackedLocation:
-    """The 64 bits that stand for a location on disk."""
+    """Pack a location into the 64 bits of its index row."""
     return location.log_id << _OFFSET_BITS | location.offset
 
 
 def unpack_location(packed: PackedLocation) -> EntryLocation:
-    """What ``pack_location`` packed; of a negative number, a negative id."""
+    """Reverse of ``pack_location``; a negative number gives a negative log id."""
     return EntryLocation(packed >> _OFFSET_BITS, packed & _OFFSET_MASK)

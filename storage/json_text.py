@@ -1,4 +1,4 @@
-"""JSON out of files and nodes that other programs and people can write to: one error for all that it may be."""
+"""Decodes JSON from files and nodes that others may have edited; raises one error for all kinds of bad input."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class JsonTextError(ValueError):
-    """The bytes are no JSON, or not of the wanted shape; it says what is wrong with them."""
+    """The bytes are not JSON, or not of the expected shape; the text says why."""
 
 
 def decode_json(data: bytes, kind: type[T]) -> T:
-    """A value of ``kind``; fields that it does not have are skipped. JsonTextError."""
+    """Decode a value of type ``kind``; unknown fields are skipped. JsonTextError."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # a string's bytes are decoded on their own
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # msgspec decodes the bytes of strings separately
         raise JsonTextError(str(error)) from error
     except RecursionError as error:
         raise JsonTextError("it is nested too deeply") from error

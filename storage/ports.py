@@ -1,7 +1,7 @@
 """Ports of storage: the disk, the index database, and child processes.
 
-The real adapters are ``OsFileSystem``, ``PlyvelIndexStore`` and ``ChildProcesses`` in ``storage/adapters``. A simulator
-has the same protocols; one contract test suite per port holds all adapters to the docstrings below.
+The real adapters are ``OsFileSystem``, ``PlyvelIndexStore`` and ``ChildProcesses`` in ``storage/adapters``. The
+simulator implements the same protocols. Contract tests check that all adapters behave as the docstrings below say.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TaskT = TypeVar("TaskT", bound=msgspec.Struct)
 AnswerT = TypeVar("AnswerT")
 
 OnProgress: TypeAlias = Callable[[int], None]
-"""Takes how much more of a long job is done now, in the job's own unit."""
+"""Receives the additional progress of a long operation, in the operation's unit."""
 
 
 class File(Protocol):
@@ -37,7 +37,7 @@ class File(Protocol):
         """Write all of ``data`` at ``offset``; raises when less was written. Not durable before a sync."""
 
     def pwritev(self, parts: Sequence[Buffer], offset: int) -> int:
-        """Write all ``parts`` one behind the other at ``offset``; returns the bytes written."""
+        """Write all ``parts`` in sequence at ``offset``; returns the bytes written."""
 
     def truncate(self, size_bytes: int) -> None:
         """Set the length."""
@@ -49,37 +49,37 @@ class File(Protocol):
         """Make contents and all metadata durable (fsync)."""
 
     def begin_writing_back(self, size_bytes: int, offset: int) -> None:
-        """Say that these bytes will be synced soon: the disk may begin now. Promises nothing, and never raises."""
+        """Hint that these bytes will be synced soon, so the disk may start now. Guarantees nothing; never raises."""
 
     def drop_from_cache(self, size_bytes: int, offset: int) -> None:
-        """Say that these bytes, which are durable, will not be read again; contents do not change. Never raises."""
+        """Hint that these durable bytes will not be read again. Contents do not change. Never raises."""
 
     def close(self) -> None:
         """Close; safe to repeat. Does not sync."""
 
 
 class DirectoryLock(Protocol):
-    """An exclusive claim on a folder that ends with the process at the latest."""
+    """An exclusive lock on a directory. It ends with the process at the latest."""
 
     def release(self) -> None:
-        """Give the folder up; safe to repeat."""
+        """Release the lock; safe to repeat."""
 
 
 class DiskSpace(NamedTuple):
-    """Bytes of the file system that holds a path."""
+    """Sizes of the file system that contains a path."""
 
     total_bytes: int
     usable_bytes: int
     filesystem_id: int
     is_read_only: bool = False
-    """Whether it is mounted so: what the kernel does to a disk that fails."""
+    """Whether it is mounted read-only, as the kernel does after disk errors."""
 
 
 class FileSystem(Protocol):
     """The disk. Paths are absolute or relative strings; errors are OSError."""
 
     def create(self, path: str, *, is_private: bool = False) -> File:
-        """Create a file that must not exist, open it for reading and writing; ``is_private``: for its owner alone."""
+        """Create a file that must not exist and open it for reading and writing. ``is_private``: owner access only."""
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """Open an existing file."""
@@ -88,50 +88,50 @@ class FileSystem(Protocol):
         """Whole contents of a small file; FileNotFoundError if absent."""
 
     def write_file_atomically(self, path: str, data: bytes) -> None:
-        """Replace ``path`` by ``data``, all or nothing after a crash: temporary file, fsync, rename, dir fsync."""
+        """Replace the contents of ``path``, atomically even in a crash: temporary file, fsync, rename, dir fsync."""
 
     def size(self, path: str) -> int:
         """Length of a file in bytes; FileNotFoundError if absent."""
 
     def list_directory(self, path: str) -> list[str]:
-        """Sorted names in a folder; FileNotFoundError if absent."""
+        """Sorted names in a directory; FileNotFoundError if absent."""
 
     def exists(self, path: str) -> bool:
-        """Whether anything has this name. OSError where nobody can know: no rights, a bad disk."""
+        """Whether the path exists. OSError if this cannot be determined: no permission, a failing disk."""
 
     def make_directories(self, path: str) -> None:
-        """Create a folder and its parents, durable on return; existing ones are fine."""
+        """Create a directory and its parents, durable on return; existing ones are fine."""
 
     def rename(self, source: str, target: str) -> None:
-        """Atomically give ``source`` the name ``target``; durable only after ``sync_directory``."""
+        """Atomically rename ``source`` to ``target``; durable only after ``sync_directory``."""
 
     def link(self, source: str, target: str) -> None:
-        """Give the file a second name."""
+        """Create a hard link ``target`` to ``source``."""
 
     def remove(self, path: str) -> None:
         """Delete a file."""
 
     def remove_directory(self, path: str) -> None:
-        """Delete an empty folder."""
+        """Delete an empty directory."""
 
     def sync_directory(self, path: str) -> None:
-        """Make creations, renames and removals in this folder durable."""
+        """Make creations, renames and removals in this directory durable."""
 
     def space(self, path: str) -> DiskSpace:
-        """Size and free bytes (for this user) of the file system under ``path``."""
+        """Size and free bytes (for this user) of the file system that contains ``path``."""
 
     def lock_directory(self, path: str) -> DirectoryLock:
-        """Claim a folder for this process; DirectoryLockedError naming the owner's pid when it is taken."""
+        """Lock a directory for this process; DirectoryLockedError with the owner's pid if it is locked."""
 
 
 class IndexStore(Protocol):
     """An ordered map of byte strings on disk. Every write is one atomic batch, durable on return.
 
-    Errors are StorageError; a read that fails its checksum raises IndexDamagedError and is never "absent".
+    Errors are StorageError. A read with a wrong checksum raises IndexDamagedError, never reports "absent".
     """
 
     def get(self, key: bytes) -> bytes | None:
-        """Value of a key, or None when it is certainly absent."""
+        """Value of a key, or None if it is certainly absent."""
 
     def floor(self, key: bytes, lower: bytes) -> tuple[bytes, bytes] | None:
         """Row with the greatest key that is at most ``key`` and at least ``lower``."""
@@ -147,13 +147,13 @@ class IndexStore(Protocol):
 
 
 class OpenIndexStore(Protocol):
-    """How an engine opens its databases: the real one is ``storage.adapters.index_store.open_plyvel``."""
+    """Opens the databases of an engine; the real one is ``storage.adapters.index_store.open_plyvel``."""
 
     def __call__(self, path: str, *, create: bool, strict: bool) -> IndexStore:
-        """Open the database folder ``path``.
+        """Open the database directory ``path``.
 
-        ``create`` False: IndexMissingError if absent. ``strict``: refuse (IndexDamagedError) on any damage found while
-        opening, instead of dropping what is damaged.
+        ``create`` False: IndexMissingError if absent. ``strict``: raise IndexDamagedError for any damage found while
+        opening, instead of dropping the damaged part.
         """
 
 
@@ -163,25 +163,25 @@ class ChildPool(Protocol):
     def run(
         self, tasks: Iterable[TaskT], answer_type: type[AnswerT], on_progress: OnProgress | None = None
     ) -> Iterator[tuple[TaskT, AnswerT]]:
-        """Give each task to a free child; yields every task with its answer, in the order in which they finish.
+        """Give each task to a free child; yields every task with its answer, in order of completion.
 
-        ``on_progress`` gets the amounts that the children report.
+        ``on_progress`` receives the amounts that the children report.
 
-        ChildFailedError when a child cannot start or ends early; StorageError and OSError as the child raised them.
+        ChildFailedError if a child cannot start or ends early; StorageError and OSError as the child raised them.
         """
 
     def stream(self, task: msgspec.Struct, part_type: Any) -> Iterator[Any]:
-        """Give a task to a child whose handler is a generator; yields its items as they come. Errors as ``run``.
+        """Give a task to a child whose handler is a generator; yields its items as they arrive. Errors as in ``run``.
 
-        ``part_type``: of the items; may be a union.
+        ``part_type``: type of the items; may be a union.
         """
 
     def stop(self) -> None:
-        """Kill the children. Any thread may call this. A ``run`` or ``stream`` under way fails: ChildFailedError."""
+        """Kill the children, from any thread. A ``run`` or ``stream`` in progress raises ChildFailedError."""
 
 
 class Children(Protocol):
-    """Child processes for work over whole files, which would block the parent for too long.
+    """Child processes for work on whole files, which would block the parent for too long.
 
     A child module has ``HANDLERS``, a mapping from task types to ``ChildHandler`` functions, and may have ``NICENESS``.
     Tasks and answers are msgspec structs.
@@ -189,27 +189,27 @@ class Children(Protocol):
 
     @property
     def core_count(self) -> int:
-        """Cores that this process may use: more children than that make nothing faster."""
+        """Cores that this process may use. More children than cores are not faster."""
 
     def pool(self, module: str, directory: str, count: int) -> AbstractContextManager[ChildPool]:
         """Up to ``count`` children for the tasks of ``module``, started when needed and killed at the end of the block.
 
-        ``directory``: the children's working folder. A child also ends by itself, at its next report or answer, when
-        its parent has ended in any way. It writes only below its working folder: once that is deleted, a child that
-        outlives its parent for a moment can write nothing.
+        ``directory``: the children's working directory. If the parent dies, a child ends at its next report or
+        answer. It writes only in its working directory, so once that is deleted, a child that outlives its parent for
+        a moment cannot write anything.
         """
 
 
 class ChildContext(NamedTuple):
-    """The ports of a child, and its surroundings."""
+    """The ports and the environment of a child."""
 
     file_system: FileSystem
     open_index: OpenIndexStore
     children: Children
     directory: str
-    """The working folder, as the child must name it."""
+    """Path of the working directory, as the child must use it."""
     report: OnProgress
-    """Reports to the parent how much more of the task is done."""
+    """Reports additional progress of the task to the parent."""
 
 
 ChildHandler: TypeAlias = Callable[[Any, ChildContext], Any]

@@ -1,6 +1,6 @@
-"""The description of a setting: range, unit, Java key and help, written once in the annotation of the field it sets.
+"""Descriptions of settings: range, unit, Java key and help, defined once in the annotation of a setting's field.
 
-Readers of files, variables and options, error messages, ``bkctl config`` and docs/reference/settings.md all use it.
+Readers of files, variables and options, error messages, ``bkctl config`` and docs/reference/settings.md use them.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ WHOLE_NUMBER_MAX: Final = 2**63 - 1
 """Largest number of the file formats, and of a Java long."""
 
 DECIMAL_MAX: Final = 10**15
-"""Whole numbers up to here are the same as doubles."""
+"""Doubles represent whole numbers up to this exactly."""
 
 DURATION_S_MAX: Final = 100 * 365 * 86_400
-"""Longest duration: "never" is capped here. Timers accept at most about three times as much."""
+"""Longest duration; "never" is capped to this. Timers accept at most about three times as much."""
 
 _SIZES: Final = ((1024 * MEBIBYTE, "GiB"), (MEBIBYTE, "MiB"), (1024, "KiB"))
 
 
 JavaUnit: TypeAlias = Literal["", "decimal", "s", "ms", "MiB"]
-"""What a number of bk_server.conf counts; "" for whole numbers in the unit of the setting."""
+"""Unit of a number in bk_server.conf; "" for whole numbers in the unit of the setting."""
 
 
 class Java(msgspec.Struct, frozen=True):
-    """The key of bk_server.conf for a setting; "{parent}" in it is the name of the table that the field is in.
+    """The key of a setting in bk_server.conf; "{parent}" in it is the name of the table that contains the field.
 
-    ``older`` is a name of earlier releases. The value is divided by the number of directories in the list
-    ``shared_by``. Numbers from ``off_from`` to 0 mean "off": they set nothing. ``is_capped``: a number above the range
-    of the field sets the largest allowed one.
+    ``older``: key in earlier releases. The value is divided by the number of directories in the list ``shared_by``.
+    Numbers from ``off_from`` to 0 mean "off" and set nothing. ``is_capped``: a number above the field's range sets the
+    largest allowed one.
     """
 
     key: str
@@ -51,9 +51,9 @@ class Java(msgspec.Struct, frozen=True):
 class Setting(msgspec.Struct, frozen=True):
     """Metadata of a field: ``Annotated[int, Setting("What it is", unit="bytes", low=0)]``.
 
-    The variable, and the place in the TOML file, follow from the path of the field unless they are given here; ``toml``
-    empty: the TOML file has no such setting. A secret
-    is shown only as the reference to where it is kept. ``is_live``: SIGHUP changes it while the bookie runs.
+    The variable and the TOML key follow from the path of the field unless they are given here. ``toml`` empty: the
+    setting is not available in the TOML file. For a secret only the reference to its storage is shown. ``is_live``:
+    SIGHUP changes it while the bookie runs.
     """
 
     help: str
@@ -70,16 +70,16 @@ class Setting(msgspec.Struct, frozen=True):
     is_secret: bool = False
     is_live: bool = False
     unset: str = "none"
-    """What a default of None stands for."""
+    """Meaning of the default None."""
 
     @property
     def range(self) -> Range:
-        """The numbers that the field may hold."""
+        """Allowed numbers of the field."""
         return Range(self.low, self.above, self.high, self.below, self.step, unit=self.unit)
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Numbers from ``low`` to ``high``, or between ``above`` and ``below``; with a step: multiples of it."""
+    """Numbers from ``low`` to ``high``, or between ``above`` and ``below``; with a step, only multiples of it."""
 
     low: float | None = None
     above: float | None = None
@@ -87,11 +87,11 @@ class Range(msgspec.Struct, frozen=True):
     below: float | None = None
     step: int = 1
     number_max: float = WHOLE_NUMBER_MAX
-    """Limit of the number itself, where the setting has none."""
+    """Limit of the number type, if the setting has none."""
     unit: str = ""
 
     def refusal(self, value: float) -> str | None:
-        """What the value must be; None when it is."""
+        """Why the value is rejected, as a requirement; None if it is allowed."""
         if not math.isfinite(value):
             return "must be a finite number"
         if (
@@ -109,7 +109,7 @@ class Range(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The range in words; empty when every number is allowed."""
+        """The range in words; empty if every number is allowed."""
         if self.low is not None and self.high is not None:
             words = f"from {self._spelled(self.low)} to {self._spelled(self.high)}"
         else:
@@ -130,7 +130,7 @@ def size_text(size_bytes: float) -> str:
 
 
 class Described(NamedTuple):
-    """A setting and the field that holds it. ``path`` begins with the section: ("bookie", "disks", "full_fraction")."""
+    """A setting and its field. ``path`` begins with the section: ("bookie", "disks", "full_fraction")."""
 
     path: tuple[str, ...]
     setting: Setting
@@ -140,12 +140,12 @@ class Described(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Where the TOML file has it: ``bookie.disks.full_fraction``."""
+        """Its key in the TOML file: ``bookie.disks.full_fraction``."""
         return self.setting.toml or ".".join(self.path)
 
     @property
     def is_in_toml(self) -> bool:
-        """Whether the TOML file can set it, and not only a variable or an option."""
+        """Whether the TOML file can set it, in addition to a variable or an option."""
         return self.setting.toml != ""
 
     @property
@@ -155,7 +155,7 @@ class Described(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values of a setting that has a fixed set of them."""
+        """The allowed values of a setting with a fixed set of values."""
         return tuple(self.type) if isinstance(self.type, enum.EnumType) else ()
 
     @property
@@ -166,14 +166,14 @@ class Described(NamedTuple):
 
     @property
     def range(self) -> Range:
-        """The numbers it may have, those included that the type or a timer rules out."""
+        """Allowed numbers, including the limits of the type and of timers."""
         is_duration = self.type is float and self.setting.unit == "s"
         number_max = DURATION_S_MAX if is_duration else WHOLE_NUMBER_MAX
         return msgspec.structs.replace(self.setting.range, number_max=number_max)
 
     @property
     def java_range(self) -> Range:
-        """The numbers that the Java key may have, in its own unit. A duration has no upper end: it is capped."""
+        """Allowed numbers of the Java key, in its own unit. A duration has no upper limit; it is capped."""
         setting, java = self.setting, self.setting.java
         assert java is not None
         if java.unit == "decimal":
@@ -190,12 +190,12 @@ class Described(NamedTuple):
 
 @functools.cache
 def described(struct: type[Any], *section: str) -> tuple[Described, ...]:
-    """The settings of a struct and of those inside it, in the order of the fields."""
+    """The settings of a struct and of its nested structs, in the order of the fields."""
     return tuple(_walk(struct, section))
 
 
 def require_ranges(struct: msgspec.Struct) -> None:
-    """Refuse a number out of the range of its own field, however the struct was made; ValueError."""
+    """Raise ValueError if a number is out of the range of its field, however the struct was created."""
     for each in described(type(struct)):
         value = getattr(struct, each.path[0]) if len(each.path) == 1 else None
         if isinstance(value, int | float) and (refusal := each.range.refusal(value)) is not None:
