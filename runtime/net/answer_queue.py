@@ -1,4 +1,4 @@
-"""Answers on their way to one client: those of a tick leave in one write, those that it does not take are counted."""
+"""Queue of answers to one client. Sends the answers of a loop tick in one write, and counts those not yet sent."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import asyncio
 from runtime.net.memory_budget import MemoryBudget
 
 _WRITE_BYTES = 8 * 1024
-"""Entries read in a loop tick leave in writes of this size: the peer works on the first ones meanwhile."""
+"""Entries read in a loop tick are sent in writes of this size, so the peer can start on the first ones early."""
 
 _WRITE_BUFFER_BYTES_MAX = _WRITE_BYTES // 2
-"""Below a write's size: uvloop sends at once what exceeds it, and waits for the end of the tick else."""
+"""Smaller than a write: uvloop sends immediately above this limit, otherwise at the end of the tick."""
 
 _PIECE_BYTES = 64 * 1024
-"""Answers that waited for their peer leave in pieces: what it does not take would be copied by each attempt."""
+"""Delayed answers are sent in pieces of this size, because every attempt copies the bytes that the peer rejects."""
 
 
 class AnswerQueue:
-    """The writing half of a connection. ``is_blocked``: the peer does not take its answers."""
+    """The writing half of a connection. ``is_blocked``: the peer is not reading its answers."""
 
     def __init__(self, budget: MemoryBudget, bytes_max: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -29,22 +29,22 @@ class AnswerQueue:
         self._untaken_bytes = 0
         self.is_blocked = False
         self.block_count = 0
-        """How often the peer was found not to take its answers."""
+        """How often the peer has stopped reading its answers."""
 
     def connect(self, transport: asyncio.Transport) -> None:
-        """From now on frames can be sent."""
+        """Start sending to ``transport``."""
         self._transport = transport
         transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
 
     @property
     def transport_bytes(self) -> int:
-        """What the operating system has not taken yet of what was written."""
+        """Bytes written that the operating system has not accepted yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send(self, frame: bytes) -> None:
-        """Send a frame at the end of this tick, with all others, or as soon as the peer takes it.
+        """Send a frame at the end of this tick together with all others, or as soon as the peer reads again.
 
-        Dropped if the connection is gone.
+        Dropped if the connection is lost.
         """
         if self._transport is None:
             return
@@ -56,31 +56,31 @@ class AnswerQueue:
         self._frame_bytes += len(frame)
 
     def flush_early(self) -> None:
-        """Send what is queued now if it is enough for a write."""
+        """Send the queued frames now if they fill a write."""
         if self._frame_bytes >= _WRITE_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is queued now."""
+        """Send the queued frames now."""
         if self._frames and self._transport is not None and not self.is_blocked:
             frames, self._frames, self._frame_bytes = self._frames, [], 0
             self._transport.write(b"".join(frames))
 
     def has_room_for(self, frame: bytes) -> bool:
-        """False if this frame would wait behind too many others that the peer does not take."""
+        """False if too many unsent bytes are queued before this frame."""
         if not self.is_blocked:
             return True
         bytes_max = min(self._bytes_max, self._budget.free_answer_bytes)
         return self._untaken_bytes + len(frame) <= bytes_max
 
     def block(self) -> None:
-        """The transport wants no more."""
+        """The transport's buffer is full."""
         self.is_blocked = True
         self.block_count += 1
         self._count_untaken(self.transport_bytes + self._frame_bytes)
 
     def unblock(self) -> None:
-        """It does again: send what waits, until it is blocked anew."""
+        """The transport has room again: send queued frames until it is full."""
         self.is_blocked = False
         while self._frames and not self.is_blocked and self._transport is not None:
             self._transport.write(self._next_piece())
@@ -88,7 +88,7 @@ class AnswerQueue:
             self._count_untaken(0)
 
     def drop(self) -> None:
-        """The connection is gone, and whoever waited for the answers."""
+        """The connection is lost: discard the queued answers."""
         self._transport = None
         self._frames.clear()
         self._count_untaken(0)

@@ -1,4 +1,4 @@
-"""The client's side of a connection: pipelined requests out, answers in. Source: wire sections 1 and 14."""
+"""Client side of a connection: sends pipelined requests and receives answers. Source: wire sections 1 and 14."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from storage.errors import BkctlError
 logger = logging.getLogger(__name__)
 
 Resolver: TypeAlias = Callable[[str], Awaitable[tuple[str, int]]]
-"""Host and port of a bookie id; BookieNotFoundError and the like when it has none."""
+"""Returns host and port of a bookie id; raises BookieNotFoundError and similar if it has none."""
 
 AnswerDone: TypeAlias = Callable[[Answer | Status, str], None]
-"""Called once with the answer, or with the Status that says why there is none, and a detail for the reader."""
+"""Called once with the answer, or with a Status if there is none, and a detail for messages."""
 
 _WRITE_BYTES = 64 * 1024
-"""Requests of a loop tick leave in one write, or in several of this size: the bookie works on the first meanwhile."""
+"""Requests of a loop tick are sent in writes of this size, so the bookie can start on the first ones early."""
 
 _WRITE_BUFFER_BYTES_MAX = 32 * 1024
-"""Less than such a write: uvloop sends at once what exceeds it, and waits for the end of the tick else."""
+"""Smaller than a write: uvloop sends immediately above this limit, otherwise at the end of the tick."""
 
 _UNSENT_BYTES_ALWAYS = 4 * 1024 * 1024
-"""May wait for any bookie whatever waits for others: one that takes its requests is not refused for those that do not.
+"""Every bookie may have this much unsent, whatever is unsent to others: slow bookies must not affect fast ones.
 """
 
 
 class UnsentBytes:
-    """What waits to be sent to all bookies of a client together."""
+    """Counts the unsent bytes to all bookies of a client."""
 
     def __init__(self, per_bookie_max: int, total_max: int) -> None:
         self.per_bookie_max = per_bookie_max
@@ -46,7 +46,7 @@ class UnsentBytes:
         self.total = 0
 
     def has_room(self, waiting_bytes: int, frame_bytes: int) -> bool:
-        """Whether a frame may join ``waiting_bytes`` of the same bookie; a first one always may."""
+        """Whether a frame may be queued after ``waiting_bytes`` of the same bookie; the first one always may."""
         if waiting_bytes == 0:
             return True
         wanted_bytes = waiting_bytes + frame_bytes
@@ -56,10 +56,10 @@ class UnsentBytes:
 
 
 class BookieConnection(asyncio.BufferedProtocol):
-    """Sends requests to one bookie from the moment it is made; what comes before the connection stands is queued.
+    """Sends requests to one bookie. Requests made before the connection is established are queued.
 
-    It connects once. When it fails or is lost, ``on_lost`` is called, then everything pending ends with UNAVAILABLE;
-    the owner makes a new one. Frames of a loop tick leave in one write. No callback is called from inside a request.
+    It connects once. If it fails or is lost, it calls ``on_lost``, then all pending requests end with UNAVAILABLE; the
+    owner creates a new one. Frames of a loop tick are sent in one write. Callbacks never run inside a request call.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     @property
     def has_pending(self) -> bool:
-        """Whether any request waits for its answer."""
+        """Whether any request is unanswered."""
         return bool(self._adds or self._others)
 
     def refuse(self, reason: str) -> None:
-        """Never connect: every request ends with UNAVAILABLE."""
+        """Do not connect: every request ends with UNAVAILABLE."""
         self._lose(reason)
 
     def connect(self, resolve: Resolver, timeout_s: float) -> None:
-        """Begin to connect."""
+        """Start connecting."""
         self._connecting = self._loop.create_task(self._connect(resolve, timeout_s))
 
     def add(self, txn_id: int, frame: bytes, done: AddDone) -> None:
@@ -110,7 +110,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(done, refusal[0])
 
     def request(self, txn_id: int, frame: bytes, answer_type: type[Answer], done: AnswerDone) -> None:
-        """Send any other request; an answer of another type under its id is not its answer (wire 14.2)."""
+        """Send any other request. Answers of another type with its id are ignored (wire 14.2)."""
         refusal = self._send(frame)
         if refusal is None:
             self._others[txn_id] = (answer_type, done)
@@ -118,20 +118,20 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(done, *refusal)
 
     def expire(self, adds_below: int, others_below: int) -> None:
-        """Give up requests with smaller transaction ids: they are the oldest, in the order of sending."""
+        """Time out all requests with smaller transaction ids; ids ascend in the order of sending."""
         for txn_id in list(takewhile(adds_below.__gt__, self._adds)):
             done = self._adds.pop(txn_id, None)
-            if done is not None:  # else a callback before it closed this connection
+            if done is not None:  # None if an earlier callback closed this connection
                 done(Status.TIMEOUT)
         for txn_id in list(takewhile(others_below.__gt__, self._others)):
             other = self._others.pop(txn_id, None)
             if other is not None:
                 other[1](Status.TIMEOUT, "")
         if self._unsent and not self.has_pending:
-            self._drop_unsent()  # nobody waits for them any more, and the bookie takes none
+            self._drop_unsent()  # their requests have timed out
 
     async def close(self) -> None:
-        """Fail everything pending, close, and wait until the socket is gone."""
+        """Fail all pending requests, close, and wait until the socket is closed."""
         self._lose("the client was closed")
         if self._connecting is not None:
             self._connecting.cancel()
@@ -142,7 +142,7 @@ class BookieConnection(asyncio.BufferedProtocol):
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send what was queued."""
+        """Send the queued requests."""
         self._transport = cast("asyncio.Transport", transport)
         if self._lost_reason is not None:
             self._transport.abort()
@@ -152,16 +152,16 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail everything pending."""
+        """Fail all pending requests."""
         self._transport_closed.set_result(None)
         self._lose(f"the connection was lost: {exc}" if exc is not None else "the bookie closed the connection")
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows better
-        """Where the next bytes go."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows how much it needs
+        """Buffer for the next bytes."""
         return self._splitter.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand out all answers that are complete."""
+        """Deliver all complete answers."""
         self._splitter.advance(nbytes)
         try:
             while payloads := self._splitter.payloads():
@@ -169,7 +169,7 @@ class BookieConnection(asyncio.BufferedProtocol):
                     answer = v3.decode_response(payload)
                     if isinstance(answer, AddAnswer):
                         done = self._adds.pop(answer.txn_id, None)
-                        if done is not None:  # else it came after its time-out
+                        if done is not None:  # None if the add has timed out
                             done(answer.status)
                     else:
                         self._take_other(answer)
@@ -178,17 +178,17 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._lose(str(error))
 
     def pause_writing(self) -> None:
-        """Keep frames here until the bookie takes them."""
+        """Queue frames until the bookie reads again."""
         self._is_writing_paused = True
 
     def resume_writing(self) -> None:
-        """Send what gathered."""
+        """Send the queued frames."""
         self._is_writing_paused = False
         while self._unsent and not self._is_writing_paused and self._transport is not None:
             self._transport.write(self._next_piece())
 
     def _next_piece(self) -> bytes:
-        """The first frames that wait, a write's worth: what is not taken would be copied by each attempt."""
+        """The first queued frames, enough for one write. More would be copied again by each attempt."""
         count = piece_bytes = 0
         while count < len(self._unsent) and piece_bytes < _WRITE_BYTES:
             piece_bytes += len(self._unsent[count])
@@ -221,16 +221,16 @@ class BookieConnection(asyncio.BufferedProtocol):
                 await self._loop.create_connection(lambda: self, host, port)
         except TimeoutError:
             self._lose(f"no connection to {where} within {timeout_s:g} s")
-        except (OSError, ValueError, OverflowError) as error:  # the last two: a host or port that cannot be one
+        except (OSError, ValueError, OverflowError) as error:  # the last two: an invalid host or port
             self._lose(f"cannot connect to {where}: {_reason_of(error)}")
         except BkctlError as error:
             self._lose(str(error))
         finally:
             if self._transport is None:
-                self._lose("connecting ended without a connection")  # whatever the reason: nothing stays pending
+                self._lose("connecting ended without a connection")  # for any other reason: leave no request pending
 
     def _send(self, frame: bytes) -> tuple[Status, str] | None:
-        """Queue a frame, or say why not."""
+        """Queue a frame, or return the reason why not."""
         if self._lost_reason is not None:
             return Status.UNAVAILABLE, self._lost_reason
         if len(frame) > self._frame_bytes_max:
@@ -254,7 +254,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._transport.write(b"".join(frames))
 
     def _lose(self, reason: str) -> None:
-        """End of this connection, for whatever reason; happens once."""
+        """End this connection and fail its requests; does nothing the second time."""
         if self._lost_reason is not None:
             return
         self._lost_reason = reason
@@ -264,7 +264,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._drop_unsent()
         adds, self._adds = self._adds, {}
         others, self._others = self._others, {}
-        for done in adds.values():  # each on its own: one that raises must not silence the rest
+        for done in adds.values():  # in separate calls: one that raises must not stop the others
             self._loop.call_soon(done, Status.UNAVAILABLE)
         for _, answer_done in others.values():
             self._loop.call_soon(answer_done, Status.UNAVAILABLE, reason)

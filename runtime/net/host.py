@@ -1,4 +1,4 @@
-"""This machine's names, addresses and ports: the real adapters of the ports Host and Listen."""
+"""Adapters of the ports Host and Listen: names, addresses and TCP ports of this machine."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _BACKLOG = 1024
 
 
 class OsHost:
-    """Asks the operating system and its name service."""
+    """Implements Host with the operating system and its name service."""
 
     def name(self) -> str:
-        """This machine's own name."""
+        """Host name of this machine."""
         return socket.gethostname()
 
     def canonical_name(self) -> str:
-        """This machine's name as a Java process writes it into a lock."""
+        """Name of this machine as Java writes it to locks; see ``canonical_host_name``."""
         return canonical_host_name()
 
     def address_of(self, name: str) -> str:
@@ -47,17 +47,17 @@ class OsHost:
         return socket.inet_ntoa(answer[20:24])
 
     def describe_owner(self, port: int) -> str:
-        """Which process listens on a port, for error messages: "process 4711 (java)", or "another process" if this user
-        may not see which one."""
+        """The process that listens on a port, for error messages: "process 4711 (java)", or "another process" if this
+        user has no permission to see it."""
         owners = [f"process {pid} ({_command_name(pid)})" for pid in sorted(_processes_with(_listening_inodes(port)))]
         return " and ".join(owners) or "another process"
 
 
 def canonical_host_name() -> str:
-    """Name of this machine as a Java process would write it into a lock; asks the resolver, so it may block.
+    """Name of this machine as a Java process would write it to a lock. Uses the resolver, so it may block.
 
-    Java resolves the machine's own name, prefers IPv4, and takes the name that the address resolves back to if that
-    leads to the address again; else the address. Where the own name does not resolve Java fails; we take the name.
+    Java resolves the host name, preferring IPv4. It uses the reverse name of the address if that resolves to the same
+    address, otherwise the address. If the host name does not resolve, Java fails; we use the host name.
     """
     name = socket.gethostname()
     try:
@@ -128,7 +128,7 @@ class TcpPort:
         self.port = int(server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Accept no more connections; those that are open stay. Safe to repeat."""
+        """Stop accepting connections; open ones stay. Safe to repeat."""
         self._server.close()
 
 

@@ -1,4 +1,4 @@
-"""What strangers, or a broken disk, can make a bookie say: one line per cause and interval, and the rest counted."""
+"""Rate-limited logging of events that peers or a failing disk cause: one line per cause and interval, and a count."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class LimitedLog:
-    """Logs to ``logger`` at ``level``; ``noun``: what there are several of, in the plural."""
+    """Logs to ``logger`` at ``level``; ``noun``: the counted events, in the plural."""
 
     def __init__(self, logger: logging.Logger, interval_s: float, noun: str, level: int = logging.WARNING) -> None:
         self._logger = logger
@@ -23,7 +23,7 @@ class LimitedLog:
     def report(self, origin: str, reason: str, cause: str | None = None) -> None:
         """Log ``origin: reason``, or count it if its cause was logged within the interval.
 
-        Without a ``cause``, two are of one if their reasons differ in numbers alone.
+        Without ``cause``, reasons that differ only in numbers have the same cause.
         """
         cause = _NUMBER.sub("#", reason) if cause is None else cause
         if cause in self._left_out_count:
@@ -33,7 +33,7 @@ class LimitedLog:
             self._begin_interval(cause)
 
     def close(self) -> None:
-        """Tell what was left out so far; no timer remains."""
+        """Log the pending counts and cancel all timers."""
         for timer in self._timers.values():
             timer.cancel()
         for cause in list(self._left_out_count):

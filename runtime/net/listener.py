@@ -1,4 +1,4 @@
-"""The bookie's port: accepts connections, and holds what they have in common. Source: wire section 1."""
+"""The bookie's TCP port: accepts connections and owns their shared state. Source: wire section 1."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from runtime.protocol.framing import read_buffer
 logger = logging.getLogger(__name__)
 
 _CLOSE_GRACE_S = 1.0
-"""How long the last answers may take to leave when the listener closes."""
+"""How long ``close`` waits for the last answers to be sent."""
 
 _LOG_INTERVAL_S = 10.0
-"""Strangers can make the bookie log one line per cause within this time, and no more."""
+"""Peers can cause at most one log line per cause within this time."""
 
 
 class BookieListener:
@@ -47,24 +47,24 @@ class BookieListener:
         )
 
     async def open(self, listen: Listen, host: str | None, port: int) -> int:
-        """Listen (``host`` None: on all addresses; ``port`` 0: on a free one) and return the port. OSError."""
+        """Listen on ``host`` (None: all addresses) and ``port`` (0: any free one); returns the port. OSError."""
         self._port = await listen(self._accept, host, port)
         return self._port.port
 
     def serve(self, handler: RequestHandler) -> None:
-        """From now on give requests to ``handler``."""
+        """Start serving: pass requests to ``handler``."""
         self._handler = handler
 
     def stop(self) -> None:
-        """Stop listening and begin to close all connections; they take no more requests. Safe to repeat."""
-        self._handler = None  # turns away connections that are being accepted just now
+        """Stop listening and start closing all connections; they accept no more requests. Safe to repeat."""
+        self._handler = None  # rejects connections that are being accepted
         if self._port is not None:
             self._port.close()
         for connection in list(self._connections):
             connection.close()
 
     async def close(self) -> None:
-        """Stop listening, send the answers that are ready and close all connections; safe to repeat."""
+        """Stop listening, send the available answers and close all connections; safe to repeat."""
         self.stop()
         self._log.close()
         if not self._connections:
@@ -104,7 +104,7 @@ class BookieListener:
         self._sweep_timer = asyncio.get_running_loop().call_later(interval_s, self._sweep)
 
     def _sweep(self) -> None:
-        """End connections whose peers stand still; goes on for as long as there are connections."""
+        """Close stalled connections; repeats as long as there are connections."""
         self._begin_sweep()
         for connection in list(self._connections):
             connection.check_progress()

@@ -1,4 +1,4 @@
-"""The real clock and the real lanes: adapters of the Clock and Workers ports."""
+"""Adapters of the Clock and Workers ports: the event loop's clock, and lanes as threads."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class LoopClock:
-    """Time of this machine and timers of the running loop; made and used on the loop.
+    """Time of this machine and timers of the running loop; create and use it on the loop.
 
-    ``random`` is seeded from the operating system, or with ``seed`` where a run is to be repeated.
+    ``random`` is seeded by the operating system, or with ``seed`` for reproducible runs.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -33,28 +33,28 @@ class LoopClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds of a clock that never goes back."""
+        """Nanoseconds of a clock that never goes backwards."""
         return time.monotonic_ns()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep without blocking the loop."""
         await asyncio.sleep(seconds)
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
-        """Call back on the loop after ``seconds``."""
+        """Run ``callback`` on the loop after ``seconds``."""
         return self._loop.call_later(seconds, callback)
 
     @property
     def random(self) -> random.Random:
-        """The one source of randomness."""
+        """The only source of randomness."""
         return self._random
 
 
 class LaneWorkers:
-    """One thread per lane, started with its first job. Made and used on one loop.
+    """One thread per lane, started with its first job. Create and use it on one loop.
 
-    A thread and a queue of its own per lane, not an executor: the way to the lane and back is part of every commit, and
-    an executor's locks and two chained futures cost as much again as the wake-ups themselves.
+    Each lane has its own thread and queue instead of an executor. Every commit hands work to a lane and back, and an
+    executor's locks and chained futures would double the cost of these hand-overs.
     """
 
     def __init__(self) -> None:
@@ -90,25 +90,25 @@ class LaneWorkers:
 
         resting = asyncio.gather(*(self.run(each, rest) for each in lanes))
         running = asyncio.ensure_future(self.run(lane, run))
-        # If one of these jobs never began, the other lanes would wait forever: none of them may be cancelled.
+        # If one of these jobs was cancelled before it began, the other lanes would wait forever.
         await asyncio.shield(asyncio.gather(running, resting, return_exceptions=True))
         return running.result()
 
     def wait(self, seconds: float) -> None:
-        """Called by a job: its lane waits."""
+        """Block the calling job and its lane."""
         time.sleep(seconds)
 
     async def close(self) -> None:
-        """Finish what was queued, then end the threads; safe to repeat."""
+        """Finish the queued jobs, then end the threads; safe to repeat."""
         self._is_closed = True
         lanes, self._lanes = self._lanes, {}
         await asyncio.gather(*(lane.end() for lane in lanes.values()))
 
 
 class _Lane:
-    """A thread that runs jobs one after another and hands their outcomes back to the loop.
+    """A thread that runs jobs one after another and reports their outcomes to the loop.
 
-    The thread is a daemon: a process that ends without closing its lanes ends as if it were killed.
+    The thread is a daemon, so a process that exits without closing its lanes does not wait for it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
@@ -121,7 +121,7 @@ class _Lane:
         self._jobs.put((future, job))
 
     async def end(self) -> None:
-        """Run what is queued, then end the thread."""
+        """Run the queued jobs, then end the thread."""
         done: asyncio.Future[None] = self._loop.create_future()
         self._jobs.put((done, _nothing))
         self._jobs.put(None)
@@ -135,13 +135,13 @@ class _Lane:
                 continue
             try:
                 outcome = job()
-            except BaseException as error:  # whatever it is, it is the caller's
+            except BaseException as error:  # the caller gets any exception
                 self._report(_fail, future, error)
             else:
                 self._report(_succeed, future, outcome)
 
     def _report(self, settle: Callable[[asyncio.Future[Any], Any], None], future: asyncio.Future[Any], it: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed; no caller is waiting
             self._loop.call_soon_threadsafe(settle, future, it)
 
 
@@ -156,4 +156,4 @@ def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
 
 
 def _nothing() -> None:
-    """A last job: when it is done, so are all before it."""
+    """Last job of a lane: when it is done, all earlier jobs are."""

@@ -1,17 +1,17 @@
-"""What all connections of one bookie may hold in memory together, whoever the peers are.
+"""Memory limit for all connections of one bookie together.
 
-Separate shares, so that no peer can use up what the others need to go on:
+The budget has separate shares, so that no peer can block the others:
 
-* requests under way other than reads (a quarter of the budget): they end by the bookie's own work. A connection that
-  holds more than what is left of the share is not read from until it holds half of that, so one client alone stops at
-  half of the share. If many large requests use up all of it, no connection is read from until half of it is free.
+* requests in progress except reads (a quarter of the budget): they end by the bookie's own work. If a connection uses
+  more than the free rest of the share, the bookie stops reading from it until it uses half of that. So a single client
+  stops at half of the share. If the whole share is used, the bookie reads from no connection until half is free.
 * reads (a quarter): see ``ReadLane``. They never stop a connection's other requests.
-* long unfinished frames (an eighth): each is let in as a whole or waits its turn, so those that are let in can end.
-  What ends a peer that then sends nothing is the time limit of the connection.
-* answers that their peers do not take (three eighths): reads of a peer are refused when its answers would hold more
-  than what is left of the share.
+* long unfinished frames (an eighth): a frame is admitted as a whole or waits, so admitted frames can always complete.
+  If the peer then sends nothing, the connection's time limit ends it.
+* answers that peers have not read (three eighths): a peer's reads are rejected if its answers would use more than the
+  free rest of the share.
 
-Besides that each connection may hold one read of its socket, ``READ_BYTES``.
+In addition each connection may use one socket read, ``READ_BYTES``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DoneWaiting = Callable[[], None]
 
 
 class MemoryBudget:
-    """Counts bytes; all calls on the loop."""
+    """Counts the bytes of each share. Call it on the loop only."""
 
     def __init__(
         self, bytes_max: int, on_requests_full: Callable[[], None], on_requests_low: Callable[[], None]
@@ -39,31 +39,31 @@ class MemoryBudget:
         self._answers_bytes = 0
         self._waiting: dict[object, tuple[int, DoneWaiting]] = {}
         self.is_full = False
-        """Whether the share of the requests is used up: nothing may be read now."""
+        """Whether the share of requests is used up, so that reading from all connections is paused."""
 
     @property
     def free_request_bytes(self) -> int:
-        """What is left for requests."""
+        """Free bytes for requests."""
         return max(0, self._requests_bytes_max - self._requests_bytes)
 
     def add_request(self, size_bytes: int) -> None:
-        """A request begins."""
+        """Count a request that begins."""
         self._requests_bytes += size_bytes
         if self._requests_bytes > self._requests_bytes_max and not self.is_full:
             self.is_full = True
             self._on_requests_full()
 
     def end_request(self, size_bytes: int) -> None:
-        """It was answered."""
+        """Release an answered request."""
         self._requests_bytes -= size_bytes
         if self.is_full and self._requests_bytes <= self._requests_bytes_max // 2:
             self.is_full = False
             self._on_requests_low()
 
     def admit_frame(self, owner: object, size_bytes: int, done_waiting: DoneWaiting) -> bool:
-        """Whether a long frame may come in now. If not, ``done_waiting`` is called when it may, in order of asking.
+        """Whether a long frame may be received now. If not, ``done_waiting`` is called once it may, in order of asking.
 
-        An owner has one frame at a time, and ends it with ``end_frame`` once it was let in.
+        An owner has one frame at a time and ends it with ``end_frame``.
         """
         if not self._waiting and self._has_room(size_bytes):
             self._frames_bytes += size_bytes
@@ -72,7 +72,7 @@ class MemoryBudget:
         return False
 
     def end_frame(self, owner: object, size_bytes: int) -> None:
-        """A frame is complete or given up; ``size_bytes`` is 0 if it was not let in yet."""
+        """Release a frame that is complete or abandoned; ``size_bytes`` is 0 if it was not admitted yet."""
         self._waiting.pop(owner, None)
         self._frames_bytes -= size_bytes
         while self._waiting:
@@ -86,35 +86,35 @@ class MemoryBudget:
 
     @property
     def free_answer_bytes(self) -> int:
-        """What is left for answers that their peers do not take."""
+        """Free bytes for answers that peers have not read."""
         return max(0, self._answers_bytes_max - self._answers_bytes)
 
     def add_answers(self, size_bytes: int) -> None:
-        """Answers wait for their peer; negative when they left or were dropped."""
+        """Count unsent answers; negative if they were sent or dropped."""
         self._answers_bytes += size_bytes
 
     def _has_room(self, frame_bytes: int) -> bool:
-        # The first one always has: a frame above the whole share would wait for ever.
+        # Always admit a single frame: one larger than the whole share would otherwise wait forever.
         return self._frames_bytes == 0 or self._frames_bytes + frame_bytes <= self._frames_bytes_max
 
 
 class LongFrame:
-    """At most one at a time. ``is_waiting``: there is no room for it yet; ``on_admitted`` is called when there is."""
+    """The long frame of a connection, if any. ``is_waiting``: no room yet; ``on_admitted`` is called once there is."""
 
     def __init__(self, budget: MemoryBudget, on_admitted: Callable[[], None]) -> None:
         self._budget = budget
         self._on_admitted = on_admitted
         self.size_bytes = 0
-        """Of the whole frame; 0 while there is none."""
+        """Size of the whole frame; 0 if there is none."""
         self.is_waiting = False
 
     def begin(self, size_bytes: int) -> None:
-        """A frame of this size is promised."""
+        """A frame of this size begins."""
         self.size_bytes = size_bytes
         self.is_waiting = not self._budget.admit_frame(self, size_bytes, self._admit)
 
     def end(self) -> None:
-        """It is complete, or the connection is gone; safe to repeat."""
+        """The frame is complete, or the connection is lost; safe to repeat."""
         size_bytes, self.size_bytes = self.size_bytes, 0
         if size_bytes:
             self._budget.end_frame(self, 0 if self.is_waiting else size_bytes)

@@ -1,4 +1,4 @@
-"""Connections to all bookies: the real adapter of the Bookies port. Source: wire section 14, protocol section 8."""
+"""Adapter of the Bookies port: connections to all bookies. Source: wire section 14, protocol section 8."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ T = TypeVar("T")
 AnswerT = TypeVar("AnswerT", ReadAnswer, ReadLacAnswer, ListEntriesAnswer, BookieInfoAnswer)
 
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
-"""What may wait for one bookie that takes nothing, before further requests end with TOO_MANY_REQUESTS and the writer
-looks for another bookie. Above what one writer has under way (``pending_bytes_max``, with the heads of its entries):
-all of that waits here when it is appended before the connection stands."""
+"""Maximum unsent bytes to one bookie. Above it requests end with TOO_MANY_REQUESTS, and the writer replaces the bookie.
+Larger than ``pending_bytes_max`` plus entry headers, because all pending adds of a writer are queued here until the
+connection is established."""
 
 _UNSENT_BYTES_OF_ALL_MAX = 3 * UNSENT_BYTES_MAX
-"""What may wait for all bookies together; above it those that take nothing get no more."""
+"""Maximum unsent bytes to all bookies together; above it, bookies that do not read get no more."""
 
 _SWEEPS_PER_TIMEOUT = 20
-"""Time-outs are looked for this often within the shortest of them: none is late by more than a tenth of it."""
+"""Timeout checks per shortest timeout. So no timeout is late by more than a tenth of it."""
 
 
 class RequestAges:
-    """Knows which transaction ids are older than a time-out (wire section 14.2).
+    """Determines which transaction ids are older than a timeout (wire section 14.2).
 
-    Ids are given out in ascending order, so a note of "the next id at this time" every now and then says enough about
-    all of them: nothing is kept per request. With a note and a check every so often, a request expires up to two such
-    intervals too late, never too early.
+    Ids ascend, so it is enough to note the next id from time to time; no state per request is needed. With one note
+    and one check per interval, a request expires up to two intervals late, never early.
     """
 
     def __init__(self, timeout_ns_max: int) -> None:
@@ -45,14 +44,14 @@ class RequestAges:
         self._notes: deque[tuple[int, int]] = deque()
 
     def note(self, now_ns: int, next_txn_id: int) -> None:
-        """Every id below ``next_txn_id`` was given out at ``now_ns`` or before."""
+        """Record that all ids below ``next_txn_id`` were assigned at ``now_ns`` or earlier."""
         notes = self._notes
         notes.append((now_ns, next_txn_id))
         while len(notes) > 1 and notes[1][0] <= now_ns - self._timeout_ns_max:
             notes.popleft()
 
     def expired_below(self, now_ns: int, timeout_ns: int) -> int:
-        """All ids below the returned one were given out at least ``timeout_ns`` ago."""
+        """The smallest id that has not expired: all ids below it were assigned at least ``timeout_ns`` ago."""
         expired = 0
         for noted_ns, next_txn_id in self._notes:
             if noted_ns > now_ns - timeout_ns:
@@ -62,9 +61,9 @@ class RequestAges:
 
 
 class BookiePool:
-    """One connection per bookie, made by the first request to it and made again by the first after a loss.
+    """One connection per bookie, opened by the first request, and reopened by the first request after a loss.
 
-    Transaction ids count up over all connections. Made and used on one loop.
+    All connections share one sequence of transaction ids. Create and use it on one loop.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class BookiePool:
         is_recovery_add: bool = False,
         is_high_priority: bool = False,
     ) -> None:
-        """Send an add; ``done`` is called later with the outcome, never from inside this call."""
+        """Send an add. ``done`` is called later with the outcome, never inside this call."""
         txn_id = self._new_txn_id()
         frame = v3.encode_add_request(txn_id, ledger_id, entry_id, master_key, body, is_recovery_add, is_high_priority)
         self._connection(bookie_id).add(txn_id, frame, done)
@@ -143,7 +142,7 @@ class BookiePool:
         return await self._ask(bookie_id, txn_id, v3.encode_bookie_info_request(txn_id), BookieInfoAnswer, _bookie_info)
 
     async def close(self) -> None:
-        """Fail what is outstanding with UNAVAILABLE and close all connections; later requests fail the same way."""
+        """Fail pending requests with UNAVAILABLE and close all connections; later requests fail the same way."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -157,11 +156,11 @@ class BookiePool:
         answer_type: type[AnswerT],
         reply_of: Callable[[AnswerT, BookieId], T | BookieError],
     ) -> asyncio.Future[T]:
-        """Send a request that is no add; ``reply_of`` makes of its answer what the future gives, or fails with."""
+        """Send a request other than an add; ``reply_of`` converts its answer to the result or error of the future."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def finish(answer: Answer | Status, detail: str) -> None:
-            if future.done():  # the caller lost interest
+            if future.done():  # the caller has cancelled it
                 return
             if isinstance(answer, Status):
                 future.set_exception(error_of(answer, bookie_id, detail))
@@ -206,7 +205,7 @@ class BookiePool:
             del self._connections[connection.bookie_id]
 
     def _sweep(self) -> None:
-        """End requests that are too old; goes on for as long as any request is pending."""
+        """Time out old requests; repeats as long as any request is pending."""
         now_ns = self._clock.monotonic_ns()
         self._ages.note(now_ns, self._next_txn_id)
         connections = [connection for connection in self._connections.values() if connection.has_pending]
@@ -226,7 +225,7 @@ def _read_reply(answer: ReadAnswer, bookie_id: BookieId) -> ReadReply | BookieEr
 
 
 def _lac_reply(answer: ReadLacAnswer, bookie_id: BookieId) -> LacReply | BookieError:
-    # A Java bookie that has an explicit LAC and no entry says IO_ERROR and gives the LAC nevertheless (wire 5.6).
+    # A Java bookie with an explicit LAC but no entry answers IO_ERROR together with the LAC (wire 5.6).
     if answer.status is Status.OK or (answer.status is Status.IO_ERROR and answer.lac_body is not None):
         return LacReply(answer.lac_body, answer.last_entry_body)
     return error_of(answer.status, bookie_id)

@@ -1,11 +1,11 @@
-"""Reads of all connections that wait for their turn.
+"""Fair queues for the reads of all connections.
 
 Reads that need the disk wait here. There are three lanes: ordinary reads, reads with high priority, and reads with a
-fence. So a backlog of ordinary reads does not delay a recovery, and fences that wait for a journal without room delay
-no other read. In each lane the connections take turns: a client with thousands of reads delays another client's read
-by one round, not by its whole backlog.
+fence. So a backlog of ordinary reads does not delay a recovery, and fences that wait for a full journal disk delay no
+other read. In each lane the connections take turns: a client with thousands of reads delays another client's read by
+one round, not by its whole backlog.
 
-A waiting read holds only its request. It costs the memory of an answer from the moment its turn comes.
+A waiting read uses memory only for its request. Memory for its answer is counted once it starts.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ from collections.abc import Callable
 from runtime.protocol.messages import QueuedRead, ReadCall
 
 UNDER_WAY_MAX = 32
-"""Reads without a fence that the handler works on. Few, because the next read waits until these are answered."""
+"""Concurrent reads without a fence. Few, because the next read waits until these are answered."""
 
 FENCING_UNDER_WAY_MAX = 256
-"""Reads with a fence that the handler works on. More, because they wait for a sync of the journal."""
+"""Concurrent reads with a fence. More, because they wait for a journal sync."""
 
 WAITING_READS_MAX = 10_000
-"""Reads of one connection that may wait in one lane; further ones are refused."""
+"""Maximum waiting reads of one connection in one lane; further ones are rejected."""
 
 _WAITING_COST_BYTES = 512
-"""Memory of a waiting read, roughly."""
+"""Approximate memory of a waiting read."""
 
 _READ_COST_BYTES_MIN = 64 * 1024
-"""What a read under way counts as at least; more if the connection's last answer was larger."""
+"""Minimum memory counted for a read in progress; more if the connection's last answer was larger."""
 
 
 class ReadLane:
-    """One lane. Half of its memory is for reads under way, half for waiting ones.
+    """One lane. Half of its memory is for reads in progress, half for waiting ones.
 
-    A connection may have as many waiting reads as there is room left for others. So a full lane always keeps room for
-    clients that have not used it yet.
+    A connection's waiting reads may use at most as much as is still free. So a lane always has room for new clients.
     """
 
     def __init__(self, bytes_max: int, under_way_count_max: int) -> None:
@@ -51,11 +50,11 @@ class ReadLane:
         self._is_round_scheduled = False
 
     def may_wait(self, own_count: int) -> bool:
-        """Whether one more read may wait, of a connection that has ``own_count`` waiting."""
+        """Whether a connection with ``own_count`` waiting reads may queue another one."""
         return own_count < min(WAITING_READS_MAX, self._waiting_count_max - self._waiting_count)
 
     def may_begin(self, cost_bytes: int) -> bool:
-        """Whether a read may begin now. One always may if there is none under way."""
+        """Whether a read may begin now; always if none is in progress."""
         return self._under_way_count == 0 or (
             self._under_way_count < self._under_way_count_max
             and self._under_way_bytes + cost_bytes <= self._under_way_bytes_max
@@ -63,31 +62,31 @@ class ReadLane:
 
     @property
     def has_turns(self) -> bool:
-        """Whether any connection waits for its turn."""
+        """Whether any connection is waiting for its turn."""
         return bool(self._turns)
 
     def add_request(self, cost_bytes: int) -> None:
-        """A read begins."""
+        """Count a read that begins."""
         self._under_way_count += 1
         self._under_way_bytes += cost_bytes
 
     def end_request(self, cost_bytes: int) -> None:
-        """A read was answered."""
+        """Release an answered read."""
         self._under_way_count -= 1
         self._under_way_bytes -= cost_bytes
         self._schedule_round()
 
     def count_waiting(self, difference: int) -> None:
-        """Reads begin to wait (positive) or end waiting (negative)."""
+        """Add ``difference`` to the number of waiting reads."""
         self._waiting_count += difference
 
     def queue_up(self, queue: _ReadQueue) -> None:
-        """A connection has a read that may begin; it gets its turn after the others."""
+        """Queue a connection with a waiting read after the other connections."""
         self._turns.setdefault(queue)
         self._schedule_round()
 
     def withdraw(self, queue: _ReadQueue) -> None:
-        """A connection's reads may not begin now."""
+        """Remove a connection whose reads may not begin now."""
         self._turns.pop(queue, None)
 
     def _schedule_round(self) -> None:
@@ -97,21 +96,21 @@ class ReadLane:
 
     def _run_round(self) -> None:
         self._is_round_scheduled = False
-        for _ in range(self._under_way_count_max):  # those that are answered at once must not hold up the loop
+        for _ in range(self._under_way_count_max):  # reads that are answered immediately must not block the loop
             if not self._turns:
                 return
             queue = next(iter(self._turns))
             if not self.may_begin(queue.next_cost_bytes):
-                return  # the end of a read under way schedules the next round
+                return  # the next round is scheduled when a read in progress ends
             del self._turns[queue]
             queue.begin_next()
         self._schedule_round()
 
 
 class RequestsUnderWay:
-    """Counts the reads of one connection in one lane from their beginning to their answer.
+    """Counts the reads in progress of one connection in one lane.
 
-    Also when the connection ends before the answer: the handler still holds them.
+    A read counts until its answer even if the connection ends first, because the handler still works on it.
     """
 
     def __init__(self, lane: ReadLane) -> None:
@@ -120,7 +119,7 @@ class RequestsUnderWay:
         self._costs_of_repeated: dict[int, list[int]] = {}
 
     def begin(self, txn_id: int, cost_bytes: int) -> None:
-        """A read begins."""
+        """Count a read that begins."""
         if txn_id in self._cost_of:  # a peer may use an id twice
             self._costs_of_repeated.setdefault(txn_id, []).append(cost_bytes)
         else:
@@ -128,7 +127,7 @@ class RequestsUnderWay:
         self._lane.add_request(cost_bytes)
 
     def end(self, txn_id: int) -> None:
-        """One read of this id was answered; ignored if there is none."""
+        """Release one answered read with this id; ignored if there is none."""
         cost_bytes = self._cost_of.pop(txn_id, None)
         if cost_bytes is None:
             return
@@ -150,9 +149,9 @@ class ReadLanes:
 
 
 class ConnectionReads:
-    """The reads of one connection: those that wait in any lane, and those under way.
+    """The waiting reads of one connection in all lanes, and its reads in progress.
 
-    ``begin`` hands a read to the handler.
+    ``begin`` passes a read to the handler.
     """
 
     def __init__(self, lanes: ReadLanes, begin: Callable[[QueuedRead], None]) -> None:
@@ -162,11 +161,11 @@ class ConnectionReads:
         self._queues = (self._ordinary, self._urgent, self._fencing)
 
     def submit(self, call: QueuedRead) -> bool:
-        """Begin a read now or when its turn comes. False: too many are waiting, refuse it."""
+        """Begin a read now or when its turn comes. False if too many are waiting: reject it."""
         return self._queue_of(call).submit(call)
 
     def end(self, call: QueuedRead) -> None:
-        """A read was answered."""
+        """Release an answered read."""
         self._queue_of(call).under_way.end(call.txn_id)
 
     def _queue_of(self, call: QueuedRead) -> _ReadQueue:
@@ -175,22 +174,22 @@ class ConnectionReads:
         return self._urgent if isinstance(call, ReadCall) and call.is_high_priority else self._ordinary
 
     def note_answer(self, size_bytes: int) -> None:
-        """The size of the last answer is the best estimate for the next one."""
+        """Record the size of an answer, as the estimate for the next one."""
         for queue in self._queues:
             queue.next_cost_bytes = max(_READ_COST_BYTES_MIN, size_bytes)
 
     def hold(self) -> None:
-        """Begin no reads: the peer does not take its answers."""
+        """Start no more reads: the peer is not reading its answers."""
         for queue in self._queues:
             queue.hold()
 
     def go_on(self) -> None:
-        """The peer takes its answers again."""
+        """Start reads again: the peer reads its answers."""
         for queue in self._queues:
             queue.go_on()
 
     def drop(self) -> None:
-        """The connection is gone: forget the reads that wait. Those under way count until the handler answers."""
+        """The connection is lost: drop waiting reads. Reads in progress count until the handler answers."""
         for queue in self._queues:
             queue.drop()
 
@@ -220,7 +219,7 @@ class _ReadQueue:
         return True
 
     def begin_next(self) -> None:
-        """Its turn has come: begin the oldest read, and queue up again for the next one."""
+        """Begin the oldest read, and queue up again for the next one."""
         call = self._waiting.popleft()
         self._lane.count_waiting(-1)
         self._start(call)

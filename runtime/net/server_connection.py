@@ -1,4 +1,4 @@
-"""One client of a bookie: requests in, answers out. Source: wire sections 1, 2, 6 and 7."""
+"""Server side of a connection: receives requests and sends answers. Source: wire sections 1, 2, 6 and 7."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ from runtime.protocol.status import Status
 logger = logging.getLogger(__name__)
 
 _REQUEST_COST_BYTES = 256
-"""What a request holds in memory besides its body, roughly."""
+"""Approximate memory of a request in addition to its body."""
 
 SWEEPS_PER_STALL = 4
-"""A peer that makes no progress is looked at this often within the time that it has."""
+"""Progress checks of a peer per ``stall_s_max``."""
 
 
 class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the bookie's port; memory ones say when to read no more, or to refuse, never to fail."""
+    """Limits of the bookie's port. At a memory limit the bookie stops reading or rejects requests; it never fails."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
-    """Largest frame, its length word included (nettyMaxFrameSizeBytes)."""
+    """Largest frame, including its length word (nettyMaxFrameSizeBytes)."""
     connections_max: int = 2000
-    """Connections served at once; a further one is closed."""
+    """Maximum open connections; further ones are closed."""
     unanswered_bytes_max: int = 64 * 1024 * 1024
-    """Requests of one connection under way, reads excepted, and likewise its answers that it does not take. At the
-    first limit nothing more is read from it until half is answered; at the second its reads are refused."""
+    """Limit for a connection's requests in progress (except reads), and also for its unsent answers. At the first limit
+    the bookie stops reading from it until half is answered; at the second it rejects its reads."""
     memory_bytes_max: int = 256 * 1024 * 1024
-    """What all connections may hold together, besides one read each: see ``MemoryBudget``."""
+    """Limit for all connections together, in addition to one socket read each: see ``MemoryBudget``."""
     stall_s_max: float = 60.0
-    """How long a peer may stand still within a frame, or with answers that it does not take. Between two frames and
-    with all answers taken it may be silent for ever."""
+    """How long a peer may make no progress within a frame or in reading its answers. A peer that owes nothing may be
+    idle forever."""
 
 
 class Standing(NamedTuple):
-    """Where a peer stands with what it owes: so many pieces done, so many bytes of the present one."""
+    """Progress of a peer with a frame or its answers: finished pieces, and bytes of the current piece."""
 
     debt: str
     piece_count: int
@@ -70,14 +70,14 @@ class Standing(NamedTuple):
 
 
 class StandstillWatch:
-    """Looks at one peer every so often. Trickling is no progress: a piece ends, or comes on by ``READ_BYTES``."""
+    """Detects a stalled peer. Progress is a finished piece or ``READ_BYTES`` more of it; trickling does not count."""
 
     def __init__(self) -> None:
         self._since: Standing | None = None
         self._look_count = 0
 
     def look(self, now: Standing | None) -> int:
-        """How many looks in a row found the peer where it was; None for a peer that owes nothing."""
+        """Number of consecutive checks without progress. ``now`` is None if the peer owes nothing."""
         since = self._since
         if now is None or since is None or now[:2] != since[:2] or now.piece_bytes - since.piece_bytes >= READ_BYTES:
             self._since, self._look_count = now, 0
@@ -87,7 +87,7 @@ class StandstillWatch:
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
-    """What the connections of one listener have in common."""
+    """State shared by the connections of one listener."""
 
     limits: ListenerLimits
     budget: MemoryBudget
@@ -99,9 +99,9 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """One client: decodes what it sends read by read, passes calls on, writes all answers of a loop tick at once.
+    """Connection of one client: decodes requests, passes calls on, sends all answers of a loop tick in one write.
 
-    The limits on unanswered requests hold within one read too: calls after a limit wait, and so does the socket.
+    The limits on unanswered requests also apply within one socket read: further calls wait, and reading is paused.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -127,7 +127,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask the listener whether it may stay."""
+        """Ask the listener to admit the connection."""
         self._transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
         if address:
@@ -139,7 +139,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._queue.connect(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drop the answers that nobody waits for any more."""
+        """Drop the queued answers."""
         self._transport = None
         self._queue.drop()
         self._reads.drop()
@@ -150,27 +150,27 @@ class ServerConnection(asyncio.BufferedProtocol):
             logger.debug("connection from %s lost: %s", self.peer, exc)
         self._shared.forget(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows better
-        """Where the next bytes go."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows how much it needs
+        """Buffer for the next bytes."""
         return self._splitter.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Serve all requests that are complete."""
+        """Serve all complete requests."""
         self._splitter.advance(nbytes)
-        if self._budget.is_full:  # it was accepted meanwhile
+        if self._budget.is_full:  # this connection was accepted after all others were paused
             self._splitter.set_aside()
             self.pause_reading()
         else:
             self._take_requests()
 
     def pause_writing(self) -> None:
-        """The peer does not take its answers: ask nothing more of it."""
+        """The peer is not reading its answers: stop reading its requests."""
         self._queue.block()
         self._reads.hold()
         self.pause_reading()
 
     def resume_writing(self) -> None:
-        """The peer takes answers again."""
+        """The peer reads its answers again."""
         self._queue.unblock()
         if not self._queue.is_blocked:
             self._reads.go_on()
@@ -179,30 +179,30 @@ class ServerConnection(asyncio.BufferedProtocol):
     # Called by the listener.
 
     def close(self) -> None:
-        """Send what is ready, then close."""
+        """Send the available answers, then close."""
         if self._transport is not None:
             self._queue.flush()
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close immediately."""
         if self._transport is not None:
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Read nothing more until ``resume_if_possible`` finds that it may be."""
+        """Pause reading until ``resume_if_possible`` allows it again."""
         if not self._is_reading_paused and self._transport is not None and not self._transport.is_closing():
             self._is_reading_paused = True
             self._transport.pause_reading()
 
     def resume_if_possible(self) -> None:
-        """Something ended for which reading may have been paused."""
+        """Resume reading if no limit forbids it any longer."""
         if self._is_reading_paused and not self._is_resume_scheduled and self._may_read():
             self._is_resume_scheduled = True
-            self._loop.call_soon(self._resume)  # not from inside an answer: a handler may answer while it is called
+            self._loop.call_soon(self._resume)  # not inside an answer: a handler may answer within its call
 
     def check_progress(self) -> None:
-        """Called ``SWEEPS_PER_STALL`` times in the time that a peer may stand still; then the connection is closed."""
+        """Close the connection if its peer is stalled. Called ``SWEEPS_PER_STALL`` times per ``stall_s_max``."""
         standing = self._standing()
         if self._standstill.look(standing) >= SWEEPS_PER_STALL and standing is not None:
             self._shared.log.report(f"connection from {self.peer} closed", f"the peer {standing.debt}")
@@ -211,7 +211,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # Responder.
 
     def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
-        """Answer a call. A read is refused when too many answers wait for the peer."""
+        """Answer a call. A read is rejected if too many answers are unsent."""
         frame = self._codec.encode(call, answer)
         if isinstance(call, QueuedRead):
             self._reads.end(call)
@@ -232,14 +232,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._budget.add_request(cost_bytes)
 
     def _end_request(self, cost_bytes: int) -> None:
-        """Also after the connection has ended: until its answer the handler holds the request."""
+        """Release an answered request, even after the connection has ended: the handler kept it until now."""
         self._requests_bytes -= cost_bytes
         self._budget.end_request(cost_bytes)
 
     def _take_requests(self) -> None:
         try:
             while payloads := self._splitter.payloads():
-                self._long_frame.end()  # the frame of the first payload, if there was a long one
+                self._long_frame.end()  # a long frame, if any, ended with the first payload
                 self._calls += self._codec.decode(payloads)
         except ProtocolError as error:
             self._calls.append(Junk(str(error)))
@@ -266,11 +266,11 @@ class ServerConnection(asyncio.BufferedProtocol):
                 call = self._cut_to_room(call)
             self._begin_request(_cost_bytes(call))
             if not self._handle(call):
-                self._end_request(_cost_bytes(call))  # of a run, what is left of it
+                self._end_request(_cost_bytes(call))  # of a run, its remaining adds
 
     def _cut_to_room(self, run: AddRun) -> AddRun:
-        """As many adds of a run as reach the limit on unanswered requests; the rest waits for its answers."""
-        # What this connection begins is also taken from what is left for others.
+        """The first adds of a run, up to the limit on unanswered requests; the others wait for answers."""
+        # Requests of this connection also reduce what is free for others.
         own_bytes = self._limits.unanswered_bytes_max - self._requests_bytes
         room_bytes = min(own_bytes, (self._budget.free_request_bytes - self._requests_bytes) // 2)
         if _cost_bytes(run) <= room_bytes:
@@ -298,7 +298,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._reads.end(call)
 
     def _handle(self, call: BookieCall) -> bool:
-        """False if the handler failed: it will not answer, and the connection is closed."""
+        """False if the handler failed. It will not answer then, and the connection is closed."""
         handler = self._handler
         assert handler is not None, "only admitted connections are read from"
         try:
@@ -311,12 +311,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         return True
 
     def _send_answer(self, call: RequestCall, answer: BookieAnswer) -> None:
-        """Answer a call that costs nothing until then."""
+        """Answer a call that was not counted as a request."""
         self._queue.send(self._codec.encode(call, answer))
         self._queue.flush_early()
 
     def _admit_long_frame(self) -> None:
-        """A frame that is longer than a read comes in only if the budget has room for all of it."""
+        """Receive a frame longer than one socket read only if the budget has room for all of it."""
         frame_bytes = self._splitter.promised_bytes
         if frame_bytes > READ_BYTES and not self._long_frame.size_bytes:
             self._long_frame.begin(frame_bytes)
@@ -332,7 +332,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def _requests_bytes_max(self) -> int:
-        """As much as is left for others: a client that comes later finds room."""
+        """At most as much as is left for others, so that later clients find room."""
         return min(self._limits.unanswered_bytes_max, self._budget.free_request_bytes)
 
     def _may_read(self) -> bool:
@@ -347,7 +347,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_resume_scheduled = False
         transport = self._transport
         if transport is None or transport.is_closing() or not self._may_read():
-            return  # what stands in the way now calls again when it ends
+            return  # the cause calls this again when it ends
         self._is_reading_paused = False
         self._take_requests()
         if not self._is_reading_paused and not transport.is_closing():
@@ -355,7 +355,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
 
 def _cost_bytes(call: BookieCall) -> int:
-    """What a request costs in memory until it is answered, roughly."""
+    """Approximate memory of a request until it is answered."""
     if isinstance(call, AddRun):
         return call.size_bytes + len(call.bodies) * _REQUEST_COST_BYTES
     if isinstance(call, WriteLacCall):
