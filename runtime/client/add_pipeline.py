@@ -1,7 +1,7 @@
-"""Adds under way to one ensemble: who has acknowledged what, delivered strictly in order. Source: protocol section 3.
+"""Adds in flight to one ensemble, with acknowledgements delivered strictly in order. Source: protocol section 3.
 
-Shared by the writer and by recovery's write-backs, which differ in what a failing bookie leads to: that is the owner's
-business. All of it runs on the loop, and nothing here waits: one entry is one body, Qw sends, and a call per answer.
+The writer and the write-backs of recovery share this code. They differ in how they handle a failing bookie, so the
+owner decides that. Everything runs on the loop and nothing waits: an entry is one body, Qw sends, a call per answer.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from storage.errors import BkctlError
 
 
 class FailureListener(Protocol):
-    """Told of every answer other than OK from a bookie that is in the ensemble."""
+    """Called for every answer other than OK from a bookie of the ensemble."""
 
     def __call__(self, index: int, bookie_id: str, status: Status, *, is_late: bool) -> None:
-        """``is_late``: the add concerned is delivered, or is complete without this bookie."""
+        """``is_late``: the add was already delivered, or is complete without this bookie."""
 
 
 class PendingAdd:
-    """One entry under way. Its body is kept, byte for byte, until it is delivered: a resend repeats it."""
+    """One entry in flight. Its body is kept until delivery, because a resend must repeat it byte for byte."""
 
     __slots__ = ("acks", "body", "entry_id", "future", "payload_bytes", "write_set")
 
@@ -70,7 +70,7 @@ class AddPipeline:
         self._write_quorum_size = metadata.write_quorum_size
         self._ack_quorum_size = metadata.ack_quorum_size
         self._ensemble_size = size = metadata.ensemble_size
-        # A write set depends on the entry id modulo the ensemble size alone: a look-up spares a call per add.
+        # A write set depends only on the entry id modulo the ensemble size: a lookup saves one call per add.
         self._write_sets = [write_set(first, size, metadata.write_quorum_size) for first in range(size)]
         self._ledger_id = credentials.ledger_id
         self._master_key = credentials.master_key
@@ -91,7 +91,7 @@ class AddPipeline:
         return len(self._pending)
 
     def submit(self, entry_id: int, body: bytes, payload_bytes: int) -> asyncio.Future[int]:
-        """Send one entry to its write set; the future gives ``entry_id`` when it and all before it are acknowledged."""
+        """Send one entry to its write set. The future returns its id once it and all before it are acknowledged."""
         indexes = self._write_sets[entry_id % self._ensemble_size]
         future: asyncio.Future[int] = self._loop.create_future()
         add = PendingAdd(
@@ -114,13 +114,13 @@ class AddPipeline:
 
     def _on_answer(self, add: PendingAdd, index: int, bookie_id: str, status: Status) -> None:
         if self.ensemble[index] != bookie_id:
-            return  # replaced since it was asked: its word no longer counts (rule 4)
+            return  # replaced since the request: its answer no longer counts (rule 4)
         if status == Status.OK:
-            # Recorded even when the add is complete: an ensemble change can undo that.
+            # Record it even if the add is complete: an ensemble change can make it incomplete again.
             if add.acks.ack(index) and self._pending and self._pending[0] is add:
                 self._deliver()
             return
-        # A bookie that was asked twice may fail after it acknowledged: its failure takes the acknowledgement back.
+        # A bookie that was asked twice may fail after an acknowledgement; the failure then overrides it.
         add.acks.fail(index, bookie_id)
         is_late = add.entry_id <= self.last_add_confirmed or add.acks.is_complete
         self._on_failure(index, bookie_id, status, is_late=is_late)
@@ -137,7 +137,7 @@ class AddPipeline:
             if not add.future.done():
                 add.future.set_result(add.entry_id)
         if delivered_count and self._waiters:
-            # One delivery makes room for one more; an empty pipeline wakes everybody, so no wake-up can get lost.
+            # Each delivery makes room for one waiter. An empty pipeline wakes all, so no wake-up can be lost.
             self._wake(delivered_count if pending else len(self._waiters))
 
     def suspend(self) -> None:
@@ -145,9 +145,9 @@ class AddPipeline:
         self._is_suspended = True
 
     def resume(self, ensemble: tuple[str, ...], retry: Collection[int] = ()) -> None:
-        """Go on with ``ensemble``: forget what replaced bookies acknowledged, and ask their successors.
+        """Continue with ``ensemble``: discard acknowledgements of replaced bookies and send to their successors.
 
-        ``retry``: indexes whose bookie failed and stays, for want of a successor; it is asked once more.
+        ``retry``: indexes whose failed bookie stays because there is no successor; it is asked again.
         """
         replaced = [i for i, bookie_id in enumerate(ensemble) if bookie_id != self.ensemble[i] or i in retry]
         self.ensemble = ensemble
@@ -161,9 +161,9 @@ class AddPipeline:
         self._deliver()
 
     def drain(self, error_of: Callable[[int], BkctlError]) -> int:
-        """Give up all pending adds with the error for their entry id; returns their payload bytes.
+        """Fail all pending adds with the error for their entry id; returns their payload bytes.
 
-        After this nothing can be delivered any more: ``last_add_confirmed`` is final.
+        After this nothing can be delivered, so ``last_add_confirmed`` is final.
         """
         drained, self._pending = self._pending, deque()
         drained_bytes, self.pending_bytes = self.pending_bytes, 0
@@ -174,7 +174,7 @@ class AddPipeline:
         return drained_bytes
 
     async def progress(self) -> None:
-        """Wait until adds were delivered or drained; callers wait in turn, and check again what they wait for."""
+        """Wait until adds were delivered or drained. Callers are woken in turn and must check their condition again."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
         await waiter

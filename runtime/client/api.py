@@ -11,8 +11,8 @@
             async for entry in await client.open(writer.ledger_id):
                 print(entry.entry_id, entry.payload)
 
-``append`` waits for one acknowledgement after the other. For throughput keep many adds under way with
-``append_nowait``, whose futures complete in order; for long ledgers iterate, ``read`` collects a list.
+``append`` waits for each acknowledgement. For throughput keep many adds in flight with ``append_nowait``, whose futures
+complete in order. Iterate over long ledgers, because ``read`` collects a list in memory.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ logger = logging.getLogger(__name__)
 
 
 class LedgerClient:
-    """A client of one cluster. ``connect`` makes one with real adapters; the constructor takes any.
+    """A client of one cluster. ``connect`` creates one with the real adapters; the constructor accepts any.
 
-    ``ports`` and ``store`` (the session with the metadata store) are there for the tools that work beside it.
+    Other tools may use ``ports`` and ``store`` (the session with the metadata store) too.
     """
 
     def __init__(self, ports: ClientPorts, store: MetadataStore) -> None:
@@ -66,11 +66,11 @@ class LedgerClient:
         zookeeper: ZooKeeperConfig | None = None,
         budget: RequestBudget | None = None,
     ) -> Self:
-        """Connect to the cluster whose metadata is at ``zk+<layout>://<servers>/<ledgers root>``, or as Pulsar
-        names it.
+        """Connect to the cluster with the metadata URI ``zk+<layout>://<servers>/<ledgers root>``, or Pulsar's form of
+        it.
 
-        Bookies are connected to when they are first needed. ``budget``: how much of ZooKeeper all operations of this
-        client together may use; None: as much as they like. Raises ConfigurationError, MetadataUnavailableError,
+        Connects to bookies when they are first needed. ``budget``: limits the ZooKeeper requests of all operations of
+        this client together; None: unlimited. Raises ConfigurationError, MetadataUnavailableError,
         ClusterNotFoundError.
         """
         uri = parse_metadata_uri(metadata_uri)
@@ -87,7 +87,7 @@ class LedgerClient:
 
     @classmethod
     def on_session(cls, store: MetadataStore, ledgers: LedgerStore, config: ClientConfig) -> Self:
-        """A client on an open session with the metadata store; closing the client ends the session too."""
+        """Create a client on an open session with the metadata store; closing the client closes the session too."""
         clock = LoopClock()
         registrations = RegistrationClient(store, ledgers.root)
 
@@ -112,13 +112,13 @@ class LedgerClient:
         custom_metadata: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
     ) -> LedgerWriter:
-        """Create a ledger, and the one writer it will ever have.
+        """Create a ledger and its only writer.
 
-        Each entry goes to ``write_quorum_size`` of ``ensemble_size`` bookies, and counts when ``ack_quorum_size`` of
-        them have it. ``ledger_id`` None: the next free one. No bookie is contacted.
+        Each entry goes to ``write_quorum_size`` of ``ensemble_size`` bookies, and is acknowledged once
+        ``ack_quorum_size`` of them have stored it. ``ledger_id`` None: the next free one. Contacts no bookie.
 
         Raises, with nothing stored: ConfigurationError unless ensemble >= write quorum >= ack quorum > 0,
-        NotEnoughBookiesError, LedgerExistsError, RefusedError for an id that must not exist, MetadataError.
+        NotEnoughBookiesError, LedgerExistsError, RefusedError for a forbidden id, MetadataError.
         """
         check_quorum_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
         warning = quorum_warning(write_quorum_size, ack_quorum_size)
@@ -158,22 +158,22 @@ class LedgerClient:
         recover: bool = False,
         digest_type: DigestType | None = None,
     ) -> LedgerReader:
-        """Open a ledger for reading; ``recover`` True fences and closes it first, if it is not closed.
+        """Open a ledger for reading; ``recover`` True fences and closes it first if it is not closed.
 
-        Arguments and errors as for ``runtime.client.api.open_ledger``.
+        Arguments and errors: see ``runtime.client.api.open_ledger``.
         """
         return await open_ledger(self.ports, ledger_id, password, recover=recover, digest_type=digest_type)
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger's metadata, in whatever state; bookies drop its entries later. Absent is success.
+        """Delete a ledger's metadata, in any state; bookies drop its entries later. Succeeds if it does not exist.
 
-        A live writer is not stopped by this; recover the ledger first if that matters. Raises MetadataError.
+        This does not stop a live writer; recover the ledger first if that matters. Raises MetadataError.
         """
         await self.ports.ledgers.delete(ledger_id)
 
     async def close(self) -> None:
-        """Give up all connections. Writers that were not closed are abandoned: their ledgers stay open, for somebody to
-        recover. Safe to repeat."""
+        """Close all connections. Writers that were not closed are abandoned: their ledgers stay open until they are
+        recovered. Safe to repeat."""
         for writer in list(self._writers.values()):
             writer.abandon()
         await self.ports.bookies.close()
@@ -187,7 +187,7 @@ class LedgerClient:
 
 
 def quorum_warning(write_quorum_size: int, ack_quorum_size: int) -> str | None:
-    """Why these quorums are risky, in a sentence for the user; None when they are not (protocol section 2.3)."""
+    """A sentence for the user that says why these quorums are risky; None if they are not (protocol section 2.3)."""
     if write_quorum_size == 1:
         return "write quorum 1: each entry has a single copy; if that bookie fails, its entries are lost"
     if ack_quorum_size == 1:
@@ -207,11 +207,11 @@ async def open_ledger(
     recover: bool,
     digest_type: DigestType | None = None,
 ) -> LedgerReader:
-    """A reader of the ledger.
+    """Create a reader of the ledger.
 
-    ``recover`` False: nothing is fenced, a writer goes on; the last add confirmed is what the bookies tell.
-    ``recover`` True: a ledger that is not closed is fenced and closed first; its writer is out.
-    ``digest_type`` serves only for metadata that stores none (written before BookKeeper 4.2).
+    ``recover`` False: fences nothing, so a writer can continue; the bookies report the last add confirmed.
+    ``recover`` True: fences and closes the ledger first if it is not closed, which stops its writer.
+    ``digest_type`` is used only if the metadata has none (written before BookKeeper 4.2).
 
     Raises LedgerNotFoundError; LedgerPasswordError before any bookie is asked; LedgerReadError, LedgerRecoveryError,
     ConflictError, MetadataError.

@@ -1,4 +1,4 @@
-"""Who takes the place of bookies that failed, and how a writer publishes it. Source: protocol sections 4.2 and 4.3."""
+"""Replacement of failed bookies in an ensemble, and its publication. Source: protocol sections 4.2 and 4.3."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.ledger.write_set import choose_replacement
 
 
 class Replacements:
-    """Chooses successors from one view of the writable bookies."""
+    """Chooses successors from one snapshot of the writable bookies."""
 
     def __init__(self, ports: ClientPorts, ledger_id: int, writable: Sequence[str]) -> None:
         self._ledger_id = ledger_id
@@ -24,17 +24,17 @@ class Replacements:
 
     @classmethod
     async def fetch(cls, ports: ClientPorts, ledger_id: int) -> Replacements:
-        """With the bookies that are writable now."""
+        """Create an instance with the currently writable bookies."""
         return cls(ports, ledger_id, await ports.registrations.writable())
 
     def choose(
         self, ensemble: tuple[str, ...], failed: Mapping[int, str], unsuitable: Collection[str] = ()
     ) -> dict[int, str]:
-        """A successor for every failed (index, bookie) that ``ensemble`` still names, as far as candidates go.
+        """Successors for the failed (index, bookie) pairs that are still in ``ensemble``, as far as candidates suffice.
 
-        Excluded are all failed and ``unsuitable`` bookies and the ensemble under construction. Suspects are used when
-        no other bookie is left. When candidates are short, failed bookies that are not registered as writable come
-        first. Raises NotEnoughBookiesError when not even one could be replaced.
+        Excludes all failed and ``unsuitable`` bookies and the new ensemble. Uses suspects if no other bookie is left.
+        If candidates are short, replaces failed bookies that are not registered as writable first. Raises
+        NotEnoughBookiesError if no failed bookie can be replaced.
         """
         chosen: dict[int, str] = {}
         excluded = [*failed.values(), *unsuitable]
@@ -68,11 +68,11 @@ async def publish_replacements(
 ) -> LedgerMetadata:
     """Replace failed bookies of the last segment in the stored metadata, from the first unconfirmed entry on.
 
-    Returns the newest metadata: it may be unchanged (the failed bookies are gone from it already), or no longer OPEN.
-    Only an OPEN ledger is changed (rule 6). Segments before the last come from the stored value, so that what
-    re-replication does to them meanwhile survives.
+    Returns the newest metadata. It may be unchanged (if the failed bookies are no longer in it), or no longer OPEN.
+    Changes only an OPEN ledger (rule 6). Keeps earlier segments as stored, because re-replication may change them
+    concurrently.
 
-    ``next_entry_id`` (LAC + 1) is asked right before each write, with no suspension point between (rule 3).
+    Calls ``next_entry_id`` (LAC + 1) right before each write, with no suspension point in between (rule 3).
     Raises NotEnoughBookiesError, ConflictError, MetadataError, LedgerNotFoundError.
     """
     replacements = await Replacements.fetch(ports, ledger_id)

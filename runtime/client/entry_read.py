@@ -1,4 +1,4 @@
-"""Reading one entry from whichever replica answers well. Source: protocol section 7.4."""
+"""Reads one entry from its replicas. Source: protocol section 7.4."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ R = TypeVar("R")
 
 
 class Replies(Generic[K, R]):
-    """Collects the futures of requests that were sent; ``outstanding`` counts those not yet taken by ``next``.
+    """Collects the answers to requests; ``outstanding`` counts those not yet returned by ``next``.
 
-    Answers that come after the caller lost interest are dropped here, and never reported as unhandled.
+    Late answers are dropped silently, so asyncio does not report their errors as unhandled.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -41,13 +41,13 @@ class Replies(Generic[K, R]):
         self.outstanding = 0
 
     def expect(self, key: K, future: asyncio.Future[Any]) -> None:
-        """Wait for one more answer, known to the caller as ``key``. The future is of an R: futures are invariant, so a
-        collection of several kinds of answers could not say so."""
+        """Wait for one more answer, identified by ``key``. The future returns an R; its type is Any because futures are
+        invariant and a caller may mix several kinds of answers."""
         self.outstanding += 1
         future.add_done_callback(partial(self._on_arrival, key))
 
     async def next(self, timeout_s: float | None = None) -> tuple[K, R | BookieError] | None:
-        """The next answer; None when ``timeout_s`` passes first. Without it the port's own time-out is the limit."""
+        """The next answer, or None after ``timeout_s``. Without ``timeout_s`` the port's own timeout applies."""
         if not self._arrived:
             assert self.outstanding > 0, "there is at least one bookie to ask"
             await self._wait(timeout_s)
@@ -70,7 +70,7 @@ class Replies(Generic[K, R]):
                 timer.cancel()
 
     def _on_arrival(self, key: K, future: asyncio.Future[Any]) -> None:
-        error = future.exception()  # seen from now on, even if nobody asks any more
+        error = future.exception()  # marks the exception as retrieved
         self._arrived.append((key, future.result() if error is None else error))
         self._wake()
 
@@ -80,9 +80,9 @@ class Replies(Generic[K, R]):
 
 
 def prevailing_error(first: BkctlError | None, later: BkctlError) -> BkctlError:
-    """Which of two replicas' errors stands for the entry, the first being the earlier one.
+    """The more meaningful of two replicas' errors; ``first`` is the earlier one.
 
-    "Not here" stands only if all replicas say so; "no connection" gives way to any answer that says more.
+    "No such entry" prevails only if all replicas report it; any other error overrides "no connection".
     """
     if first is None or isinstance(first, NoSuchEntryError | NoSuchLedgerError):
         return later
@@ -92,10 +92,10 @@ def prevailing_error(first: BkctlError | None, later: BkctlError) -> BkctlError:
 
 
 class EntryReader:
-    """Reads single entries of one ledger, the replicas of each one after the other.
+    """Reads single entries of one ledger, trying the replicas in turn.
 
-    The next replica is asked when one failed and no request is outstanding, or when the time for a speculative request
-    is up; the first copy whose digest holds wins. ``last_add_confirmed`` is the highest that any answer told of.
+    Asks the next replica if one failed and no request is outstanding, or after the timeout for speculative requests.
+    The first copy with a correct digest wins. ``last_add_confirmed`` is the highest that any answer reported.
     """
 
     def __init__(
@@ -104,16 +104,16 @@ class EntryReader:
         credentials: LedgerCredentials,
         decode: Callable[[int, bytes], DecodedEntry] | None = None,
     ) -> None:
-        """``decode``: what a copy must pass besides its digest; None: nothing more."""
+        """``decode``: verifies a copy; None: checks only the digest."""
         self._ports = ports
         self._credentials = credentials
         self._decode = decode or credentials.codec.decode
         self.last_add_confirmed = INVALID_ENTRY_ID
 
     async def read(self, metadata: LedgerMetadata, entry_id: int) -> DecodedEntry:
-        """The entry from the write set that ``metadata`` names for it.
+        """Read the entry from its write set according to ``metadata``.
 
-        Raises the BookieError or DigestMismatchError that prevails when every replica failed.
+        If every replica failed, raises the BookieError or DigestMismatchError that prevails.
         """
         ensemble = metadata.segment_of(entry_id).ensemble
         replicas = [ensemble[i] for i in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)]
@@ -142,7 +142,7 @@ class EntryReader:
         return bookie_id
 
     def _summary(self, entry_id: int, failures: list[BkctlError]) -> BkctlError:
-        """The error that prevails; damage is told with what became of the others: one may only be out of reach."""
+        """The error that prevails. For damage, adds the other replicas' errors: one may just be unreachable."""
         error: BkctlError | None = None
         for failure in failures:
             error = prevailing_error(error, failure)
@@ -170,6 +170,6 @@ class EntryReader:
 
 
 def damaged_copy(ledger_id: int, entry_id: int, bookie_id: str, damage: Exception) -> DigestMismatchError:
-    """The error for a copy whose digest does not hold: unknown, never "not here"."""
+    """The error for a copy with a wrong digest: it proves nothing, unlike "no such entry"."""
     name = "last entry" if entry_id == INVALID_ENTRY_ID else f"entry {entry_id}"
     return DigestMismatchError(ledger_id, f"{name}: the copy on bookie {bookie_id} is damaged ({damage})")

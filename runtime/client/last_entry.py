@@ -1,4 +1,4 @@
-"""Asking a whole ensemble how far a ledger is confirmed, until the answers cover every write quorum.
+"""Reads the last add confirmed from an ensemble, until the answers cover every write quorum.
 
 Sources: protocol sections 2.3 (coverage), 6.1 step 2 (fencing) and 7.2 (last add confirmed of an open ledger).
 """
@@ -19,14 +19,14 @@ from storage.ids import INVALID_ENTRY_ID
 async def read_last_add_confirmed(
     ports: ClientPorts, credentials: LedgerCredentials, metadata: LedgerMetadata, *, is_fencing: bool
 ) -> int:
-    """How far the ledger is confirmed, by the bookies of its last segment; -1: no entry is. At least the last add
-    confirmed that the writer stored with its last acknowledged entry.
+    """Last add confirmed according to the bookies of the last segment; -1: no entry is confirmed. At least the LAC that
+    the writer stored with its last acknowledged entry.
 
-    ``is_fencing``: every bookie asked fences the ledger first, and on return no ordinary add can reach an ack quorum
-    any more. Returns at the first valid answer (an entry whose digest holds, or a negative) that completes coverage.
+    ``is_fencing``: every bookie asked fences the ledger first, so on return no ordinary add can reach an ack quorum.
+    Returns at the first valid answer (an entry with a correct digest, or a negative) that completes coverage.
 
-    Raises UnauthorizedError at once when any bookie refuses the key; else, when all have answered without coverage, the
-    last error met: BookieError or DigestMismatchError.
+    Raises UnauthorizedError as soon as any bookie rejects the key. If all have answered without coverage, raises the
+    last error: BookieError or DigestMismatchError.
     """
     coverage = QuorumCoverage(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
     ensemble = metadata.last_segment.ensemble
@@ -38,7 +38,7 @@ async def read_last_add_confirmed(
             replies.expect(index, request)
         else:
             replies.expect(index, ports.bookies.read_lac(bookie_id, credentials.ledger_id))
-    # Segments before the last hold only acknowledged entries; starting lower could undo a segment (rule 11).
+    # Earlier segments contain only acknowledged entries; starting lower could undo a segment (rule 11).
     confirmed = metadata.last_segment.first_entry_id - 1
     error: BkctlError | None = None
     while replies.outstanding:
@@ -51,12 +51,12 @@ async def read_last_add_confirmed(
             ports.suspects.add(ensemble[index])
             error = outcome
             continue
-        coverage.mark_known(index)  # the bookie did what it was asked, even if the copy it holds is damaged
+        coverage.mark_known(index)  # the bookie processed the request, even if its copy is damaged
         if not isinstance(outcome, BookieError):
             try:
                 confirmed = max(confirmed, _told_by(outcome, credentials.codec))
             except EntryDigestError as damage:
-                # A damaged copy completes nothing: another answer may tell what this one cannot.
+                # A damaged copy does not complete the coverage, because its LAC is unknown.
                 error = damaged_copy(credentials.ledger_id, INVALID_ENTRY_ID, ensemble[index], damage)
                 continue
         if coverage.is_covered:
@@ -68,11 +68,11 @@ async def read_last_add_confirmed(
 async def try_read_last_add_confirmed(
     ports: ClientPorts, credentials: LedgerCredentials, metadata: LedgerMetadata, above: int
 ) -> int:
-    """The first last add confirmed above ``above`` that any bookie of the last segment tells; when all have answered
-    and none did, the highest told.
+    """The first last add confirmed greater than ``above`` that any bookie of the last segment reports; otherwise, once
+    all have answered, the highest reported.
 
-    One answer suffices, so this works with most bookies down, and it may be behind what was acknowledged. When not one
-    bookie gave a valid answer: the last error met, BookieError or DigestMismatchError.
+    One answer suffices, so this works with most bookies down, but acknowledged entries may be missing from it. If no
+    bookie gives a valid answer, raises the last error: BookieError or DigestMismatchError.
     """
     ensemble = metadata.last_segment.ensemble
     replies = Replies[int, LacReply](ports.clock)
@@ -100,7 +100,7 @@ async def try_read_last_add_confirmed(
 
 
 def _told_by(reply: ReadReply | LacReply, codec: EntryCodec) -> int:
-    """The last add confirmed in an answer, as far as a digest protects it; EntryDigestError."""
+    """The last add confirmed in an answer, from digest-protected parts only; EntryDigestError."""
     if isinstance(reply, ReadReply):
         return codec.decode(None, reply.body).credible_last_add_confirmed
     explicit = INVALID_ENTRY_ID if reply.lac_body is None else codec.decode_lac(reply.lac_body)

@@ -1,8 +1,7 @@
-"""Compare-and-set on a shared record until it holds, or is no longer needed. Source: protocol section 4.1.
+"""Retries a change of a shared record by compare-and-set. Source: protocol section 4.1.
 
-The loop is generic: ledger metadata is its main user, any record with versions can be. It never merges structures. Each
-round decides again, from the newest version seen, whether the change is still needed and what it is; what somebody else
-changed meanwhile is kept, because the transformation starts from it.
+The loop works for any versioned record; its main user is ledger metadata. It never merges values. Each attempt starts
+from the newest version seen and decides again whether and how to change it, so concurrent changes are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class SharedRecord(Protocol[T]):
         """The stored value."""
 
     async def write(self, value: T, expected_version: int) -> Versioned[T]:
-        """Replace it; BadVersionError when it is not at ``expected_version``."""
+        """Replace the value; BadVersionError if it is not at ``expected_version``."""
 
 
 class LedgerRecord:
@@ -58,7 +57,7 @@ class LedgerRecord:
 
 
 class LocalCopy(Generic[T]):
-    """The newest version of a record that this process has seen. Several update loops may run over one copy."""
+    """The newest version of a record that this process has seen. Several update loops may share one copy."""
 
     def __init__(self, current: Versioned[T]) -> None:
         self.current = current
@@ -69,7 +68,7 @@ class LocalCopy(Generic[T]):
         return self.current.value
 
     def install(self, candidate: Versioned[T]) -> bool:
-        """Take ``candidate`` if it is strictly newer; a lagging read never takes the copy back in time."""
+        """Store ``candidate`` if it is strictly newer, so that a stale read never replaces a newer version."""
         if candidate.version <= self.current.version:
             return False
         self.current = candidate
@@ -85,11 +84,11 @@ async def update_record(
     clock: Clock,
     attempts_max: int,
 ) -> T:
-    """Write ``transform`` of the newest value until the write holds or ``is_needed`` says no; return that value.
+    """Write ``transform`` of the newest value until a write succeeds or ``is_needed`` is False; returns that value.
 
-    ``is_needed`` and ``transform`` run without a suspension point before the write starts, so what they read from
-    their handle is still true when the write is sent. What they raise ends the loop. A write whose answer was lost is
-    decided by reading back: at a changed version the predicate is asked again, and it says no if the change was ours.
+    There is no suspension point between ``is_needed``, ``transform`` and the start of the write, so the state that they
+    use is still current when the write is sent. Their exceptions end the loop. If the answer to a write is lost, the
+    value is read again; if the lost write succeeded, ``is_needed`` is then False.
 
     Raises ConflictError after ``attempts_max`` lost races, and the errors of ``record``.
     """
@@ -101,17 +100,17 @@ async def update_record(
             written = await record.write(transform(local.value), local.version)
         except (BadVersionError, MetadataUnavailableError):
             if attempt > 0:
-                # The first conflict is the ordinary one; more in a row mean a crowd, or a store read that lags behind.
+                # A single conflict is normal; more in a row mean heavy contention, or stale reads from the store.
                 await clock.sleep(back_off_s(attempt, BACK_OFF_FIRST_S, BACK_OFF_MAX_S, clock))
             copy.install(await record.read())
         else:
             copy.install(written)
             if copy.current is written:
                 return written.value
-            # Another loop over this copy went past us: is the change still in what it wrote?
+            # Another loop on this copy wrote a newer version: check whether it still contains the change.
     raise ConflictError(f"{record.name}: changed by other processes {attempts_max} times in a row; nothing was written")
 
 
 def back_off_s(failures: int, first_s: float, max_s: float, clock: Clock) -> float:
-    """Seconds to wait after some failures: growing, and never the same for two callers."""
+    """Seconds to wait after some failures: exponential, with jitter."""
     return min(max_s, first_s * 2.0**failures) * (0.5 + clock.random.random() / 2)

@@ -1,4 +1,4 @@
-"""Everything outside that the client's algorithms use, in one value: a simulator passes its own."""
+"""All ports that the client's algorithms use, as one value. The simulator passes its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from runtime.protocol.entry_body import EntryCodec
 
 
 class SuspectBookies:
-    """Bookies that failed a moment ago: asked last, chosen last. Source: protocol sections 4.3 and 7.4.
+    """Bookies that failed recently: a last resort for reads and new ensembles. Source: protocol sections 4.3 and 7.4.
 
-    A dead bookie stays registered until its session expires. Without this memory the next ensemble would name it again.
-    A suspicion is a hint: where no other bookie is left, suspects are used. Shared by all handles of one client.
+    A dead bookie stays registered until its session expires, so without this the next ensemble could include it again.
+    If no other bookie is left, suspects are used. All handles of one client share this.
     """
 
     def __init__(self, clock: Clock, suspicion_s: float) -> None:
@@ -27,11 +27,11 @@ class SuspectBookies:
         self._until_ns: dict[str, int] = {}
 
     def add(self, bookie_id: str) -> None:
-        """Remember a failure of ``bookie_id``, from now on."""
+        """Suspect ``bookie_id`` because of a failure now."""
         self._until_ns[bookie_id] = self._clock.monotonic_ns() + self._suspicion_ns
 
     def current(self) -> frozenset[str]:
-        """The bookies under suspicion now."""
+        """Currently suspected bookies."""
         if not self._until_ns:
             return frozenset()
         now_ns = self._clock.monotonic_ns()
@@ -41,7 +41,7 @@ class SuspectBookies:
         return frozenset(self._until_ns)
 
     def last(self, bookie_ids: Sequence[str]) -> list[str]:
-        """``bookie_ids`` in their order, with suspects after all others."""
+        """``bookie_ids`` in their order, but with suspects after all others."""
         if not self._until_ns:
             return list(bookie_ids)
         suspects = self.current()
@@ -50,7 +50,7 @@ class SuspectBookies:
 
 @dataclasses.dataclass(frozen=True)
 class ClientPorts:
-    """Ports, settings and the memory that all handles of one client share."""
+    """Ports, settings and shared state of all handles of one client."""
 
     bookies: Bookies
     clock: Clock
@@ -61,7 +61,7 @@ class ClientPorts:
 
 
 class LedgerCredentials:
-    """What the password of one ledger gives: the key that bookies check and the codec that protects entries."""
+    """Derived from a ledger's password: the master key that bookies check, and the codec that protects entries."""
 
     def __init__(self, ledger_id: int, digest_type: DigestType, password: bytes) -> None:
         self.ledger_id = ledger_id
@@ -70,9 +70,9 @@ class LedgerCredentials:
 
 
 def credentials_of(ledger_id: int, metadata: LedgerMetadata) -> LedgerCredentials:
-    """Key and codec from the password and digest type that the metadata carries.
+    """Key and codec from the password and digest type in the metadata.
 
-    Metadata of old releases carries neither: an administrator then opens with the defaults, CRC32 and the empty
-    password (replication section 2.1).
+    Metadata of old releases has neither. Administrative access then uses the defaults, CRC32 and the empty password
+    (replication section 2.1).
     """
     return LedgerCredentials(ledger_id, metadata.digest_type or DigestType.CRC32, metadata.password or b"")

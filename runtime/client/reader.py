@@ -1,4 +1,4 @@
-"""Reading a ledger that is closed, or as far as it is confirmed. Source: protocol sections 7.1, 7.2 and 7.4."""
+"""Reads ledgers: closed ones to their end, open ones up to the LAC. Source: protocol sections 7.1, 7.2 and 7.4."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from storage.errors import BkctlError
 T = TypeVar("T")
 
 ENSEMBLES_TRIED_MAX = 4
-"""Ensembles that are asked for one entry, or for the last add confirmed: it may move while it is being looked for."""
+"""Maximum ensembles asked for one entry or for the last add confirmed, because the data may move meanwhile."""
 
 FIRST_READS_IN_FLIGHT = 8
-"""Reads under way at once while the size of the entries is unknown."""
+"""Concurrent reads while the size of the entries is unknown."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -38,13 +38,13 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class LedgerReader:
-    """Reads the entries of one ledger; it holds no connection of its own and needs no closing.
+    """Reads the entries of one ledger. It has no connection of its own and needs no closing.
 
-    A closed ledger is read to its end. Of an open one, entries up to ``last_add_confirmed`` may be read; that value
-    rises with what the bookies' answers tell, and with ``read_last_add_confirmed``.
+    A closed ledger can be read to its end, an open one up to ``last_add_confirmed``. This value advances with the
+    answers of bookies and with ``read_last_add_confirmed``.
 
-    When no bookie of an ensemble gives what is asked for, the reader reads the metadata again: re-replication, a
-    recovery or the writer may have moved the entries to other bookies.
+    If no bookie of an ensemble can answer a request, the reader reads the metadata again: re-replication, a recovery
+    or the writer may have moved the entries to other bookies.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LedgerReader:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """Newest metadata that this reader has seen."""
+        """The newest metadata that this reader has seen."""
         return self._copy.value
 
     @property
@@ -74,14 +74,14 @@ class LedgerReader:
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest entry id that may be read: the last entry of a closed ledger, -1 when there is none."""
+        """Highest entry id that may be read: the last entry if the ledger is closed, -1 if there is none."""
         stored = self._copy.value
         return stored.last_entry_id if stored.is_closed else self._entries.last_add_confirmed
 
     async def read_last_add_confirmed(self) -> int:
-        """Ask the metadata store and the bookies how far the ledger is confirmed; never lower than before.
+        """Ask the metadata store and the bookies for the last add confirmed; never lower than before.
 
-        The answer is at least the LAC that the writer stored with its last acknowledged entry. Fences nothing.
+        The result is at least the LAC that the writer stored with its last acknowledged entry. Does not fence.
         Raises LedgerReadError, LedgerNotFoundError and MetadataError.
         """
         if self.is_closed:
@@ -91,8 +91,8 @@ class LedgerReader:
         return self.last_add_confirmed
 
     async def try_read_last_add_confirmed(self) -> int:
-        """Like ``read_last_add_confirmed``, but content with any one bookie's word: quicker, and possible with most
-        bookies down, but it may be behind what was acknowledged. LedgerReadError when no bookie gives a valid answer.
+        """Like ``read_last_add_confirmed``, but one bookie's answer suffices: faster, and works with most bookies down,
+        but acknowledged entries may be missing from it. LedgerReadError if no bookie gives a valid answer.
         """
         above = self.last_add_confirmed
         await self._learn(partial(try_read_last_add_confirmed, self._ports, self._credentials, above=above))
@@ -109,30 +109,30 @@ class LedgerReader:
     async def read(self, first: int, last: int | None = None) -> list[Entry]:
         """Entries ``first`` to ``last``, both included; ``last`` None: to ``last_add_confirmed``.
 
-        All of them are held in memory: use ``entries`` for long ranges. Errors as for ``entries``.
+        The list is kept in memory: use ``entries`` for long ranges. Errors as for ``entries``.
         """
         return [entry async for entry in self.entries(first, last)]
 
     async def read_last_entry(self) -> Entry:
-        """The last entry that may be read, after asking how far that is; LedgerReadError when there is none."""
+        """Update the last add confirmed and read its entry; LedgerReadError if the ledger is empty."""
         last = await self.read_last_add_confirmed()
         if last < 0:
             raise LedgerReadError(self.ledger_id, "it has no confirmed entry")
         return (await self.read(last, last))[0]
 
     async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
-        """Like ``read`` for entries that may lie above ``last_add_confirmed``: they may turn out not to be part of the
-        ledger. LedgerReadError when one does not exist."""
+        """Like ``read``, but also for entries above ``last_add_confirmed``, which may never become part of the ledger.
+        LedgerReadError if one does not exist."""
         _check_range(self.ledger_id, first, last)
         return [entry async for entry in self._pipelined(first, last)]
 
     async def entries(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
         """Entries ``first`` to ``last`` in order, read ahead within the limits of the client's settings.
 
-        ``last`` None: to the ``last_add_confirmed`` of this moment, possibly nothing.
-        Raises LedgerReadError for an impossible range, a range that ends above ``last_add_confirmed`` (without asking
-        any bookie), or an entry that no replica gives; DigestMismatchError when copies are damaged and none is sound;
-        LedgerNotFoundError when no replica gives an entry and the ledger is deleted.
+        ``last`` None: to the current ``last_add_confirmed``, possibly nothing.
+        Raises LedgerReadError for an invalid range, a range that ends above ``last_add_confirmed`` (without asking any
+        bookie), or an entry that no replica returns; DigestMismatchError if there are only damaged copies;
+        LedgerNotFoundError if no replica returns an entry and the ledger has been deleted.
         """
         if last is None:
             last = self.last_add_confirmed
@@ -190,7 +190,7 @@ class LedgerReader:
         place_of: Callable[[LedgerMetadata], object],
         name: str,
     ) -> T:
-        """What the bookies answer. When all fail, ask again as long as newer metadata gives another place."""
+        """Ask the bookies. If all fail, repeat as long as newer metadata has another place for the data."""
         for _ in range(ENSEMBLES_TRIED_MAX - 1):
             metadata = self.metadata
             try:
@@ -203,7 +203,7 @@ class LedgerReader:
         return await ask(self.metadata)
 
     async def _refresh(self, name: str, failure: BkctlError) -> None:
-        """Read the metadata again after ``failure``, which counts only for the bookies that it still names."""
+        """Read the metadata again after ``failure``."""
         try:
             self._copy.install(await self._record.read())
         except MetadataError as error:
@@ -213,7 +213,7 @@ class LedgerReader:
 
 
 async def told_by_bookies(ledger_id: int, asking: Awaitable[int]) -> int:
-    """How far an open ledger is confirmed, as ``asking`` its bookies tells; LedgerReadError when that fails."""
+    """The last add confirmed of an open ledger, from ``asking`` its bookies; LedgerReadError if that fails."""
     try:
         return await asking
     except BookieError as error:

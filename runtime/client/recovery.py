@@ -1,12 +1,12 @@
-"""Recovering a ledger whose writer is gone: fence it, find its end, close it. Source: protocol sections 0.1 and 6.
+"""Recovers a ledger without a live writer: fences it, finds its end, closes it. Source: protocol sections 0.1 and 6.
 
-    mark      compare-and-set to IN_RECOVERY                                   from here no writer changes segments
-    fence     ask the last segment's bookies for their last entry, fencing     from here no add reaches an ack quorum
+    mark      compare-and-set to IN_RECOVERY                                   now no writer can change segments
+    fence     ask the last segment's bookies for their last entry, fencing     now no add can reach an ack quorum
     read      forward from the last add confirmed, fencing, until explicit negatives prove an end
     write     every entry found back to its full write set, as recovery adds
     close     compare-and-set to CLOSED, with the ensemble changes of this recovery
 
-A recovery that fails has changed nothing but the state mark, the fences and some harmless copies: run it again.
+A failed recovery leaves only the state, the fences and some harmless copies; it can be repeated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class LedgerRecovery:
-    """One attempt to recover one ledger. Any number may run at once, anywhere: exactly one end is stored."""
+    """One attempt to recover one ledger. Any number may run concurrently on any hosts; exactly one end is stored."""
 
     def __init__(self, ports: ClientPorts, credentials: LedgerCredentials, metadata: Versioned[LedgerMetadata]) -> None:
         self._ports = ports
@@ -54,14 +54,14 @@ class LedgerRecovery:
         self._copy = LocalCopy(metadata)
 
     async def run(self) -> Versioned[LedgerMetadata]:
-        """Recover the ledger; returns its CLOSED metadata: another recoverer's, or the writer's, if it was first.
+        """Recover the ledger; returns its CLOSED metadata, perhaps stored by another recovery or by the writer.
 
-        Raises LedgerRecoveryError (its cause says why: NotEnoughBookiesError, a BookieError, DigestMismatchError ...),
-        LedgerPasswordError when a bookie refuses the key, LedgerNotFoundError, ConflictError and MetadataError.
+        Raises LedgerRecoveryError (caused by NotEnoughBookiesError, a BookieError, DigestMismatchError ...),
+        LedgerPasswordError if a bookie rejects the key, LedgerNotFoundError, ConflictError and MetadataError.
         """
         snapshot = await self._mark()
         if snapshot.is_closed:
-            return self._copy.current  # adopt it: nothing is fenced
+            return self._copy.current  # closed by another process: nothing to fence
         try:
             last_entry_id, length, segments = await self._find_end(snapshot)
         except UnauthorizedError as error:
@@ -77,7 +77,7 @@ class LedgerRecovery:
     async def _find_end(self, snapshot: LedgerMetadata) -> tuple[int, int, tuple[Segment, ...]]:
         """Steps 2 to 6 of protocol section 6.1.
 
-        All reads use ``snapshot``. Bookies that this recovery brings in never had the entries; their honest "no such
+        All reads use ``snapshot``. Bookies that this recovery adds never had the entries, so their correct "no such
         entry" would truncate the ledger (rules 9 and 12).
         """
         start = await read_last_add_confirmed(self._ports, self._credentials, snapshot, is_fencing=True)
@@ -90,8 +90,8 @@ class LedgerRecovery:
         return last_entry_id, length, write_back.segments(snapshot)
 
     async def _recover_tail(self, snapshot: LedgerMetadata, start: int, write_back: WriteBack) -> int | None:
-        """Read forward from ``start`` + 1 until the end, writing back what is there; the length at the last entry
-        recovered, None when there was none. Reads run ahead, their results are taken strictly in order."""
+        """Read forward from ``start`` + 1 to the end and write the entries back. Returns the length at the last
+        recovered entry, or None if there was none. Reads run ahead; their results are used strictly in order."""
         loop = asyncio.get_running_loop()
         in_flight_max = self._ports.config.recovery_reads_in_flight_max
         reads: deque[asyncio.Task[DecodedEntry | None]] = deque()
@@ -107,7 +107,7 @@ class LedgerRecovery:
                 entry = await reads[0]
                 reads.popleft()
                 if entry is None:
-                    break  # the end; what reads further ahead may have found lies behind a gap and was never confirmed
+                    break  # the end; entries found by reads further ahead are after a gap and were never confirmed
                 length = entry.length
                 await write_back.submit(entry)
             await write_back.finish()
@@ -119,10 +119,10 @@ class LedgerRecovery:
         return length
 
     async def _read(self, snapshot: LedgerMetadata, entry_id: int) -> DecodedEntry | None:
-        """The entry, or None when Qw - Qa + 1 bookies of its write set state that they lack it (rule 10).
+        """The entry, or None if Qw - Qa + 1 bookies of its write set report that they do not have it (rule 10).
 
-        The whole write set is asked at once, and every request fences: a bookie that says "no such entry" cannot take
-        it afterwards. Anything but an entry or a negative is unknown, and raises when it leaves the question open.
+        Asks the whole write set at once. Every request fences, so a bookie that reports "no such entry" cannot accept
+        it later. Other answers prove nothing; raises one of them if the answers are not sufficient.
         """
         quorum, ack_quorum = snapshot.write_quorum_size, snapshot.ack_quorum_size
         ensemble = snapshot.segment_of(entry_id).ensemble
@@ -159,7 +159,7 @@ class LedgerRecovery:
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
         """Exact ledger length (payload bytes) up to ``entry_id``, from its own header (protocol section 6.4).
 
-        The best answer to the fencing read may describe an entry that was not recovered, or none at all.
+        The fencing read cannot provide it: its best answer may be for an entry that was not recovered, or for none.
         """
         if entry_id == INVALID_ENTRY_ID:
             return 0
@@ -169,7 +169,7 @@ class LedgerRecovery:
     async def _close(
         self, snapshot: LedgerMetadata, last_entry_id: int, length: int, segments: tuple[Segment, ...]
     ) -> None:
-        """Store the end. A CLOSED found there is adopted; a last segment that is not the one recovered is refused."""
+        """Store the end. Adopts an existing CLOSED; fails if the last segment is not the one that was recovered."""
 
         def transform(metadata: LedgerMetadata) -> LedgerMetadata:
             if metadata.state is not LedgerState.IN_RECOVERY or metadata.last_segment != snapshot.last_segment:
@@ -177,7 +177,7 @@ class LedgerRecovery:
                     self._ledger_id,
                     "another process changed its state or last segment during the recovery",
                 )
-            # Earlier segments are taken as they are stored now: re-replication may have moved copies meanwhile.
+            # Keep earlier segments as stored now: re-replication may have moved copies meanwhile.
             return to_closed(metadata, last_entry_id, length, (*metadata.segments[:-1], *segments))
 
         await self._update(lambda metadata: not metadata.is_closed, transform)

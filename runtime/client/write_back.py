@@ -1,4 +1,4 @@
-"""Writing recovered entries back, with ensemble changes that stay private. Source: protocol sections 6.1, 6.2, 6.5."""
+"""Writes recovered entries back, with ensemble changes kept in memory. Source: protocol sections 6.1, 6.2, 6.5."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from storage.errors import BkctlError
 class WriteBack:
     """Recovery adds, in entry order from ``start`` + 1 on, to the full write set.
 
-    A bookie that fails is replaced in memory alone, until the closing compare-and-set: a recoverer that comes after a
-    failed recovery must read from the bookies that the metadata names, not from substitutes that may lack entries.
+    Failed bookies are replaced in memory only, until the closing compare-and-set. If this recovery fails, the next one
+    must read from the bookies in the metadata, not from substitutes that may not have all entries.
 
-    When no successor is left, the write-backs continue without the failed bookie as long as every write set can still
-    reach an ack quorum. Otherwise one spare could not make up for a dead bookie and one that refuses the ledger.
+    If no successor is left, write-backs continue without the failed bookie as long as every write set can still reach
+    an ack quorum. So one spare is enough for a dead bookie plus one that rejects the ledger.
     """
 
     def __init__(
@@ -52,22 +52,22 @@ class WriteBack:
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest entry known to be on an ack quorum, together with all before it."""
+        """Highest entry that is known to be on an ack quorum together with all before it."""
         return self._pipeline.last_add_confirmed
 
     def segments(self, snapshot: LedgerMetadata) -> tuple[Segment, ...]:
-        """What takes the place of the snapshot's last segment when the ledger is closed: it, or what replaced it at the
-        same first entry, and the segments after it."""
+        """The segments that replace the snapshot's last segment when the ledger is closed: that segment, perhaps with a
+        new ensemble, and all later ones."""
         last = snapshot.last_segment
         ensembles = {last.first_entry_id: last.ensemble} | self._segments
         return tuple(Segment(first_entry_id, ensemble) for first_entry_id, ensemble in sorted(ensembles.items()))
 
     async def submit(self, entry: DecodedEntry) -> None:
-        """Send one entry, after waiting for room. Raises what the write-backs before it failed with.
+        """Wait for room and send one entry. Raises the error of earlier write-backs, if any.
 
-        Header length and payload are the entry's own. The LAC is the one that recovery began with: an advancing one
-        would be believed by tailing readers, and by the next recoverer, though this recovery may not finish
-        (protocol section 6.5).
+        Keeps the entry's own header length and payload, but uses the LAC with which recovery began. Tailing readers
+        and the next recovery would trust an advancing LAC, although this recovery may not finish (protocol section
+        6.5).
         """
         while self._pipeline.pending_count >= self._ports.config.recovery_reads_in_flight_max and self._error is None:
             await self._pipeline.progress()
@@ -78,13 +78,13 @@ class WriteBack:
         self._pipeline.submit(entry.entry_id, body, len(entry.payload)).add_done_callback(_see)
 
     async def finish(self) -> None:
-        """Wait until everything sent is on an ack quorum; raises what failed."""
+        """Wait until all sent entries are on an ack quorum; raises the first error."""
         while self._pipeline.pending_count and self._error is None:
             await self._pipeline.progress()
         self._raise_failure()
 
     def stop(self) -> None:
-        """Expect nothing any more; safe to repeat."""
+        """Stop and drop all pending write-backs; safe to repeat."""
         if self._error is None:
             self._abort(LedgerRecoveryError(self._credentials.ledger_id, "the recovery is over"))
         if self._change is not None:
@@ -105,8 +105,8 @@ class WriteBack:
             self._abort(error_of(status, bookie_id))
             return
         if status is Status.FENCED:
-            # A fence alone admits recovery adds. This bookie collected its copy of the fenced ledger, and a Java bookie
-            # then refuses every add to it. It serves other ledgers as before, so it is not suspect.
+            # A fence by itself does not reject recovery adds. This bookie collected its copy of the fenced ledger, and
+            # a Java bookie then rejects every add to it. It still serves other ledgers, so it is not suspect.
             self._fenced.add(bookie_id)
         else:
             self._ports.suspects.add(bookie_id)
@@ -118,7 +118,7 @@ class WriteBack:
         try:
             while self._failed and self._error is None:
                 registered = await self._ports.registrations.snapshot()
-                # From here to the resend nothing waits: LAC + 1 stays the first entry that the change is for.
+                # No suspension point from here to the resend, so LAC + 1 stays the first entry of the new segment.
                 failed, self._failed = self._failed, {}
                 self._replace(registered, failed)
         except BkctlError as error:
@@ -136,7 +136,7 @@ class WriteBack:
             return
         first_entry_id = self._pipeline.last_add_confirmed + 1
         self._count_change(first_entry_id)
-        # A member that is not registered will fail too. It must not lose the last spare to one that answered earlier.
+        # Unregistered members will fail too. They must not lose the last spare to a member that failed first.
         gone = {index: bookie_id for index, bookie_id in enumerate(current) if bookie_id not in registered.live}
         replacements = Replacements(self._ports, self._credentials.ledger_id, registered.writable)
         try:
@@ -172,6 +172,6 @@ class WriteBack:
 
 
 def _see(future: asyncio.Future[int]) -> None:
-    """Mark a failure as seen: ``submit`` and ``finish`` report it."""
+    """Mark the exception as retrieved; ``submit`` and ``finish`` report it."""
     if not future.cancelled():
         future.exception()

@@ -1,4 +1,4 @@
-"""Writing test ledgers and reading them back: what ``bkctl ledger write-test`` does for each ledger."""
+"""Writes a test ledger and reads it back, for ``bkctl ledger write-test``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runtime.ledger.metadata import DigestType
 from runtime.ports import Clock
 
 CUSTOM_METADATA = {"application": b"bkctl write-test"}
-"""Tells test ledgers from others."""
+"""Identifies test ledgers."""
 
 _LATENCIES_MAX = 1_000_000
 _PROGRESS_INTERVAL_NS = 100_000_000
@@ -24,7 +24,7 @@ _PATTERN = b"the quick brown bookie jumps over the lazy ledger "
 
 
 class WriteTestConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One test ledger. ``entries_per_second`` None: as fast as ``in_flight_max`` outstanding adds allow."""
+    """Settings of one test ledger. ``entries_per_second`` None: limited only by ``in_flight_max`` outstanding adds."""
 
     entry_count: int = 1000
     entry_bytes: int = 1024
@@ -39,9 +39,9 @@ class WriteTestConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteTestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written, acknowledged, and (unless switched off) read back equal. Latencies are of acknowledgements.
+    """Acknowledged entries and, unless disabled, entries read back correctly. Latencies are those of acknowledgements.
 
-    ``write_s`` runs from the first add to the last acknowledgement. ``segments`` above 1: bookies were replaced.
+    ``write_s``: time from the first add to the last acknowledgement. ``segments`` above 1: bookies were replaced.
     """
 
     ledger_id: int
@@ -57,12 +57,12 @@ class WriteTestResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entries_per_second(self) -> float:
-        """Acknowledged entries over the time of writing."""
+        """Acknowledged entries per second of ``write_s``."""
         return self.entries / self.write_s if self.write_s > 0 else 0.0
 
 
 def payload_of(entry_id: int, size_bytes: int) -> bytes:
-    """Contents of a test entry: readable, of exactly this size, and different for each id as far as it fits."""
+    """Payload of a test entry: readable text of exactly this size, different for each id if the size allows."""
     head = b"bkctl write-test, entry %d " % entry_id
     return (head + _PATTERN * (size_bytes // len(_PATTERN) + 1))[:size_bytes]
 
@@ -72,8 +72,8 @@ async def run_write_test(
 ) -> WriteTestResult:
     """Create a ledger, write it, close it and read it back.
 
-    ``on_progress`` gets the number of acknowledged entries, at most ten times a second. Raises what the writer raises,
-    and LedgerReadError for an entry that comes back changed. A ledger that failed stays, for somebody to look at.
+    ``on_progress`` receives the number of acknowledged entries, at most ten times per second. Raises the errors of the
+    writer, and LedgerReadError for an entry that was read back changed. Keeps the ledger after a failure, for analysis.
     """
     writer = await client.create(
         ensemble_size=config.ensemble_size,
@@ -91,7 +91,7 @@ async def run_write_test(
 
 
 class _Writing:
-    """The adds of one ledger, a bounded number of them under way."""
+    """Writes the entries of one ledger with a bounded number of adds in flight."""
 
     def __init__(
         self, writer: LedgerWriter, config: WriteTestConfig, clock: Clock, on_progress: Callable[[int], None] | None

@@ -1,4 +1,4 @@
-"""The one writer of a ledger: pipelined adds, ensemble changes, close. Source: protocol sections 3, 4.2 and 5."""
+"""The writer of a ledger: pipelined adds, ensemble changes, close. Source: protocol sections 3, 4.2 and 5."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from storage.errors import BkctlError, EntryTooLargeError
 from storage.ids import INVALID_ENTRY_ID
 
 FRAME_RESERVE_BYTES = 1024
-"""Room in a frame for all that is not payload: length word, request header, entry head, the longest digest."""
+"""Space in a frame for everything except payload: length word, request header, entry header, longest digest."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 class LedgerWriter:
     """Appends entries to a ledger that this client created.
 
-    An entry whose append succeeded is part of the ledger for good. One whose append failed is in doubt: it belongs to
-    the ledger if and only if its id is at most the last entry id of the closed ledger's metadata. A writer that failed
-    once stays closed; go on with a new ledger.
+    If an append succeeded, its entry is part of the ledger permanently. If it failed, the entry is in doubt: it belongs
+    to the ledger if and only if its id is not above the last entry id of the closed ledger. A writer that failed stays
+    closed; continue with a new ledger.
 
-    Use it as ``async with``, or call ``close``: it makes the end of the ledger final.
+    Use it with ``async with``, or call ``close``, to close the ledger at its end.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LedgerWriter:
     ) -> None:
         self.ledger_id = credentials.ledger_id
         self.quorum_warning = quorum_warning
-        """Why the chosen quorums are risky, in one sentence for the user; None when they are not."""
+        """A sentence for the user that says why the chosen quorums are risky; None if they are not."""
         self._ports = ports
         self._record = LedgerRecord(ports.ledgers, self.ledger_id)
         self._copy = LocalCopy(metadata)
@@ -80,19 +80,19 @@ class LedgerWriter:
 
     @property
     def last_add_confirmed(self) -> int:
-        """Highest entry id that is acknowledged together with all before it; -1 when there is none."""
+        """Highest entry id that is acknowledged together with all before it; -1 if there is none."""
         stored = self._copy.value
         return stored.last_entry_id if stored.is_closed else self._pipeline.last_add_confirmed
 
     @property
     def length(self) -> int:
-        """Payload bytes of all entries, those under way included."""
+        """Payload bytes of all entries, including those in flight."""
         stored = self._copy.value
         return stored.length if stored.is_closed else self._length
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """Newest metadata that this writer has seen."""
+        """The newest metadata that this writer has seen."""
         return self._copy.value
 
     @property
@@ -101,12 +101,12 @@ class LedgerWriter:
         return self._is_open
 
     def append_nowait(self, payload: bytes) -> asyncio.Future[int]:
-        """Send one entry; the future gives its id once it and all entries before it are acknowledged.
+        """Send one entry. The future returns its id once it and all entries before it are acknowledged.
 
-        Raises, with nothing sent: LedgerClosedError when the writer is closed or has failed, EntryTooLargeError, and
-        TooManyPendingAddsError at the limit of ``pending_adds_max`` or ``pending_bytes_max`` (``append`` waits then).
-        The future fails with LedgerFencedError, LedgerClosedError, NotEnoughBookiesError, LedgerPasswordError,
-        ConflictError or a MetadataError: the entry is then in doubt.
+        Raises, with nothing sent: LedgerClosedError if the writer is closed or has failed, EntryTooLargeError, and
+        TooManyPendingAddsError at the limit ``pending_adds_max`` or ``pending_bytes_max`` (``append`` waits instead).
+        If the future fails, with LedgerFencedError, LedgerClosedError, NotEnoughBookiesError, LedgerPasswordError,
+        ConflictError or a MetadataError, the entry is in doubt.
         """
         if not self._is_open:
             raise LedgerClosedError(self.ledger_id, "the writer is closed; nothing was sent")
@@ -128,7 +128,7 @@ class LedgerWriter:
         self._last_add_pushed = entry_id
         self._length = length
         if self._failed:
-            self._start_change()  # bookies that failed after the adds they served were complete
+            self._start_change()  # replaces bookies that failed after their adds were complete
         return pipeline.submit(entry_id, body, payload_bytes)
 
     async def append(self, payload: bytes) -> int:
@@ -163,7 +163,7 @@ class LedgerWriter:
             self._change = asyncio.get_running_loop().create_task(self._change_ensemble())
 
     async def _change_ensemble(self) -> None:
-        """Replace failed bookies until none is left, then let the adds go on. A change that failed ends the writer."""
+        """Replace failed bookies until none is left, then resume the adds. A failed change ends the writer."""
         failed: dict[int, str] = {}
         try:
             while self._failed and self._is_open:
@@ -183,15 +183,15 @@ class LedgerWriter:
                     self._yield_to_other(metadata)
         except Exception as error:
             failure = error if isinstance(error, BkctlError) else _unexpected(self.ledger_id, error)
-            self._give_up(lambda _: failure)  # whatever it is, adds must not wait for ever
-        # No suspension point between the write and here: nothing is delivered that the new ensemble does not hold.
+            self._give_up(lambda _: failure)  # after any error: adds must not wait forever
+        # No suspension point since the write: everything delivered later is on the new ensemble.
         if self._is_open:
             self._change = None
             ensemble = self._copy.value.last_segment.ensemble
             self._pipeline.resume(ensemble, [i for i, bookie_id in failed.items() if ensemble[i] == bookie_id])
 
     def _count_change(self) -> None:
-        """Bound the changes that confirm nothing: bookies that fail in turn would keep an add waiting for ever."""
+        """Limit changes without progress: bookies that fail in turn would keep an add waiting forever."""
         confirmed = self._pipeline.last_add_confirmed
         self._changes_without_progress = 1 if confirmed > self._changed_at else self._changes_without_progress + 1
         self._changed_at = confirmed
@@ -202,7 +202,7 @@ class LedgerWriter:
             )
 
     def _yield_to_other(self, metadata: LedgerMetadata) -> None:
-        """Somebody recovers or closed the ledger: the end is theirs to tell."""
+        """Another process recovers or has closed the ledger, and decides its end: fail the pending adds."""
         if metadata.is_closed:
             self._stop(
                 lambda _: LedgerClosedError(
@@ -221,7 +221,7 @@ class LedgerWriter:
     # ---- the end ---------------------------------------------------------------------------------------------------
 
     def _stop(self, error_of: Callable[[int], BkctlError]) -> None:
-        """Accept and acknowledge nothing any more: from here on the last add confirmed is final."""
+        """Stop accepting and acknowledging entries, so that the last add confirmed is final."""
         self._is_open = False
         self._length -= self._pipeline.drain(error_of)
 
@@ -233,17 +233,17 @@ class LedgerWriter:
         self._start_closing().add_done_callback(self._report_closing)
 
     def abandon(self) -> None:
-        """Stop without touching the metadata: the ledger stays open until somebody recovers it."""
+        """Stop without changing the metadata: the ledger stays open until it is recovered."""
         if self._is_open:
             self._stop(lambda _: LedgerClosedError(self.ledger_id, "the client was closed; the add may be lost"))
 
     async def close(self) -> None:
-        """Make the end of the ledger final: pending adds fail with LedgerClosedError, the metadata becomes CLOSED.
+        """Close the ledger at its end: pending adds fail with LedgerClosedError, the metadata becomes CLOSED.
 
-        Safe to repeat: later calls share the outcome of the first. Raises ConflictError when somebody closed the ledger
-        at another end, LedgerNotFoundError when it was deleted, MetadataError when the store cannot be reached (the
-        ledger then stays open, and a recovery can close it). That takes up to twice the store's operation time-out: a
-        write without an answer may have been done, which only a read can tell.
+        Safe to repeat: later calls share the outcome of the first. Raises ConflictError if another process closed the
+        ledger at a different end, LedgerNotFoundError if it was deleted, MetadataError if the store is unreachable (the
+        ledger then stays open until it is recovered). This takes up to twice the store's operation timeout, because
+        only a read shows whether a write without an answer succeeded.
         """
         if self._is_open:
             self._stop(lambda _: LedgerClosedError(self.ledger_id, "the writer was closed; the add may be lost"))
@@ -251,16 +251,16 @@ class LedgerWriter:
 
     def _start_closing(self) -> asyncio.Task[None]:
         if self._closing is None:
-            # Captured now, not in the task: nothing can be delivered between the drain and here.
+            # Read the end now, not in the task: nothing can be delivered between the drain and this line.
             publishing = self._publish_end(self._pipeline.last_add_confirmed, self._length)
             self._closing = asyncio.get_running_loop().create_task(publishing)
         return self._closing
 
     async def _publish_end(self, last_entry_id: int, length: int) -> None:
-        """Close the metadata at this writer's own end, also over IN_RECOVERY: it alone knows all that it acknowledged,
-        it has stopped, and the recoverer's own close then fails and adopts this one (protocol section 5)."""
+        """Close the metadata at this writer's end, even from IN_RECOVERY. Only the stopped writer knows all that it
+        acknowledged; the recovery's own close then fails and adopts this end (protocol section 5)."""
         if self._copy.value.is_closed:
-            return  # an ensemble change found it closed: pending adds were told, the end was adopted
+            return  # an ensemble change found it closed, failed the pending adds and adopted the end
 
         def is_needed(metadata: LedgerMetadata) -> bool:
             if metadata.is_closed and (metadata.last_entry_id, metadata.length) != (last_entry_id, length):
