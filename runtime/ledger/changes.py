@@ -3,12 +3,12 @@
     OPEN -> OPEN                  replace_bookies: append a segment, or swap within the last one
     OPEN -> IN_RECOVERY           to_in_recovery
     OPEN, IN_RECOVERY -> CLOSED   to_closed
-    any -> same                   replace_in_segment: a copy of old entries moved
+    any -> same                   replace_in_segment: copies of old entries were moved
 
-Each function takes one value and returns the next; the caller writes it by compare-and-set and decides anew after a
-conflict. A change that is not legal raises ValueError: the caller must look at the state first.
+Each function takes one value and returns the next. The caller writes it by compare-and-set, and decides again after a
+conflict. An illegal change raises ValueError: the caller must check the state first.
 
-Metadata that comes back from a backup, an export or the trash is older than it looks: see ``find_regression``.
+For metadata from a backup, an export or the trash, which may be outdated, see ``find_regression``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def new_ledger(
     custom_metadata: tuple[tuple[str, bytes], ...] = (),
     ctime_ms: int | None = None,
 ) -> LedgerMetadata:
-    """Metadata of a ledger about to be created; ConfigurationError for impossible quorum sizes."""
+    """Metadata of a new ledger; ConfigurationError for invalid quorum sizes."""
     check_quorum_sizes(len(ensemble), write_quorum_size, ack_quorum_size)
     return LedgerMetadata(
         ensemble_size=len(ensemble),
@@ -57,10 +57,10 @@ def new_ledger(
 
 
 def replace_bookies(metadata: LedgerMetadata, first_entry_id: int, replacements: Mapping[int, str]) -> LedgerMetadata:
-    """Put other bookies at ``replacements`` (index to bookie id) from ``first_entry_id`` on, which is LAC + 1.
+    """Replace bookies by ``replacements`` (index to bookie id) from ``first_entry_id`` on, which is LAC + 1.
 
-    Appends a segment, or replaces the last one if it starts right there: none of its entries is confirmed then. A
-    recovery's changes stay private until ``to_closed`` publishes them.
+    Appends a segment, or replaces the last one if it starts at this entry, because none of its entries is confirmed
+    then. A recovery keeps such changes in memory until ``to_closed`` publishes them.
     """
     if metadata.is_closed:
         raise ValueError("a closed ledger accepts no new segment")
@@ -75,9 +75,9 @@ def replace_bookies(metadata: LedgerMetadata, first_entry_id: int, replacements:
 def replace_in_segment(
     metadata: LedgerMetadata, first_entry_id: int, replacements: Mapping[int, str]
 ) -> LedgerMetadata:
-    """Name other bookies in the segment that starts at ``first_entry_id``: they hold verified copies of its entries.
+    """Replace bookies in the segment that starts at ``first_entry_id`` by others with verified copies of its entries.
 
-    The last segment of a ledger that is not CLOSED belongs to its writer or recoverer and is refused.
+    Raises ValueError for the last segment of a ledger that is not CLOSED: it belongs to its writer or its recovery.
     """
     starts = [segment.first_entry_id for segment in metadata.segments]
     if first_entry_id not in starts:
@@ -102,7 +102,7 @@ def _replace(ensemble: tuple[str, ...], replacements: Mapping[int, str]) -> tupl
 
 
 def to_in_recovery(metadata: LedgerMetadata) -> LedgerMetadata:
-    """Claim the ledger for recovery; a ledger in recovery already is returned unchanged."""
+    """Mark the ledger as in recovery; if it already is, return it unchanged."""
     if metadata.is_closed:
         raise ValueError("a closed ledger is never recovered again")
     return msgspec.structs.replace(metadata, state=LedgerState.IN_RECOVERY)
@@ -111,9 +111,9 @@ def to_in_recovery(metadata: LedgerMetadata) -> LedgerMetadata:
 def to_closed(
     metadata: LedgerMetadata, last_entry_id: int, length: int, segments: tuple[Segment, ...] | None = None
 ) -> LedgerMetadata:
-    """Fix the end for good. ``length`` is payload bytes; -1 and 0 for an empty ledger.
+    """Set the final end. ``length`` is in payload bytes; an empty ledger has the end -1 and the length 0.
 
-    ``segments`` are those that recovery changed in private: they appear with the close and not before (protocol 6).
+    ``segments``: the segments as changed by recovery, which are published only by the close (protocol 6).
     """
     if metadata.is_closed:
         raise ValueError("the ledger is already closed")
@@ -132,7 +132,7 @@ def to_closed(
 
 
 def find_fault(metadata: LedgerMetadata) -> str | None:
-    """The first rule of shape that the metadata breaks, as a sentence; None when it is sound."""
+    """The first structural rule that the metadata violates, as a sentence; None if it is valid."""
     if not metadata.ensemble_size >= metadata.write_quorum_size >= metadata.ack_quorum_size > 0:
         sizes = f"{metadata.ensemble_size}/{metadata.write_quorum_size}/{metadata.ack_quorum_size}"
         return f"quorum sizes {sizes} are impossible"
@@ -157,10 +157,10 @@ def _find_segment_fault(metadata: LedgerMetadata) -> str | None:
 
 
 def find_regression(present: LedgerMetadata, following: LedgerMetadata, source: str) -> str | None:
-    """Why ``following``, which is in ``source`` ("the backup"), must not replace ``present``; None if it may.
+    """Why ``following``, which is from ``source`` ("the backup"), must not replace ``present``; None if it may.
 
-    A state never moves back, a last entry is never lowered, and a closed end never changes. What was fixed when the
-    ledger was created stays, and segments go on where the present ones end.
+    A state never moves back, a last entry never becomes lower, and a closed end never changes. Fields that are fixed at
+    creation stay, and the new segments continue the present ones.
     """
     if present.state > following.state:
         return f"its state is {present.state.name}, in {source} {following.state.name}: a state never moves back"
@@ -181,9 +181,9 @@ def _other_end(present: LedgerMetadata, following: LedgerMetadata, source: str) 
 
 
 def _goes_on(present: LedgerMetadata, following: LedgerMetadata) -> bool:
-    """Whether segments start where the present ones do, and go on from there.
+    """Whether the new segments start at the same entries as the present ones, and continue after them.
 
-    Who closes a ledger may drop a last segment that got no entry (as Java's writer does); of a closed one nothing goes.
+    A close may drop an empty last segment (as Java's writer does). A closed ledger must keep all segments.
     """
     starts, following_starts = _starts(present), _starts(following)
     if present.is_closed:

@@ -1,4 +1,4 @@
-"""Metadata of a ledger and its legal shapes. Source: metadata sections 6 and 8.1, protocol section 1.1."""
+"""Ledger metadata and its structural rules. Source: metadata sections 6 and 8.1, protocol section 1.1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWNER_PREFIX = "pulsar/"
 
 
 class LedgerState(enum.IntEnum):
-    """State stored in the metadata; it only moves forward."""
+    """State in the metadata; it only moves forward."""
 
     OPEN = 1
     IN_RECOVERY = 2
@@ -29,17 +29,17 @@ class LedgerState(enum.IntEnum):
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
-    """Entries from ``first_entry_id`` on live on this ensemble, up to the next segment's start."""
+    """The entries from ``first_entry_id`` up to the next segment are on this ensemble."""
 
     first_entry_id: int
     ensemble: tuple[str, ...]
 
 
 class LedgerMetadata(msgspec.Struct, frozen=True):
-    """All that the metadata store keeps of a ledger; the ledger id is not part of it.
+    """A ledger's metadata in the metadata store; does not contain the ledger id.
 
-    ``length`` (payload bytes) and ``last_entry_id`` mean something only when CLOSED. ``ctime_ms`` None: not stored.
-    ``format_version`` is the serialised form it was read in, and is kept on a rewrite.
+    ``length`` (payload bytes) and ``last_entry_id`` are valid only if CLOSED. ``ctime_ms`` None: not stored.
+    ``format_version`` is the format it was read in; a rewrite keeps it.
     """
 
     ensemble_size: int
@@ -63,27 +63,27 @@ class LedgerMetadata(msgspec.Struct, frozen=True):
 
     @property
     def entry_count(self) -> int | None:
-        """Entries of a closed ledger; None while it is not closed, and for an end that no ledger can have."""
+        """Number of entries of a closed ledger; None if it is not closed, or if its end is invalid."""
         count = self.last_entry_id + 1
         return count if self.is_closed and 0 <= count <= _ENTRIES_MAX else None
 
     @property
     def last_segment(self) -> Segment:
-        """Segment that a writer appends to."""
+        """The segment that a writer appends to."""
         return self.segments[-1]
 
     def segment_index_of(self, entry_id: int) -> int:
-        """Index of the segment that holds ``entry_id``: the greatest start at or below it."""
+        """Index of the segment that contains ``entry_id``: the last one that starts at or before it."""
         index = bisect.bisect_right(self.segments, entry_id, key=_first_entry_id) - 1
         assert index >= 0, "the first segment starts at entry 0"
         return index
 
     def segment_of(self, entry_id: int) -> Segment:
-        """Segment that holds ``entry_id``."""
+        """The segment that contains ``entry_id``."""
         return self.segments[self.segment_index_of(entry_id)]
 
     def bookies(self) -> frozenset[str]:
-        """Every bookie that any segment names."""
+        """All bookies in any segment."""
         return frozenset(bookie_id for segment in self.segments for bookie_id in segment.ensemble)
 
 
@@ -92,9 +92,9 @@ def _first_entry_id(segment: Segment) -> int:
 
 
 def is_valid_bookie_id(text: str) -> bool:
-    """Whether Java takes it as a bookie id; one invalid name in a directory makes every Java client hang.
+    """Whether Java accepts it as a bookie id. One registration with an invalid id makes every Java client hang.
 
-    Java would also take ``.`` and ``..``, but ZooKeeper has no such nodes, so no bookie can register with them.
+    Java also accepts ``.`` and ``..``, but ZooKeeper allows no such nodes, so no bookie can register with them.
     """
     return _BOOKIE_ID.fullmatch(text) is not None and text.lower() != "readonly" and text not in {".", ".."}
 
@@ -109,7 +109,7 @@ def parse_host_and_port(bookie_id: str) -> tuple[str, int] | None:
 
 
 def owner_labels(metadata: LedgerMetadata) -> dict[str, str]:
-    """Labels of the custom metadata that name the owner: application and component first, then Pulsar's own by name.
+    """Custom metadata that identifies the owner: application and component first, then Pulsar's labels by name.
 
     Pulsar writes ``pulsar/managed-ledger`` (a topic), ``pulsar/cursor``, ``pulsar/schemaId``,
     ``pulsar/compactedTopic`` and ``pulsar/compactedTo``. Values are text.
@@ -123,6 +123,6 @@ def owner_labels(metadata: LedgerMetadata) -> dict[str, str]:
 
 
 def _printable(value: bytes) -> str:
-    """Custom metadata must not control the operator's terminal."""
+    """Decode as text without control characters, which could affect the operator's terminal."""
     text = value.decode("utf-8", "replace")
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -1,11 +1,11 @@
 """Serialised forms of ledger metadata: versions 1, 2 and 3. Source: metadata section 6.
 
     BookieMetadataFormatVersion<TAB><version>\\n  then
-    1  lines of text; knows neither digest, password, ack quorum, ctime nor custom metadata
+    1  lines of text; has no digest, password, ack quorum, ctime or custom metadata
     2  protobuf text
-    3  varint32 length, then protobuf binary; bytes behind it are ignored
+    3  varint32 length, then protobuf binary; bytes after it are ignored
 
-A rewrite keeps the version that was read. What Java would refuse, or read as something else, is refused here.
+A rewrite keeps the version that was read. Input that Java rejects, or reads differently, is rejected here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runtime.ledger.ledger_metadata_pb2 import LedgerRecord
 
 HEADER: Final = b"BookieMetadataFormatVersion\t"
-"""How ledger metadata of every version begins."""
+"""Prefix of ledger metadata in every version."""
 
 _VERSION_CHARACTERS_MAX: Final = 9
 _CLOSED_WORD: Final = "CLOSED"
@@ -34,11 +34,11 @@ _WHAT: Final = "ledger metadata"
 
 
 class MissingEndError(MetadataFormatError):
-    """A closed ledger does not say where it ends."""
+    """The metadata of a closed ledger has no last entry id."""
 
 
 def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
-    """Bytes of the version that the metadata names; ValueError if it is unsound or the version cannot express it."""
+    """Encode in ``format_version``; ValueError if the metadata is invalid or the version cannot express it."""
     if fault := find_fault(metadata):
         raise ValueError(f"refusing to write ledger metadata: {fault}")
     header = HEADER + b"%d\n" % metadata.format_version
@@ -54,7 +54,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
-    """Metadata from a node's bytes; MetadataFormatError says what is wrong with them."""
+    """Decode the bytes of a node; MetadataFormatError with the reason if they are invalid."""
     metadata = decode_unsound_metadata(data)
     if fault := find_fault(metadata):
         raise MetadataFormatError(f"{_WHAT}: {fault}")
@@ -65,7 +65,7 @@ def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
 
 
 def decode_unsound_metadata(data: bytes) -> LedgerMetadata:
-    """As ``decode_ledger_metadata``, but what the fields say may break the rules of shape: for diagnosis alone.
+    """Like ``decode_ledger_metadata``, but accepts fields that violate structural rules. Only for diagnosis.
 
     MissingEndError, MetadataFormatError.
     """
@@ -98,7 +98,7 @@ def _decode_text(body: bytes) -> str:
 
 
 def _record_type() -> type[LedgerRecord]:
-    """Protobuf is loaded with the first ledger that needs it: a command that only counts ledgers does without."""
+    """Import protobuf only when it is needed: commands that only count ledgers start faster without it."""
     from runtime.ledger.ledger_metadata_pb2 import LedgerRecord  # noqa: PLC0415
 
     return LedgerRecord
@@ -163,7 +163,7 @@ def _from_record(record: LedgerRecord, version: int) -> LedgerMetadata:
     state = LedgerState(record.state)
     is_closed = state is LedgerState.CLOSED
     if is_closed and not record.HasField("lastEntryId"):
-        # Java reads it as entry 0, which would cut a ledger off or invent an entry.
+        # Java reads this as entry 0, which would truncate the ledger or add an entry to it.
         raise MissingEndError(f"{_WHAT}: closed, but lastEntryId is missing")
     return LedgerMetadata(
         ensemble_size=record.ensembleSize,
@@ -186,7 +186,7 @@ def _from_record(record: LedgerRecord, version: int) -> LedgerMetadata:
 
 
 def _require_text(value: str | bytes) -> str:
-    """Protobuf hands out a string that is not UTF-8 as bytes."""
+    """Protobuf returns a string that is not UTF-8 as bytes."""
     if isinstance(value, bytes):
         raise MetadataFormatError(f"{_WHAT}: {value!r} is not UTF-8")
     return value
@@ -225,7 +225,7 @@ def _encode_lines(metadata: LedgerMetadata) -> str:
     if metadata.ack_quorum_size != metadata.write_quorum_size or any(
         (metadata.password, metadata.digest_type, metadata.custom_metadata, metadata.ctime_ms is not None)
     ):
-        # Java drops these in silence, and the ledger can then not be repaired any more.
+        # Java drops these silently, and the ledger can then no longer be repaired.
         raise ValueError(
             "version 1 of ledger metadata has no ack quorum, password, digest type, ctime or custom metadata"
         )
@@ -268,7 +268,7 @@ def _decode_lines(text: str) -> LedgerMetadata:
 
 
 def _parse_number(text: str) -> int:
-    """As Java does: no spaces, no underscores, no more than 64 bits."""
+    """Parse a number like Java: no spaces, no underscores, at most 64 bits."""
     if not _NUMBER.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
         raise ValueError(f"{text!r} is not a number")
     return int(text)

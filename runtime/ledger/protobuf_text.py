@@ -1,6 +1,6 @@
 """Protobuf text syntax as Java prints it, byte for byte. Source: metadata section 5.
 
-The writer is ours because Java readers and golden bytes demand one exact spelling. The reader is protobuf's.
+We use our own writer, because compatibility requires Java's exact spelling. The reader is protobuf's.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _TOKEN = re.compile(
 )
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _PYTHON_NUMBER = re.compile(r"0[bBoO]|.*_")
-"""Forms of a number that protobuf's reader takes because Python does, and Java does not."""
+"""Number formats that protobuf's reader accepts because Python does, but Java does not."""
 
 
 class EnumName(str):
-    """A word printed without quotes; enums go by name, never by number."""
+    """A word printed without quotes. Enums are written by name, never by number."""
 
     __slots__ = ()
 
 
 def format_fields(fields: Iterable[Field], indent: str = "") -> str:
-    """Text of a message: fields in the order given, which must be that of their numbers; a list is a sub-message."""
+    """Text of a message. ``fields`` must be in the order of their numbers; a list is a sub-message."""
     lines: list[str] = []
     for name, value in fields:
         if isinstance(value, list):
@@ -75,15 +75,15 @@ def _escape(byte: int) -> str:
 
 
 def parse_fields(text: str, message: MessageT, what: str) -> MessageT:
-    """Fill ``message`` from text and return it; unknown fields are skipped, of a single field the last one wins.
+    """Fill ``message`` from text and return it. Skips unknown fields; for a repeated single field the last value wins.
 
-    MetadataFormatError names ``what`` and the place of the fault.
+    MetadataFormatError contains ``what`` and the position of the error.
     """
     from google.protobuf import text_format  # noqa: PLC0415  10 ms that most commands do not need
 
     try:
         with warnings.catch_warnings():
-            # An unknown escape is only warned about, on the way through a codec; Java refuses it.
+            # Python's codec only warns about an unknown escape; Java rejects it.
             warnings.simplefilter("error", DeprecationWarning)
             text_format.Merge(_TOKEN.sub(_as_java_reads, text), message, allow_unknown_field=True)
     except (text_format.ParseError, ValueError, DeprecationWarning) as error:
@@ -92,7 +92,7 @@ def parse_fields(text: str, message: MessageT, what: str) -> MessageT:
 
 
 def _as_java_reads(token: re.Match[str]) -> str:
-    r"""Even out where protobuf's reader for Python differs: it does not know \?, and takes numbers as names."""
+    r"""Adapt a token for Python's protobuf reader, which does not support \? and accepts numbers as names."""
     if literal := token["literal"]:
         return _ESCAPE.sub(lambda escape: "?" if escape[1] == "?" else escape[0], literal)
     if token["number"] and (token["is_name"] or _PYTHON_NUMBER.match(token["number"])):
