@@ -13,11 +13,11 @@ from storage.setting import WHOLE_NUMBER_MAX, Java, Setting
 _INT_MAX = 2**31 - 1
 
 # fmt: off
-# A setting has at most three lines: the formatter would make it nine.
+# A setting takes at most three lines here; the formatter would use nine.
 
 
 class LayoutConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Old settings of the ledger layout, for clusters and metadata URIs that do not say it."""
+    """Legacy settings of the ledger layout, for clusters and metadata URIs that do not contain it."""
 
     ledger_manager_type: Annotated[str | None, Setting(
         "Layout of a cluster that records none: flat, hierarchical or longhierarchical",
@@ -27,14 +27,14 @@ class LayoutConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SaslMechanism(enum.StrEnum):
-    """How a session authenticates by SASL."""
+    """SASL mechanism of a session."""
 
     DIGEST_MD5 = "DIGEST-MD5"
     GSSAPI = "GSSAPI"
 
 
 class ZooKeeperSaslConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """SASL authentication of the ZooKeeper session; Java reads the section Client of its JAAS file."""
+    """SASL authentication of the ZooKeeper session (in Java the section Client of the JAAS file)."""
 
     mechanism: Annotated[SaslMechanism, Setting(
         "SASL mechanism; GSSAPI needs the kerberos package and a cached ticket")] = SaslMechanism.DIGEST_MD5
@@ -46,7 +46,7 @@ class ZooKeeperSaslConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZooKeeperTlsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """TLS of the connections to ZooKeeper, all files PEM; Java has JVM properties (zookeeper.ssl.*) for it."""
+    """TLS of the connections to ZooKeeper, with PEM files (in Java the JVM properties zookeeper.ssl.*)."""
 
     ca_file: Annotated[str | None, Setting("PEM file of the CA certificates that sign the servers' certificates",
         unset="those of the system")] = None
@@ -60,7 +60,7 @@ class ZooKeeperTlsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How the metadata store is reached."""
+    """Connection to the metadata store."""
 
     session_timeout_ms: Annotated[int, Setting("Requested ZooKeeper session timeout; the servers may choose another",
         unit="ms", low=1, high=_INT_MAX, java=Java("zkTimeout"))] = 10_000
@@ -82,7 +82,7 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a ledger client treats its bookies."""
+    """Timeouts and limits of a ledger client."""
 
     add_timeout_s: Annotated[float, Setting("Longest wait for the response to an add",
         unit="s", above=0, java=Java("addEntryTimeoutSec", "s"))] = 5.0
@@ -117,7 +117,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """When disks count as full, and what happens then."""
+    """When disks count as full, and how the bookie reacts."""
 
     full_fraction: Annotated[float, Setting("Used fraction above which a disk is full",
         above=0, below=1, java=Java("diskUsageThreshold", "decimal"))] = 0.95
@@ -159,13 +159,13 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recovered_fraction_or_default(self) -> float:
-        """The mark below which a full disk takes writes again."""
+        """The used fraction below which a full disk accepts writes again."""
         if self.recovered_fraction is not None:
             return self.recovered_fraction
         return (self.full_fraction + self.almost_full_fraction) / 2
 
     def high_priority_room_bytes_or_default(self, entry_log_bytes_max: int) -> int:
-        """What must be free on a full disk for the adds of recovery."""
+        """Free bytes that a full disk needs to accept recovery adds."""
         for size_bytes in (self.high_priority_room_bytes, self.checkpoint_reserve_bytes):
             if size_bytes is not None:
                 return size_bytes
@@ -179,7 +179,7 @@ CompactionInterval = Annotated[float, Setting("Shortest time between two compact
 
 
 class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of compaction of the entry logs; the defaults are those of minor compaction."""
+    """Minor or major compaction of the entry logs; the defaults are those of minor compaction."""
 
     threshold: Threshold = 0.2
     interval_s: CompactionInterval = 3600.0
@@ -189,19 +189,19 @@ class CompactionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_enabled(self) -> bool:
-        """Whether it runs by itself."""
+        """Whether it runs automatically."""
         return self.threshold > 0 and self.interval_s > 0
 
 
 class MajorCompactionConfig(CompactionConfig, frozen=True, kw_only=True):
-    """The same for major compaction."""
+    """Major compaction of the entry logs."""
 
     threshold: Threshold = 0.8
     interval_s: CompactionInterval = 86_400.0
 
 
 class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """When the space of deleted ledgers is reclaimed, and how much work that may cause."""
+    """When garbage collection runs, and the limits of its work."""
 
     wait_s: Annotated[float, Setting("Time between two garbage collections",
         unit="s", above=0, java=Java("gcWaitTime", "ms"))] = 600.0
@@ -274,7 +274,7 @@ class GarbageCollectionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IntegrityConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a bookie that lost entries gets them back from other bookies."""
+    """Restoring lost entries from other bookies."""
 
     is_enabled: Annotated[bool, Setting("Allow stamps_missing_cookies. A repair that is needed always runs",
         java=Java("dataIntegrityChecking"))] = False
@@ -298,7 +298,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One bookie: its identity, its address, its data."""
 
     metadata_uri: str
-    """Cluster it belongs to."""
+    """Metadata URI of the bookie's cluster."""
     storage: StorageConfig
     bookie_id: Annotated[str | None, Setting("Permanent identity of the bookie",
         java=Java("bookieId"), flag="--bookie-id", variable="BKCTL_BOOKIE_ID", unset="ADDRESS:PORT")] = None

@@ -1,25 +1,25 @@
-"""Errors of the runtime floor, by what they mean to whoever must act on them.
+"""Errors of the runtime layer, by what they mean for the operator.
 
 BkctlError
 ├── ConfigurationError          a setting is wrong
-│   └── PortInUseError          another process listens there
+│   └── PortInUseError          another process listens on the port
 ├── RefusedError                a safety condition is not met; nothing was changed
-├── ConflictError               somebody else holds it or changed it
-├── ProtocolError               a peer sent bytes that are not the protocol
-├── EntryDigestError            an entry body is damaged, or is not the entry that was asked for
+├── ConflictError               another process has locked or changed it
+├── ProtocolError               a peer violated the protocol
+├── EntryDigestError            an entry body is damaged, or belongs to another entry
 ├── MetadataError
-│   ├── MetadataUnavailableError   no answer from the metadata store, or the session is gone
-│   │   ├── SessionExpiredError    the session ended: its ephemeral nodes are gone
-│   │   └── MetadataOutageError    a run waited for the metadata store as long as it may
+│   ├── MetadataUnavailableError   no answer from the metadata store, or the session is lost
+│   │   ├── SessionExpiredError    the session ended: its ephemeral nodes are deleted
+│   │   └── MetadataOutageError    a run has waited for the metadata store for its maximum time
 │   ├── NoNodeError
 │   ├── NodeExistsError
 │   ├── BadVersionError         compare-and-set lost
 │   ├── NotEmptyError
 │   ├── MetadataAuthError       no permission
-│   ├── MetadataFormatError     a node holds bytes that are not what they must be
+│   ├── MetadataFormatError     a node has invalid contents
 │   └── ClusterNotFoundError    there is no BookKeeper cluster below this root
-├── BookieError                 one bookie's answer, or the lack of one; carries bookie id and status
-│   ├── NoSuchEntryError, NoSuchLedgerError      the two negatives: statements of fact
+├── BookieError                 one bookie's answer, or no answer; has bookie id and status
+│   ├── NoSuchEntryError, NoSuchLedgerError      the two negatives: these are proof, other errors are not
 │   ├── FencedError, UnauthorizedError, BookieReadOnlyError, TooManyRequestsError
 │   ├── BookieIOError, BadRequestError, UnknownLedgerStateError
 │   ├── BookieTimeoutError, BookieUnavailableError
@@ -28,8 +28,8 @@ BkctlError
 │   ├── LedgerPasswordError, TooManyPendingAddsError
 │   ├── NotEnoughBookiesError, DigestMismatchError, LedgerReadError, LedgerRecoveryError
 ├── BookieNotFoundError         no such bookie in this cluster
-├── BookieFailedError           a bookie that served cannot go on, or could not flush at its end
-├── CookieError                 folders, cookie and cluster do not belong together
+├── BookieFailedError           a running bookie failed, or its last flush failed
+├── CookieError                 directories, cookie and cluster do not belong together
 └── RegistrationError           the bookie could not register
 """
 
@@ -43,7 +43,7 @@ class ConfigurationError(BkctlError):
 
 
 class PortInUseError(ConfigurationError):
-    """The port is another process's."""
+    """Another process listens on the port."""
 
 
 class RefusedError(BkctlError):
@@ -51,11 +51,11 @@ class RefusedError(BkctlError):
 
 
 class ConflictError(BkctlError):
-    """Somebody else holds the thing or changed it meanwhile."""
+    """Another process has locked or changed the object."""
 
 
 class ProtocolError(BkctlError):
-    """A peer sent bytes that are not the protocol; the connection is closed."""
+    """A peer violated the protocol; the connection is closed."""
 
 
 class EntryDigestError(BkctlError):
@@ -63,7 +63,7 @@ class EntryDigestError(BkctlError):
 
 
 class MetadataError(BkctlError):
-    """The metadata store refused or failed; ``path`` names the znode where one is concerned."""
+    """The metadata store rejected an operation or failed; ``path``: the znode concerned, if any."""
 
     def __init__(self, message: str, path: str | None = None) -> None:
         super().__init__(message)
@@ -75,11 +75,11 @@ class MetadataUnavailableError(MetadataError):
 
 
 class SessionExpiredError(MetadataUnavailableError):
-    """The session ended: its ephemeral nodes and locks are gone."""
+    """The session ended: its ephemeral nodes and locks are deleted."""
 
 
 class MetadataOutageError(MetadataUnavailableError):
-    """A run waited for the metadata store as long as it may; the store still does not answer."""
+    """The metadata store did not answer within the maximum time that a run waits for it."""
 
 
 class NoNodeError(MetadataError):
@@ -87,7 +87,7 @@ class NoNodeError(MetadataError):
 
 
 class NodeExistsError(MetadataError):
-    """The znode exists already."""
+    """The znode already exists."""
 
 
 class BadVersionError(MetadataError):
@@ -99,11 +99,11 @@ class NotEmptyError(MetadataError):
 
 
 class MetadataAuthError(MetadataError):
-    """The session may not do this to the znode."""
+    """The session has no permission for this operation on the znode."""
 
 
 class MetadataFormatError(MetadataError):
-    """A znode holds bytes that are not what they must be."""
+    """A znode has invalid contents."""
 
 
 class ClusterNotFoundError(MetadataError):
@@ -114,7 +114,7 @@ class ClusterNotFoundError(MetadataError):
 
 
 class BookieError(BkctlError):
-    """One bookie's answer other than OK, or the lack of one."""
+    """One bookie's answer other than OK, or no answer."""
 
     def __init__(self, bookie_id: str, message: str) -> None:
         super().__init__(f"bookie {bookie_id}: {message}")
@@ -122,11 +122,11 @@ class BookieError(BkctlError):
 
 
 class NoSuchEntryError(BookieError):
-    """The bookie states as a fact that it does not hold the entry."""
+    """The bookie reports that it does not have the entry; this is proof."""
 
 
 class NoSuchLedgerError(BookieError):
-    """The bookie states as a fact that it does not hold the ledger."""
+    """The bookie reports that it does not have the ledger; this is proof."""
 
 
 class FencedError(BookieError):
@@ -138,11 +138,11 @@ class UnauthorizedError(BookieError):
 
 
 class BookieReadOnlyError(BookieError):
-    """The bookie takes no writes."""
+    """The bookie accepts no writes."""
 
 
 class TooManyRequestsError(BookieError):
-    """The bookie is at a limit; try later or elsewhere."""
+    """The bookie is at a limit; retry later or use another bookie."""
 
 
 class BookieIOError(BookieError):
@@ -150,11 +150,11 @@ class BookieIOError(BookieError):
 
 
 class BadRequestError(BookieError):
-    """The bookie refused the request as malformed or unsupported."""
+    """The bookie rejected the request as malformed or unsupported."""
 
 
 class UnknownLedgerStateError(BookieError):
-    """The bookie may have lost entries of this ledger: neither yes nor no."""
+    """The bookie may have lost entries of this ledger, so it cannot say whether the entry exists."""
 
 
 class BookieTimeoutError(BookieError):
@@ -162,11 +162,11 @@ class BookieTimeoutError(BookieError):
 
 
 class BookieUnavailableError(BookieError):
-    """No connection, or it was lost before the answer."""
+    """There is no connection, or it was lost before the answer."""
 
 
 class LedgerError(BkctlError):
-    """An operation on a ledger failed; ``ledger_id`` is None when it was to be created and has no id yet."""
+    """An operation on a ledger failed; ``ledger_id`` is None for a new ledger that has no id yet."""
 
     def __init__(self, ledger_id: int | None, message: str) -> None:
         super().__init__(message if ledger_id is None else f"ledger {ledger_id}: {message}")
@@ -178,23 +178,23 @@ class LedgerNotFoundError(LedgerError):
 
 
 class LedgerExistsError(LedgerError):
-    """The ledger id is taken."""
+    """The ledger id is already in use."""
 
 
 class LedgerClosedError(LedgerError):
-    """The ledger or the handle is closed: the add was not accepted, or is in doubt if it was pending."""
+    """The ledger or the handle is closed: the add was rejected, or is in doubt if it was pending."""
 
 
 class LedgerFencedError(LedgerError):
-    """Somebody recovers or recovered the ledger: this writer is done; pending adds are in doubt."""
+    """Another client recovers or has recovered the ledger: this writer has ended; pending adds are in doubt."""
 
 
 class LedgerPasswordError(LedgerError):
-    """The password is not the ledger's: by the metadata, or in the judgement of a bookie."""
+    """The password is wrong, according to the metadata or to a bookie."""
 
 
 class TooManyPendingAddsError(LedgerError):
-    """The writer is at its limit of adds under way; nothing was sent, try again when some are acknowledged."""
+    """The writer has the maximum number of adds in flight. Nothing was sent; retry once some are acknowledged."""
 
 
 class NotEnoughBookiesError(LedgerError):
@@ -206,26 +206,26 @@ class DigestMismatchError(LedgerError):
 
 
 class LedgerReadError(LedgerError):
-    """An entry could not be read from any replica, or lies beyond what may be read."""
+    """An entry could not be read from any replica, or is above the last entry that may be read."""
 
 
 class LedgerRecoveryError(LedgerError):
-    """The end of the ledger could not be established; it stays in recovery and can be tried again."""
+    """The end of the ledger could not be determined. The ledger stays in recovery; a retry is possible."""
 
 
 class BookieNotFoundError(BkctlError):
-    """No bookie of this id is known to the cluster."""
+    """The cluster has no bookie with this id."""
 
 
 class BookieFailedError(BkctlError):
-    """This process's own bookie, once it served: it cannot go on, or could not flush when it was to stop.
+    """The bookie of this process failed while serving, or could not flush at its stop.
 
-    What it acknowledged is in the journal, for the next boot to replay.
+    Acknowledged entries are in the journal, which the next boot replays.
     """
 
 
 class CookieError(BkctlError):
-    """Folders, stored cookie and cluster do not belong together."""
+    """Directories, stored cookie and cluster do not belong together."""
 
 
 class RegistrationError(BkctlError):

@@ -25,10 +25,10 @@ AddDone: TypeAlias = Callable[[Status], None]
 
 
 class TimerHandle(Protocol):
-    """A timer that can still be stopped."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None:
-        """Never call back; safe to repeat."""
+        """Cancel the callback; safe to repeat."""
 
 
 class Clock(Protocol):
@@ -38,46 +38,46 @@ class Clock(Protocol):
         """Wall-clock time in milliseconds since 1970, UTC."""
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds of a clock that never goes back."""
+        """Nanoseconds of a clock that never goes backwards."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep without blocking the loop."""
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> TimerHandle:
-        """Call back on the loop after ``seconds``."""
+        """Run ``callback`` on the loop after ``seconds``."""
 
     @property
     def random(self) -> random.Random:
-        """The one source of randomness."""
+        """The only source of randomness."""
 
 
 class Workers(Protocol):
-    """Lanes for blocking work: jobs of one lane run one after another, lanes run side by side."""
+    """Lanes for blocking work: jobs of one lane run one after another, different lanes run in parallel."""
 
     def run(self, lane: str, function: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[T]:
-        """Run a job in a lane; arguments must not change until it is done. Cancelling does not stop a started job."""
+        """Run a job in a lane. Do not change arguments until it is done. Cancelling does not stop a started job."""
 
     async def run_at_rest(self, lanes: Sequence[str], lane: str, job: Callable[[], T]) -> T:
         """Run ``job`` in ``lane`` while none of ``lanes`` runs anything.
 
-        For a job of about a second at most. It runs to its end even if the caller is cancelled.
+        Only for jobs of at most about a second. The job runs to its end even if the caller is cancelled.
         """
 
     def wait(self, seconds: float) -> None:
-        """Called by a job: its lane waits."""
+        """Block the calling job and its lane."""
 
     async def close(self) -> None:
-        """Finish what was queued, then end the lanes."""
+        """Finish the queued jobs, then end the lanes."""
 
 
 class Host(Protocol):
-    """What this machine knows about names, addresses and ports. All methods may block."""
+    """Names, addresses and ports of this machine. All methods may block."""
 
     def name(self) -> str:
-        """This machine's own name."""
+        """Host name of this machine."""
 
     def canonical_name(self) -> str:
-        """This machine's name as a Java process writes it into a lock."""
+        """Name of this machine as a Java process writes it to a lock."""
 
     def address_of(self, name: str) -> str:
         """IPv4 address of a host; OSError, UnicodeError for text that cannot be a host name."""
@@ -89,7 +89,7 @@ class Host(Protocol):
         """First IPv4 address of a network interface; OSError."""
 
     def describe_owner(self, port: int) -> str:
-        """Which process listens on a port, for error messages: "process 4711 (java)", or "another process"."""
+        """The process that listens on a port, for error messages: "process 4711 (java)", or "another process"."""
 
 
 class ListeningPort(Protocol):
@@ -97,47 +97,47 @@ class ListeningPort(Protocol):
 
     @property
     def port(self) -> int:
-        """Its number."""
+        """The port number."""
 
     def close(self) -> None:
-        """Accept no more connections; those that are open stay. Safe to repeat."""
+        """Stop accepting connections; open ones stay. Safe to repeat."""
 
 
 class Listen(Protocol):
-    """How a port is opened."""
+    """Opens a TCP port."""
 
     async def __call__(
         self, accept: Callable[[], asyncio.BufferedProtocol], host: str | None, port: int
     ) -> ListeningPort:
         """Listen on ``host`` (None: all addresses) and ``port`` (0: a free one); OSError.
 
-        ``accept`` makes the protocol of each new connection.
+        ``accept`` creates the protocol of each new connection.
         """
 
 
 class ReadReply(msgspec.Struct, frozen=True, gc=False):
-    """A positive answer to a read: the entry body as stored, and the highest LAC the bookie knows (None: not told)."""
+    """A positive answer to a read: the entry body as stored, and the highest LAC the bookie knows (None: not sent)."""
 
     body: bytes
     max_last_add_confirmed: int | None
 
 
 class LacReply(msgspec.Struct, frozen=True, gc=False):
-    """What one bookie knows of a ledger's end: explicit LAC packet, body of the last entry stored there (or None)."""
+    """One bookie's data about a ledger's end: explicit LAC packet and body of its last entry (or None)."""
 
     lac_body: bytes | None
     last_entry_body: bytes | None
 
 
 class BookieInfo(msgspec.Struct, frozen=True, gc=False):
-    """Disk space of a bookie's ledger directories, bytes."""
+    """Disk space of a bookie's ledger directories in bytes."""
 
     total_bytes: int
     free_bytes: int
 
 
 class Bookies(Protocol):
-    """Requests to bookies, by id. Every request ends: with an answer, TIMEOUT or UNAVAILABLE.
+    """Requests to bookies, by id. Every request ends with an answer, TIMEOUT or UNAVAILABLE.
 
     Requests to one bookie about one ledger are sent in the order of the calls (protocol section 8, channels).
     """
@@ -154,7 +154,7 @@ class Bookies(Protocol):
         is_recovery_add: bool = False,
         is_high_priority: bool = False,
     ) -> None:
-        """Send an add; ``done`` is called later with the outcome, never from inside this call."""
+        """Send an add. ``done`` is called later with the outcome, never inside this call."""
 
     def read(
         self,
@@ -180,31 +180,31 @@ class Bookies(Protocol):
         """Disk space; raises BookieError."""
 
     async def close(self) -> None:
-        """Fail what is outstanding with UNAVAILABLE and close all connections."""
+        """Fail pending requests with UNAVAILABLE and close all connections."""
 
 
 class Responder(Protocol):
-    """Where the answer to a call goes: the connection it came from. Called on the loop.
+    """Receives the answers to calls: the connection from which they came. Called on the loop.
 
-    Each call is answered once; a run of adds may be answered in parts (``AddRun.cut``). Answers may come in any order;
-    those to a connection that is gone are dropped.
+    Each call is answered once; a run of adds may be answered in parts (``AddRun.cut``). Answers may come in any order.
+    Answers to a lost connection are dropped.
     """
 
     def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
-        """Answer a call: with a status, or with what was asked for."""
+        """Answer a call with a status, or with the requested data."""
 
 
 class RequestHandler(Protocol):
-    """What a bookie does with calls. Called on the loop, once per call.
+    """Handles the calls to a bookie. Called on the loop, once per call.
 
     Reads wait for their turn; all other calls come in the order of their arrival.
 
     It must not wait; it answers through the connection now or later. Ids may be negative. If ``handle`` raises, the
-    call is not answered; of a run of adds, what is still in it.
+    call is not answered; of a run of adds, the adds that remain in it.
     """
 
     def handle(self, connection: Responder, call: BookieCall) -> None:
-        """Do what was asked, and answer."""
+        """Execute the call and answer it."""
 
     def read_from_memory(self, call: ReadCall) -> ReadAnswer | None:
-        """The answer to a read if it is in memory: such a read does not wait. None says nothing about the disk."""
+        """The answer to a read if it is in memory; such a read need not wait. None: the entry may still be on disk."""
