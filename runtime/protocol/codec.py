@@ -1,7 +1,7 @@
 """The codec of a connection to a bookie: payloads to calls, calls and answers to frames. Source: wire section 2.
 
-A connection begins in v3. The first payload that is not v3 decides how it goes on, for all payloads that follow: binary
-packets (v2) may follow a START_TLS in v3, and v3 never follows them.
+A connection starts in v3. The first payload that is not v3 determines the protocol of all following payloads. Binary
+packets (v2) may follow a START_TLS in v3, but v3 never follows them.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from runtime.protocol.v3_bookie import V3BookieCodec
 
 
 class BookieCodec:
-    """One connection's requests and answers."""
+    """Codec of one connection's requests and answers."""
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._v3 = V3BookieCodec(frame_bytes_max)
 
     def decode(self, payloads: Sequence[bytes]) -> list[Call]:
-        """Read the requests of one read; a last call that is Junk ends the connection."""
+        """Decode the payloads of one socket read. If the last call is Junk, close the connection."""
         calls, v3_count = self._v3.decode(payloads)
         if v3_count < len(payloads):
             calls.append(_decode_binary(payloads[v3_count]))
         return calls
 
     def encode(self, call: RequestCall, answer: BookieAnswer) -> bytes:
-        """The frames of an answer, in the form of the request."""
+        """Encode the frames of an answer, in the protocol of the request."""
         return self._v3.encode(call, answer)
 
 

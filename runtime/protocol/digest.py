@@ -14,7 +14,7 @@ _I64 = struct.Struct(">Q")
 
 
 class DigestType(enum.IntEnum):
-    """How entries are protected; the numbers are those of the stored metadata."""
+    """Digest of entries; the numbers are those in the stored metadata."""
 
     CRC32 = 1
     HMAC = 2
@@ -23,23 +23,23 @@ class DigestType(enum.IntEnum):
 
 
 class Digest(Protocol):
-    """A digest algorithm, with its key where it has one."""
+    """A digest algorithm, with its key if it has one."""
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of every digest."""
+        """Size of a digest."""
 
     def compute(self, head: bytes, payload: bytes) -> bytes:
-        """Digest of ``head`` followed by ``payload``, as written into a body."""
+        """Digest of ``head`` followed by ``payload``, as stored in a body."""
 
 
 def master_key(password: bytes) -> bytes:
-    """Key (20 bytes) that a bookie compares before it adds to or fences a ledger; the same for every digest type."""
+    """Key (20 bytes) that a bookie checks before it adds to or fences a ledger; the same for all digest types."""
     return hashlib.sha1(b"ledger" + password, usedforsecurity=False).digest()
 
 
 def digest_of(digest_type: DigestType, password: bytes) -> Digest:
-    """The digest that a ledger of this type and password uses."""
+    """The digest of a ledger with this type and password."""
     match digest_type:
         case DigestType.CRC32:
             return _Crc32()
@@ -52,7 +52,7 @@ def digest_of(digest_type: DigestType, password: bytes) -> Digest:
 
 
 class _Crc32:
-    """The zlib polynomial, written as eight bytes of which the first four are zero."""
+    """CRC-32 with the zlib polynomial, stored as eight bytes of which the first four are zero."""
 
     size_bytes = 8
 
@@ -61,7 +61,7 @@ class _Crc32:
 
 
 class _Crc32c:
-    """Castagnoli, four bytes."""
+    """CRC-32C (Castagnoli), four bytes."""
 
     size_bytes = 4
 
@@ -75,7 +75,7 @@ class _Crc32c:
 
 
 class _HmacSha1:
-    """HMAC-SHA1 under SHA1("mac" + password), twenty bytes; the metadata calls it HMAC, Java's API MAC."""
+    """HMAC-SHA1 with the key SHA1("mac" + password), twenty bytes. Named HMAC in the metadata, MAC in Java's API."""
 
     size_bytes = 20
 
@@ -91,7 +91,7 @@ class _HmacSha1:
 
 
 class _NoDigest:
-    """Nothing is written and everything passes."""
+    """No digest: stores nothing and accepts everything."""
 
     size_bytes = 0
 

@@ -1,4 +1,4 @@
-"""Entry bodies and explicit LAC packets: what clients write and bookies keep unread. Source: wire section 8.
+"""Entry bodies and explicit LAC packets, which clients write and bookies store unchanged. Source: wire section 8.
 
 An entry body: ledger id, entry id, LAC at the time of sending, ledger length including this entry (four i64), the
 digest over these 32 bytes and the payload, then the payload. An explicit LAC packet: ledger id, LAC (two i64), the
@@ -22,7 +22,7 @@ _LAC_HEAD = struct.Struct(">qq")
 class DecodedEntry(msgspec.Struct, frozen=True, gc=False):
     """A verified entry. ``length`` is the ledger's payload bytes up to and including this entry.
 
-    ``last_add_confirmed`` and ``length`` are what the writer stated: a digest does not make them true.
+    ``last_add_confirmed`` and ``length`` are the writer's claims: a digest does not prove that they are correct.
     """
 
     entry_id: int
@@ -32,15 +32,15 @@ class DecodedEntry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def credible_last_add_confirmed(self) -> int:
-        """The last add confirmed, or -1 when the header states what no writer can know: that the entry itself, or one
-        after it, was confirmed when it was sent. A lower value than the true one is always safe to start from."""
+        """The last add confirmed, or -1 if it is impossible: a writer cannot know that the entry itself or a later one
+        is confirmed before it sends the entry. A value lower than the true one is always safe to start from."""
         return (
             self.last_add_confirmed if INVALID_ENTRY_ID <= self.last_add_confirmed < self.entry_id else INVALID_ENTRY_ID
         )
 
 
 class EntryCodec:
-    """Writes and verifies the entries of one ledger."""
+    """Encodes and verifies the entries of one ledger."""
 
     def __init__(self, ledger_id: int, digest_type: DigestType, password: bytes) -> None:
         self.ledger_id = ledger_id
@@ -48,14 +48,14 @@ class EntryCodec:
         self._payload_offset = _ENTRY_HEAD.size + self._digest.size_bytes
 
     def encode(self, entry_id: int, last_add_confirmed: int, length: int, payload: bytes) -> bytes:
-        """Body of an entry; ``length`` counts the ledger's payload bytes, this entry included."""
+        """Encode the body of an entry; ``length``: the ledger's payload bytes including this entry."""
         head = _ENTRY_HEAD.pack(self.ledger_id, entry_id, last_add_confirmed, length)
         return b"".join((head, self._digest.compute(head, payload), payload))
 
     def decode(self, entry_id: int | None, body: bytes) -> DecodedEntry:
-        """Verify a body and take it apart; ``entry_id`` None accepts any entry of the ledger (a read of the last one).
+        """Verify and decode a body; ``entry_id`` None accepts any entry of the ledger (for a read of the last one).
 
-        EntryDigestError when it is too short, fails its digest, or is another ledger's or entry's (wire 8.3).
+        EntryDigestError if it is too short, fails its digest, or belongs to another ledger or entry (wire 8.3).
         """
         offset = self._payload_offset
         if len(body) < offset:
@@ -74,7 +74,7 @@ class EntryCodec:
         return DecodedEntry(found_entry_id, last_add_confirmed, length, payload)
 
     def decode_for_recovery(self, entry_id: int, body: bytes) -> DecodedEntry:
-        """As ``decode``. EntryDigestError also for a length that no ledger has: recovery would store it."""
+        """Like ``decode``, but EntryDigestError also for an impossible length, which recovery would store."""
         entry = self.decode(entry_id, body)
         if entry.length < 0:
             raise EntryDigestError(
@@ -83,12 +83,12 @@ class EntryCodec:
         return entry
 
     def encode_lac(self, last_add_confirmed: int) -> bytes:
-        """Explicit LAC packet (wire 8.4)."""
+        """Encode an explicit LAC packet (wire 8.4)."""
         head = _LAC_HEAD.pack(self.ledger_id, last_add_confirmed)
         return head + self._digest.compute(head, b"")
 
     def decode_lac(self, packet: bytes) -> int:
-        """Verify an explicit LAC packet and return its LAC; EntryDigestError. Bytes behind the digest are ignored."""
+        """Verify an explicit LAC packet and return its LAC; EntryDigestError. Ignores bytes after the digest."""
         end = _LAC_HEAD.size + self._digest.size_bytes
         if len(packet) < end:
             raise EntryDigestError(f"ledger {self.ledger_id}: a LAC packet of {len(packet)} bytes is too short")

@@ -1,8 +1,8 @@
-"""Which entries of a ledger a bookie has: the blob of wire section 11.
+"""List of the entries of a ledger that a bookie has: the blob of wire section 11.
 
-A list is a row of groups; a group is one run of consecutive ids, or equally long runs at equal distances. Striped
-ledgers, of which a bookie has two entries out of three for ever, take one group in this form and millions in the form
-that Java writes, which is one group for each run.
+A list consists of groups. A group is one run of consecutive ids, or runs of equal length at equal distances. For a
+striped ledger, of which a bookie has for example two entries out of three, one group is enough. Java writes one group
+per run, which can be millions.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class EntryGroup(NamedTuple):
     last_start: int
     size: int
     period: int
-    """0: there is one run alone."""
+    """0: there is only one run."""
 
 
 class EntryList:
-    """Ids of entries, in groups that do not overlap, ascending."""
+    """Ids of entries, in ascending groups that do not overlap."""
 
     def __init__(self, groups: Iterable[EntryGroup] = ()) -> None:
         self.groups = tuple(groups)
@@ -51,12 +51,12 @@ class EntryList:
 
     @property
     def run_count(self) -> int:
-        """Maximal runs of consecutive ids."""
+        """Number of maximal runs of consecutive ids."""
         return sum(map(_run_count, self.groups))
 
 
 class EntryListBuilder:
-    """Gathers ascending ids; its memory grows with the groups, not with the ids."""
+    """Collects ascending ids. Memory use depends on the number of groups, not of ids."""
 
     def __init__(self) -> None:
         self._groups: list[EntryGroup] = []
@@ -65,11 +65,11 @@ class EntryListBuilder:
 
     @property
     def group_count(self) -> int:
-        """Groups so far."""
+        """Number of groups so far."""
         return len(self._groups)
 
     def extend(self, entry_ids: Iterable[int]) -> None:
-        """Take ids that are ascending, and greater than all before."""
+        """Add ids, which must be ascending and greater than all earlier ones."""
         start, size = self._start, self._size
         for entry_id in entry_ids:
             if size and entry_id == start + size and size < _INT32_MAX:
@@ -81,7 +81,7 @@ class EntryListBuilder:
         self._start, self._size = start, size
 
     def finish(self) -> EntryList:
-        """The list of all ids taken."""
+        """The list of all added ids."""
         if self._size:
             self._close(self._start, self._size)
             self._size = 0
@@ -98,7 +98,7 @@ class EntryListBuilder:
 
 
 def encode_entry_list(entries: EntryList, size_bytes_max: int) -> bytes | None:
-    """The blob, as Java writes it if that fits, else with its runs grouped; None when it does not fit either way."""
+    """Encode the blob as Java does if that fits, otherwise with grouped runs; None if neither fits."""
     room_count = (size_bytes_max - _HEADER.size) // _GROUP.size
     if entries.run_count <= room_count:
         groups = [EntryGroup(start, start, group.size, 0) for group in entries.groups for start in _starts(group)]
@@ -110,7 +110,7 @@ def encode_entry_list(entries: EntryList, size_bytes_max: int) -> bytes | None:
 
 
 def decode_entry_list(blob: bytes) -> EntryList:
-    """Read a blob; ProtocolError for bytes that no bookie writes."""
+    """Decode a blob; ProtocolError if it is invalid."""
     if len(blob) < _HEADER.size:
         raise ProtocolError(f"a list of entries of {len(blob)} bytes")
     version, count = _HEADER.unpack_from(blob)

@@ -1,4 +1,4 @@
-"""Frames: a length word (u32, big-endian, itself not counted) and as many bytes. Source: wire section 1."""
+"""Frames: a length word (u32, big-endian, does not count itself) and as many bytes. Source: wire section 1."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import struct
 from runtime.errors import ProtocolError
 
 FRAME_BYTES_MAX = 5 * 1024 * 1024
-"""Default limit of a frame, its length word included (nettyMaxFrameSizeBytes)."""
+"""Default limit of a frame, including its length word (nettyMaxFrameSizeBytes)."""
 
 READ_BYTES = 64 * 1024
-"""What one read of a socket brings at most."""
+"""Maximum bytes of one socket read."""
 
 LENGTH = struct.Struct(">I")
 
@@ -18,21 +18,21 @@ _NOTHING = memoryview(b"")
 
 
 def encode_frame(payload: bytes) -> bytes:
-    """Put the length word before a payload."""
+    """Prefix a payload with its length word."""
     return LENGTH.pack(len(payload)) + payload
 
 
 def read_buffer(size_bytes: int = READ_BYTES) -> memoryview:
-    """A buffer to read sockets into. One is enough for all connections of a loop: each read is cut up at once."""
+    """A buffer for socket reads. All connections of a loop can share it, because each read is split immediately."""
     return memoryview(bytearray(size_bytes))
 
 
 class FrameSplitter:
-    """Gathers the bytes of one connection and cuts them into frames.
+    """Splits the bytes of one connection into frames.
 
-    The transport reads into ``free_space``; ``advance`` says how much came; ``payloads`` then gives all frames that are
-    complete and keeps the beginning of the one that is not. What is held grows with the bytes that were received, to
-    their double at most: a length word alone costs no memory, a connection at rest none at all.
+    The transport reads into ``free_space`` and reports the size to ``advance``. ``payloads`` then returns all complete
+    frames and keeps the beginning of an incomplete one. Memory use is at most twice the bytes received of that frame:
+    a large length word alone costs no memory, and an idle connection none at all.
     """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, buffer: memoryview | None = None) -> None:
@@ -43,19 +43,19 @@ class FrameSplitter:
         self._head = _NOTHING
         self._is_reading_into_head = False
         self.unfinished_bytes = 0
-        """Bytes here of a frame whose end has not come; 0 between two frames."""
+        """Bytes received of an incomplete frame; 0 between frames."""
         self.gathered_count = 0
-        """Frames that came in more than one read, so far."""
+        """Number of frames so far that arrived in more than one read."""
 
     @property
     def promised_bytes(self) -> int:
-        """Size of that frame, its length word included; 0 between two frames and before its length is known."""
+        """Size of the incomplete frame, including its length word; 0 between frames or while its length is unknown."""
         if self.unfinished_bytes < LENGTH.size:
             return 0
         return LENGTH.size + int(LENGTH.unpack_from(self._head)[0])
 
     def free_space(self) -> memoryview:
-        """Room for the next bytes, never empty. Valid until ``advance``."""
+        """Buffer for the next bytes, never empty. Valid until ``advance``."""
         have = self.unfinished_bytes
         self._is_reading_into_head = self.promised_bytes - have >= len(self._buffer)
         if not self._is_reading_into_head:
@@ -65,7 +65,7 @@ class FrameSplitter:
         return self._head[have:]
 
     def advance(self, received_bytes: int) -> None:
-        """Take note of bytes that were written to the start of ``free_space``."""
+        """Record that bytes were written to the start of ``free_space``."""
         if self._is_reading_into_head:
             self.unfinished_bytes += received_bytes
             return
@@ -73,10 +73,10 @@ class FrameSplitter:
         self._received = memoryview(bytes(self._received) + bytes(fresh)) if self._received else fresh
 
     def payloads(self) -> list[bytes]:
-        """Take out the payloads of all complete frames; ask again until there are none.
+        """Remove and return the payloads of complete frames; call again until there are none.
 
-        ProtocolError for a frame that is empty or too long, once those before it are taken out: known as soon as its
-        length word is there.
+        ProtocolError for an empty or too long frame, after all earlier frames were returned. The length word is enough
+        to detect it.
         """
         payloads: list[bytes] = []
         if self.unfinished_bytes:
@@ -105,17 +105,17 @@ class FrameSplitter:
         return payloads
 
     def set_aside(self) -> None:
-        """Copy what was not taken out, before the buffer serves another read."""
+        """Copy the remaining bytes, because the buffer will be used for another read."""
         self._received = memoryview(bytes(self._received[self._start :]))
         self._start = 0
 
     def drop(self) -> None:
-        """Forget everything: the connection is gone, and it may take a while until its objects are."""
+        """Release all memory: the connection is lost, but its objects may exist for a while."""
         self._received, self._start = _NOTHING, 0
         self._head, self.unfinished_bytes = _NOTHING, 0
 
     def _complete_head(self) -> bytes | None:
-        """Move bytes to the unfinished frame; its payload if that makes it complete."""
+        """Move bytes to the incomplete frame; returns its payload if it is now complete."""
         self._move_to_head(LENGTH.size)
         if self.unfinished_bytes >= LENGTH.size:
             (payload_bytes,) = LENGTH.unpack_from(self._head)
@@ -132,7 +132,7 @@ class FrameSplitter:
         return None
 
     def _move_to_head(self, wanted_bytes: int) -> None:
-        """Bring the unfinished frame to so many bytes, or to as many as there are."""
+        """Extend the incomplete frame to ``wanted_bytes``, or as far as bytes are available."""
         have = self.unfinished_bytes
         part = self._received[self._start : self._start + max(0, wanted_bytes - have)]
         if not part:

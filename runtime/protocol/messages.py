@@ -1,7 +1,7 @@
-"""Requests to a bookie and its answers, apart from the encoding that carried them. Source: wire sections 4.3 and 5.
+"""Requests to a bookie and its answers, independent of their encoding. Source: wire sections 4.3 and 5.
 
-Ledger and entry ids are whatever the peer sent, negative ones included; the bookie's rules judge them. A transaction id
-(u64) is the requester's and is echoed.
+Ledger and entry ids are as the peer sent them and may be negative; the bookie checks them. The requester chooses the
+transaction id (u64), and the answer repeats it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from runtime.protocol.status import Status
 
 
 class AddRun(msgspec.Struct, gc=False):
-    """Adds of one read to one ledger, in their order: three columns of the same length.
+    """Adds to one ledger from one socket read, in order, as three columns of the same length.
 
-    ``bodies`` are entries (wire section 8.1); ``master_key`` is any byte string. The shape is the same for one add and
-    for hundreds, from the decoder to the answer, so that no step costs an object per add.
+    ``bodies`` are entries (wire section 8.1); ``master_key`` is any byte string. One object represents one add or
+    hundreds, from the decoder to the answer, so no step needs an object per add.
     """
 
     ledger_id: int
@@ -32,12 +32,12 @@ class AddRun(msgspec.Struct, gc=False):
 
     @property
     def is_plain(self) -> bool:
-        """Whether no flag is set, as with all adds of a writer."""
+        """Whether no flag is set, as in all adds of a writer."""
         return not (self.is_recovery_add or self.is_high_priority or self.is_deferred_sync)
 
     @property
     def size_bytes(self) -> int:
-        """Of all bodies."""
+        """Size of all bodies."""
         return sum(map(len, self.bodies))
 
     def extend(self, txn_ids: list[int], entry_ids: list[int], bodies: list[bytes]) -> None:
@@ -77,14 +77,14 @@ class ReadCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadLacCall(msgspec.Struct, frozen=True, gc=False):
-    """Give the explicit LAC packet and the last entry of a ledger."""
+    """Read the explicit LAC packet and the last entry of a ledger."""
 
     txn_id: int
     ledger_id: int
 
 
 class WriteLacCall(msgspec.Struct, frozen=True, gc=False):
-    """Keep ``body``, an explicit LAC packet (wire section 8.4)."""
+    """Store ``body``, an explicit LAC packet (wire section 8.4)."""
 
     txn_id: int
     ledger_id: int
@@ -93,61 +93,61 @@ class WriteLacCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForceLedgerCall(msgspec.Struct, frozen=True, gc=False):
-    """Make durable what was written to a ledger with a deferred sync."""
+    """Sync the entries of a ledger that were written with deferred sync."""
 
     txn_id: int
     ledger_id: int
 
 
 class BookieInfoCall(msgspec.Struct, frozen=True, gc=False):
-    """Tell disk space; ``requested`` has bit 1 for the total and bit 2 for the free bytes."""
+    """Get disk space; ``requested`` has bit 1 for the total and bit 2 for the free bytes."""
 
     txn_id: int
     requested: int
 
 
 class ListEntriesCall(msgspec.Struct, frozen=True, gc=False):
-    """Tell which entries of a ledger are here."""
+    """List the entries of a ledger that the bookie has."""
 
     txn_id: int
     ledger_id: int
 
 
 class AuthCall(msgspec.Struct, frozen=True, gc=False):
-    """A step of an authentication; ``header`` is what the codec repeats in the answer."""
+    """A step of an authentication; the codec repeats ``header`` in the answer."""
 
     txn_id: int
     header: bytes
 
 
 class StartTlsCall(msgspec.Struct, frozen=True, gc=False):
-    """Go on in TLS."""
+    """Switch the connection to TLS."""
 
     txn_id: int
 
 
 class UnknownCall(msgspec.Struct, frozen=True, gc=False):
-    """An operation of the protocol that has no messages; ``header`` is what the codec repeats in the answer."""
+    """An operation of the protocol without messages; the codec repeats ``header`` in the answer."""
 
     txn_id: int
     header: bytes
 
 
 class RefusedCall(msgspec.Struct, frozen=True, gc=False):
-    """A request that the protocol alone refuses: no handler needs to see it."""
+    """A request that the protocol rejects; it does not reach a handler."""
 
     call: RequestCall
     status: Status
 
 
 class Junk(msgspec.Struct, frozen=True, gc=False):
-    """Bytes that are no request, after which the connection is closed; always the last call of a connection."""
+    """Invalid bytes, after which the connection is closed; always the last call of a connection."""
 
     reason: str
 
 
 QueuedRead: TypeAlias = ReadCall | ReadLacCall | ListEntriesCall
-"""Requests that wait for their turn in a lane of reads."""
+"""Requests that wait for their turn in a read lane."""
 
 HandshakeCall: TypeAlias = AuthCall | StartTlsCall
 """Requests about the connection itself."""
@@ -159,10 +159,10 @@ SingleCall: TypeAlias = QueuedRead | WriteLacCall | ForceLedgerCall | BookieInfo
 """Requests with one answer each."""
 
 RequestCall: TypeAlias = AddRun | SingleCall
-"""Everything that can be answered."""
+"""All requests that can be answered."""
 
 Call: TypeAlias = BookieCall | HandshakeCall | RefusedCall | Junk
-"""What a codec makes of the bytes of a peer."""
+"""All results of decoding a peer's bytes."""
 
 
 class AddAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -182,7 +182,7 @@ class ReadAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReadLacAnswer(msgspec.Struct, frozen=True, gc=False):
-    """Outcome of a LAC read; None for what the bookie does not have."""
+    """Outcome of a LAC read; a body is None if the bookie does not have it."""
 
     txn_id: int
     status: Status
@@ -191,7 +191,7 @@ class ReadLacAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class BookieInfoAnswer(msgspec.Struct, frozen=True, gc=False):
-    """Disk space in bytes, None for what was not asked for."""
+    """Disk space in bytes; None for values that were not requested."""
 
     txn_id: int
     status: Status
@@ -200,7 +200,7 @@ class BookieInfoAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 class ListEntriesAnswer(msgspec.Struct, frozen=True, gc=False):
-    """Which entries of a ledger a bookie has; None with an error, or where the peer's list cannot be read."""
+    """The entries of a ledger that a bookie has; None with an error, or if the peer's list cannot be decoded."""
 
     txn_id: int
     status: Status
@@ -224,7 +224,7 @@ class OtherAnswer(msgspec.Struct, frozen=True, gc=False):
 
 
 Answer: TypeAlias = AddAnswer | ReadAnswer | ReadLacAnswer | BookieInfoAnswer | ListEntriesAnswer | OtherAnswer
-"""What a client is answered."""
+"""Answers as a client decodes them."""
 
 BookieAnswer: TypeAlias = ReadAnswer | ReadLacAnswer | BookieInfoAnswer | ListEntriesAnswer | AuthAnswer | Status
-"""What a bookie answers: a status alone where there is nothing else to say, as with every refusal."""
+"""Answers of a bookie: only a status if there is nothing else to report, as in every rejection."""

@@ -21,7 +21,7 @@ from runtime.errors import (
 
 
 class Status(enum.IntEnum):
-    """Outcome of one request to one bookie: the v3 codes, and below zero what only the requester can know."""
+    """Outcome of one request to one bookie: the v3 codes, and negative values for outcomes without an answer."""
 
     OK = 0
     NO_SUCH_LEDGER = 402
@@ -55,6 +55,6 @@ _ERRORS: dict[Status, tuple[type[BookieError], str]] = {
 
 
 def error_of(status: Status, bookie_id: str, detail: str = "") -> BookieError:
-    """The exception that stands for a status other than OK."""
+    """The exception for a status other than OK."""
     error_class, sentence = _ERRORS[status]
     return error_class(bookie_id, f"{sentence} ({detail})" if detail else sentence)

@@ -1,9 +1,9 @@
-"""Wire protocol v3, the client's side: requests and answers as protobuf messages. Source: wire sections 4, 5 and 14.
+"""Wire protocol v3, client side: requests and answers as protobuf messages. Source: wire sections 4, 5 and 14.
 
-Every function is pure. What is encoded is a complete frame, what is decoded is the payload of one.
+All functions are pure. They encode complete frames and decode payloads of frames.
 
-Messages are made new for each use: a protobuf message that is parsed into again, or whose byte strings are replaced,
-keeps the memory of all that it ever held.
+Every use creates a new message. A protobuf message that is reused for parsing, or whose byte strings are replaced,
+never releases the memory of its earlier contents.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from runtime.protocol.messages import (
 from runtime.protocol.status import Status
 
 PRIORITY_HIGH: Final = 100
-"""What Java sends for high priority; anything above zero means the same."""
+"""The value that Java sends for high priority; any value above zero means the same."""
 
 _TOTAL_DISK_CAPACITY: Final = int(GetBookieInfoRequest.TOTAL_DISK_CAPACITY)
 _FREE_DISK_SPACE: Final = int(GetBookieInfoRequest.FREE_DISK_SPACE)
@@ -61,7 +61,7 @@ def encode_add_request(
     is_recovery_add: bool,
     is_high_priority: bool,
 ) -> bytes:
-    """Request to store an entry."""
+    """Encode a request to store an entry."""
     if not (is_recovery_add or is_high_priority) and ledger_id >= 0 and entry_id >= 0:
         return v3_adds.encode_add_request(txn_id, ledger_id, entry_id, master_key, body)
     request = _request(txn_id, ADD_ENTRY, is_high_priority)
@@ -78,7 +78,7 @@ def encode_add_request(
 def encode_read_request(
     txn_id: int, ledger_id: int, entry_id: int, fence_with: bytes | None, is_high_priority: bool
 ) -> bytes:
-    """Request to read an entry, or the last one for -1; with a key it fences the ledger first."""
+    """Encode a request to read an entry, or the last one for -1; with a key it fences the ledger first."""
     request = _request(txn_id, READ_ENTRY, is_high_priority)
     inner = request.readRequest
     inner.ledgerId = ledger_id
@@ -90,21 +90,21 @@ def encode_read_request(
 
 
 def encode_read_lac_request(txn_id: int, ledger_id: int) -> bytes:
-    """Request for what the bookie knows of the end of a ledger."""
+    """Encode a request for the explicit LAC and the last entry of a ledger."""
     request = _request(txn_id, READ_LAC, is_high_priority=False)
     request.readLacRequest.ledgerId = ledger_id
     return encode_frame(request.SerializeToString())
 
 
 def encode_bookie_info_request(txn_id: int) -> bytes:
-    """Request for total and free disk space."""
+    """Encode a request for total and free disk space."""
     request = _request(txn_id, GET_BOOKIE_INFO, is_high_priority=False)
     request.getBookieInfoRequest.requested = _TOTAL_DISK_CAPACITY | _FREE_DISK_SPACE
     return encode_frame(request.SerializeToString())
 
 
 def encode_list_entries_request(txn_id: int, ledger_id: int) -> bytes:
-    """Request for the ids of all entries that the bookie has of a ledger."""
+    """Encode a request for the ids of all entries that the bookie has of a ledger."""
     request = _request(txn_id, GET_LIST_OF_ENTRIES_OF_LEDGER, is_high_priority=False)
     request.getListOfEntriesOfLedgerRequest.ledgerId = ledger_id
     return encode_frame(request.SerializeToString())
@@ -122,9 +122,9 @@ def _request(txn_id: int, operation: OperationType, is_high_priority: bool) -> R
 
 
 def decode_response(payload: bytes) -> Answer:
-    """Read one answer; its status is the outer one, or the inner one where the outer says OK (wire 14.2).
+    """Decode one answer. Its status is the outer one, or the inner one if the outer is OK (wire 14.2).
 
-    ProtocolError, after which the connection is closed: bytes that are no answer, a status or operation that is not in
+    ProtocolError, after which the connection must be closed, for invalid bytes, a status or operation that is not in
     the protocol, or a positive answer to an add without its inner message.
     """
     try:
@@ -185,7 +185,7 @@ def _decode_list_entries_answer(message: Response, txn_id: int, status: Status) 
         status = _STATUS_OF_CODE[inner.status]
     entries = None
     if status is Status.OK:
-        with contextlib.suppress(ProtocolError):  # costs this request, not the connection
+        with contextlib.suppress(ProtocolError):  # fails this request, not the connection
             entries = decode_entry_list(inner.availabilityOfEntriesOfLedger)
     return ListEntriesAnswer(txn_id, status, entries)
 

@@ -1,8 +1,8 @@
-"""Adds of wire protocol v3 and their answers, without protobuf: these messages must be cheap. Source: wire section 4.
+"""Adds of wire protocol v3 and their answers without protobuf, for speed. Source: wire section 4.
 
-Pure functions over bytes and ints. They know exactly one form of each message: fields in the order of their numbers,
-every number as short as it can be, no priority, no flag. Everything else is left to protobuf. A property test holds
-them equal to protobuf.
+Pure functions on bytes and ints. They support exactly one form of each message: fields in the order of their numbers,
+shortest varints, no priority, no flag. Protobuf handles all other forms. A property test compares these functions with
+protobuf.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 _ONE: Final = [bytes([number]) for number in range(128)]
 _MORE: Final = [bytes([number | 128]) for number in range(128)]
 _SHORT: Final = _ONE + [low + high for high in _ONE[1:] for low in _MORE]
-"""Numbers of up to 14 bits as varints."""
+"""Varints of the numbers of up to 14 bits."""
 
 _LOW: Final = [low + high for high in _MORE for low in _MORE]
-"""The low 14 bits of a longer number: two bytes that say that more follow."""
+"""The low 14 bits of a longer varint: two bytes with continuation bits."""
 
 _SHORT_BITS: Final = 14
 _SHORT_COUNT: Final = 1 << _SHORT_BITS
@@ -27,7 +27,7 @@ _LONG_MIN: Final = 1 << 2 * _SHORT_BITS
 _TXN_START: Final = 7
 _VARINT_BYTES_MAX: Final = 10
 _HEADS: Final = [bytes([10, 5 + size]) + b"\x08\x03\x10\x02\x18" for size in range(_VARINT_BYTES_MAX + 1)]
-"""How the header of a request or an answer begins, by the size of its transaction id: version 3, ADD_ENTRY."""
+"""Start of the header of a request or an answer (version 3, ADD_ENTRY), by the size of its transaction id."""
 
 _REQUEST_TAG: Final = b"\xaa\x06"
 _ANSWER_TAG: Final = b"\x10\x00\xaa\x06"
@@ -38,22 +38,22 @@ _LENGTH: Final = struct.Struct(">I")
 _I64_END: Final = 1 << 63
 _STEP_MAX: Final = 1 << 16
 _NOT_YET: Final = 1 << 64
-"""No size and no id, negative ones included."""
+"""Not a valid size or id, not even a negative one."""
 
 
 class AddForm(NamedTuple):
-    """What is expected of the next add on a connection, learned from the last one."""
+    """Expected form of the next add on a connection, derived from the last one."""
 
     master_key: bytes
     overhead_bytes: int
-    """Where its body begins."""
+    """Offset of its body."""
     txn_id: int
     step: int
-    """What transaction ids grow by: more than 1 where a client sends each entry to several bookies."""
+    """Increment of transaction ids: more than 1 if a client sends each entry to several bookies."""
 
 
 class PlainAdds(NamedTuple):
-    """Adds as columns of the same length, and what to expect next."""
+    """Adds as columns of the same length, and the expected form of the next one."""
 
     txn_ids: list[int]
     ledger_ids: list[int]
@@ -63,7 +63,7 @@ class PlainAdds(NamedTuple):
 
 
 def varint(number: int) -> bytes:
-    """A number from 0 to 2**64 - 1 as protobuf writes it."""
+    """Encode a number from 0 to 2**64 - 1 as a protobuf varint."""
     if number < _SHORT_COUNT:
         return _SHORT[number]
     if number < _LONG_MIN:
@@ -72,9 +72,9 @@ def varint(number: int) -> bytes:
 
 
 def parse_adds(payloads: Sequence[bytes], first: int, form: AddForm) -> PlainAdds:
-    """Read plain adds from index ``first`` on, up to the first payload that is not of the expected form.
+    """Decode plain adds from index ``first`` on, up to the first payload that does not have the expected form.
 
-    Nothing is searched for: the ids are taken from the body, then the bytes before the body must be exactly those of a
+    This does not parse: it reads the ids from the body, and the bytes before the body must then be exactly those of a
     request with these ids.
     """
     master_key, overhead, txn_id, step = form
@@ -128,7 +128,7 @@ def parse_adds(payloads: Sequence[bytes], first: int, form: AddForm) -> PlainAdd
 
 
 def encode_add_answers(ledger_id: int, txn_ids: Sequence[int], entry_ids: Sequence[int]) -> bytes:
-    """Frames of positive answers to adds of one ledger; the ids are not negative."""
+    """Encode the frames of positive answers to adds of one ledger; ids must not be negative."""
     ledger = b"\x08\x00\x10" + varint(ledger_id) + b"\x18"
     parts: list[bytes] = []
     txn_bytes = entry_bytes = 0
@@ -145,7 +145,7 @@ def encode_add_answers(ledger_id: int, txn_ids: Sequence[int], entry_ids: Sequen
 
 
 def encode_add_request(txn_id: int, ledger_id: int, entry_id: int, master_key: bytes, body: bytes) -> bytes:
-    """The frame of a plain add; the ids are not negative."""
+    """Encode the frame of a plain add; ids must not be negative."""
     txn = varint(txn_id)
     fields = b"".join(
         (
@@ -165,7 +165,7 @@ def encode_add_request(txn_id: int, ledger_id: int, entry_id: int, master_key: b
 
 
 def _number(data: bytes) -> int:
-    """What the number of a varint would be; whether it is a right one shows when it is written again."""
+    """The number of a varint, without validation; the caller encodes it again to check it."""
     number = 0
     for byte in reversed(data):
         number = number << 7 | byte & 127

@@ -1,7 +1,7 @@
-"""Wire protocol v3, the bookie's side: requests to calls, answers to frames. Source: wire sections 4, 5 and 12.
+"""Wire protocol v3, bookie side: requests to calls, answers to frames. Source: wire sections 4, 5 and 12.
 
-Messages are made new for each use: a protobuf message that is parsed into again, or whose byte strings are replaced,
-keeps the memory of all that it ever held.
+Every use creates a new message. A protobuf message that is reused for parsing, or whose byte strings are replaced,
+never releases the memory of its earlier contents.
 """
 
 from __future__ import annotations
@@ -66,25 +66,25 @@ _DEFERRED_SYNC: Final = 1
 _TOTAL_DISK_CAPACITY: Final = int(GetBookieInfoRequest.TOTAL_DISK_CAPACITY)
 _FREE_DISK_SPACE: Final = int(GetBookieInfoRequest.FREE_DISK_SPACE)
 _FIRST_BYTE_MIN: Final = 3
-"""A protobuf message cannot begin with 0 to 2: these are the versions of binary packets (wire section 2)."""
+"""A protobuf message cannot start with 0 to 2; these are the versions of binary packets (wire section 2)."""
 
 _LIST_FRAME_OVERHEAD_BYTES: Final = 128
-"""What a list of entries has around it in its frame, at most."""
+"""Maximum size of a frame with an entry list, without the list."""
 
 
 class V3BookieCodec:
-    """One connection's requests and answers in v3. Adds take a short way, see ``v3_adds``."""
+    """Codec of one connection in v3. ``v3_adds`` handles plain adds."""
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._add_form: v3_adds.AddForm | None = None
 
     def decode(self, payloads: Sequence[bytes]) -> tuple[list[Call], int]:
-        """Read the requests of one read; returns their calls, and how many payloads were v3.
+        """Decode the payloads of one socket read; returns their calls, and how many payloads were v3.
 
-        The first payload that is not, if there is one, is for another codec. Adds of one ledger that no other request
-        parts become one run. The last call is Junk, after which the connection is closed, for bytes that are no
-        request, a missing required field, or a known operation without its inner message.
+        The first payload that is not v3, if any, is for another codec. Adds of one ledger become one run unless another
+        request separates them. For invalid bytes, a missing required field, or a known operation without its inner
+        message, the last call is Junk, after which the connection is closed.
         """
         calls: list[Call] = []
         runs: _Runs = {}
@@ -116,9 +116,9 @@ class V3BookieCodec:
         return calls, index
 
     def encode(self, call: RequestCall, answer: BookieAnswer) -> bytes:
-        """The frame of an answer, or of a refusal; an answer that no frame can hold becomes IO_ERROR.
+        """Encode the frame of an answer; one that is too large for a frame becomes IO_ERROR.
 
-        The answer to a run of adds is a status: as many frames as there are adds.
+        The answer to a run of adds is a status, which becomes one frame per add.
         """
         if isinstance(call, AddRun):
             return _encode_adds(call, cast("Status", answer))
@@ -129,11 +129,11 @@ class V3BookieCodec:
 
 
 _Runs: TypeAlias = dict[tuple[int, bytes], AddRun]
-"""Runs that take more adds, by ledger and master key."""
+"""Runs that can be extended, by ledger and master key."""
 
 
 def _gather(adds: v3_adds.PlainAdds, calls: list[Call], runs: _Runs) -> None:
-    """Add to the runs of their ledgers what was read."""
+    """Append adds to the runs of their ledgers."""
     txn_ids, ledger_ids, entry_ids, bodies, form = adds
     key = form.master_key
     if ledger_ids.count(ledger_ids[0]) == len(ledger_ids):
@@ -158,7 +158,7 @@ def _join(adds: AddRun, calls: list[Call], runs: _Runs) -> None:
 
 
 def decode_request(payload: bytes) -> Call:
-    """Read one request with protobuf. ProtocolError for what is none."""
+    """Decode one request with protobuf; ProtocolError if it is invalid."""
     try:
         message = Request.FromString(payload)
     except DecodeError as error:
@@ -201,7 +201,7 @@ def _decode_read(message: Request, header: BKPacketHeader) -> ReadCall | Refused
     if flag == ReadRequest.FENCE_LEDGER and not is_fencing:
         return RefusedCall(call, Status.UNAUTHORIZED)
     if flag == ReadRequest.ENTRY_PIGGYBACK and read.HasField("previousLAC") and read.entryId != INVALID_ENTRY_ID:
-        # A long poll (wire 5.4) is answered at once, as a plain read: the poller then asks again.
+        # Long polls (wire 5.4) must ask for the last entry; those are answered immediately, like plain reads.
         return RefusedCall(call, Status.BAD_REQUEST)
     return call
 
@@ -223,7 +223,7 @@ def _decode_force_ledger(message: Request, header: BKPacketHeader) -> ForceLedge
 
 
 def _decode_bookie_info(message: Request, header: BKPacketHeader) -> BookieInfoCall:
-    # Without the inner message nothing is asked for (wire 4.4).
+    # Without the inner message no value is requested (wire 4.4).
     return BookieInfoCall(header.txnId, message.getBookieInfoRequest.requested)
 
 
@@ -276,7 +276,7 @@ def _encode_add(ledger_id: int, txn_id: int, entry_id: int, status: Status) -> b
 
 
 def _encode_other(call: SingleCall, answer: BookieAnswer, frame_bytes_max: int) -> bytes:
-    """An answer to anything but adds. An inner message names its ids also with an error (wire 4.4)."""
+    """Encode an answer to any request but adds. The inner message contains the ids even for an error (wire 4.4)."""
     status = answer if isinstance(answer, Status) else answer.status
     response = _response(call.txn_id, _OPERATIONS[type(call)], status)
     if isinstance(call, ReadCall):
@@ -294,7 +294,7 @@ def _encode_other(call: SingleCall, answer: BookieAnswer, frame_bytes_max: int) 
     elif isinstance(call, ListEntriesCall):
         _fill_list_entries(response, call, answer, frame_bytes_max)
     elif isinstance(call, AuthCall | UnknownCall):
-        response.header.ParseFromString(call.header)  # the priority too, and the version
+        response.header.ParseFromString(call.header)  # includes priority and version
         if isinstance(answer, AuthAnswer):
             response.authResponse.authPluginName = answer.plugin_name
             response.authResponse.payload = answer.payload
@@ -305,7 +305,7 @@ def _fill_read(response: Response, call: ReadCall, answer: BookieAnswer) -> None
     inner = response.readResponse
     inner.status = response.status
     inner.ledgerId = call.ledger_id
-    inner.entryId = call.entry_id  # the one that was asked for, -1 included
+    inner.entryId = call.entry_id  # the requested id, even if it is -1
     if isinstance(answer, ReadAnswer):
         if answer.body is not None:
             inner.body = answer.body
@@ -335,7 +335,7 @@ def _fill_bookie_info(response: Response, call: BookieInfoCall, answer: BookieAn
 
 
 def _fill_list_entries(response: Response, call: ListEntriesCall, answer: BookieAnswer, frame_bytes_max: int) -> None:
-    """A list that no frame can hold becomes IO_ERROR: a part of it would deny the other entries."""
+    """A list too large for a frame becomes IO_ERROR, because a partial list would deny the other entries."""
     inner = response.getListOfEntriesOfLedgerResponse
     if isinstance(answer, ListEntriesAnswer) and answer.entries is not None:
         blob = encode_entry_list(answer.entries, frame_bytes_max - _LIST_FRAME_OVERHEAD_BYTES)
