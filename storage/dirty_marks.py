@@ -2,8 +2,8 @@
 
 Java's file is empty, and ours usually too. Ours has one line if a crash may lose acknowledged entries: the process did
 not journal them, did not sync them, or a directory was lost with its data. The next process needs to know this,
-because its settings may differ from those of the crashed one. Java only checks whether the file exists. Source:
-storage section 9.1.
+because its settings may differ from those of the crashed one. Java only checks whether the file exists.
+Source: storage section 9.1.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class ReadJournals(msgspec.Struct, frozen=True):
 def read_journals(
     filesystem: FileSystem, directories: Sequence[str], pool: ChildPool, watch: RebuildWatch
 ) -> ReadJournals:
-    """Read every file of the journal directories (their ``current`` folders) in child processes. StorageError, OSError.
+    """Read every journal file in these directories (``current``) in child processes. StorageError, OSError.
 
     Records before damage count, and the damage is reported. Replay decides whether a boot can continue with it.
     """
