@@ -1,9 +1,9 @@
-"""The verdict on a ledger: how well each of its write sets that store entries is replicated, and the worst. Pure.
+"""The verdict on a ledger: the replication state of each write set that stores entries, and the worst of them. Pure.
 
-The plain audit and the Spark executors both call ``judge_ledger``. Copies are counted per write set against the
-registered bookies, writable and read-only, and not by ensemble membership: a ledger of four bookies and three copies
-that lost one bookie has write sets with two and write sets with three live copies. Source: replication sections 2, 3
-and 7.2 (a read-only bookie is alive).
+The plain audit and the Spark executors both call ``judge_ledger``. It counts copies per write set on registered
+bookies, writable or read-only, not per ensemble. For example, a ledger with E = 4 and Qw = 3 that lost one bookie has
+write sets with two and with three live copies. Source: replication sections 2, 3 and 7.2 (a read-only bookie is
+alive).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from runtime.ledger.write_set import write_set
 from runtime.replication.fragments import EntryRange, segment_entries
 
 COUNT_MAX = 2**56
-"""Entries or bytes of one ledger above which the metadata is not believed: the sum over 100 ledgers fits 64 bits."""
+"""Limit of plausible entry and byte counts of one ledger; sums over 100 ledgers fit in 64 bits."""
 
 
 class ReplicationState(enum.Enum):
-    """How well a write set is replicated, from good to bad. The values are those in the reports."""
+    """Replication state of a write set, from best to worst. The values appear in reports."""
 
     EMPTY = "empty"
-    """The ledger is closed and stores no entry: nothing can be lost."""
+    """The ledger is closed and has no entries, so nothing can be lost."""
     REPLICATED = "replicated"
     """All Qw copies are on registered bookies."""
     UNDER_REPLICATED = "under_replicated"
-    """Fewer than Qw live copies, at least Qa."""
+    """Fewer than Qw live copies, but at least Qa."""
     AT_RISK = "at_risk"
-    """Fewer than Qa live copies, at least one."""
+    """Fewer than Qa live copies, but at least one."""
     UNAVAILABLE = "unavailable"
     """No live copy."""
     UNREADABLE = "unreadable"
-    """The metadata of the ledger could not be read; ``problem`` says why."""
+    """The ledger's metadata could not be read; ``problem`` contains the reason."""
 
 
 UNDER_REPLICATED_STATES = frozenset(
@@ -47,14 +47,14 @@ _SEVERITY = {state: position for position, state in enumerate(ReplicationState)}
 
 
 class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
-    """What the metadata says of one write set of one segment; liveness is judged later, see ``replication_of``.
+    """One write set of one segment according to the metadata. ``replication_of`` adds which bookies are live.
 
     Every ledger has at least one row. A closed ledger without entries, and one whose metadata cannot be read
     (``problem``), have exactly one, with an empty ``write_set``.
 
     ``segment_last_entry_id`` and ``entry_count`` are None in the open segment of a ledger that is not closed: any of
-    its write sets may hold entries. ``payload_bytes`` is the ledger's payload shared out over its entries, one copy
-    counted; None while the ledger is not closed. Both are None where the metadata states what no ledger can have.
+    its write sets may store entries. ``payload_bytes`` is the entries' share of the ledger's payload, for one copy;
+    None while the ledger is not closed. Both are None if the values in the metadata are impossible.
     """
 
     ledger_id: int
@@ -71,7 +71,7 @@ class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
-    """A write set judged against the live bookies. ``expected_copies`` is Qw; both counts are 0 without a write set."""
+    """A write set and its live copies. ``expected_copies`` is Qw; both counts are 0 if there is no write set."""
 
     write_set: WriteSetRow
     expected_copies: int
@@ -81,16 +81,16 @@ class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class LedgerVerdict(msgspec.Struct, frozen=True, gc=False):
-    """The verdict on one ledger: its write sets, each judged, and the state of the worst."""
+    """The verdict on one ledger: its judged write sets, and the state of the worst one."""
 
     rows: tuple[ReplicationRow, ...]
     replication: ReplicationState
 
 
 def write_set_rows(ledger_id: int, metadata: LedgerMetadata) -> list[WriteSetRow]:
-    """Rows of one ledger, in segment order and then by the first entry that uses the write set.
+    """Rows of one ledger, ordered by segment and then by the first entry that uses the write set.
 
-    Write sets of the same bookies are one row: with E = Qw there is one per segment, otherwise at most E.
+    Write sets with the same bookies share one row, so a segment has one row if E = Qw, otherwise at most E.
     """
     state = metadata.state.name.lower()
     size, write_quorum, ack_quorum = metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
@@ -117,13 +117,13 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata) -> list[WriteSetRow
 
 
 def judge_ledger(rows: Iterable[WriteSetRow], live_bookies: Collection[str]) -> LedgerVerdict:
-    """Judge all write sets of one ledger. ``live_bookies``: the registered ones, writable and read-only; pass a set."""
+    """Judge all write sets of one ledger. ``live_bookies``: all registered ones, writable or read-only, as a set."""
     judged = tuple(replication_of(row, live_bookies) for row in rows)
     return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
 
 
 def replication_of(row: WriteSetRow, live_bookies: Collection[str]) -> ReplicationRow:
-    """Judge one write set. A bookie that is in it twice is one copy."""
+    """Judge one write set. A bookie that occurs in it twice counts as one copy."""
     if row.problem is not None:
         return ReplicationRow(row, 0, 0, (), ReplicationState.UNREADABLE)
     if not row.write_set:
@@ -147,9 +147,9 @@ def replication_of(row: WriteSetRow, live_bookies: Collection[str]) -> Replicati
 def _write_sets(
     metadata: LedgerMetadata, ensemble: tuple[str, ...], entries: EntryRange, *, is_open: bool
 ) -> Mapping[tuple[str, ...], int]:
-    """Distinct write sets that store entries of the segment, each with its number of entries, in order of first use.
+    """Distinct write sets that store entries of the segment, with their numbers of entries, in order of first use.
 
-    In an open segment the number of entries is unknown; all E of them count as used.
+    In an open segment the number of entries is unknown; all E write sets count as used.
     """
     size, quorum = metadata.ensemble_size, metadata.write_quorum_size
     counts: dict[tuple[str, ...], int] = {}
@@ -164,7 +164,7 @@ def _write_sets(
 
 
 def _payload_share(metadata: LedgerMetadata, entry_count: int) -> int | None:
-    """None for a ledger that is not closed, and for a length or an end that no ledger can have."""
+    """Payload bytes of ``entry_count`` entries; None if the ledger is not closed, or its length or end is invalid."""
     total = metadata.entry_count
     if not total or total > COUNT_MAX or not 0 <= metadata.length <= COUNT_MAX:
         return None

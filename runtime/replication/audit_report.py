@@ -1,7 +1,7 @@
-"""What an audit reports: totals, one row per bookie, one per ledger that misses copies. Pure.
+"""Report of an audit: totals, one row per bookie, one row per ledger with missing copies. Pure.
 
-``AuditTotals`` adds up the verdicts on ledgers and keeps counters only, so a pass over millions of ledgers needs little
-memory. Each Spark executor adds up its own ledgers; ``AuditTotals.merge`` then combines the totals.
+``AuditTotals`` sums the verdicts on ledgers in counters, so an audit of millions of ledgers needs little memory. Each
+Spark executor sums its own ledgers, and ``AuditTotals.merge`` combines the totals.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import msgspec
 from runtime.replication.audit import UNDER_REPLICATED_STATES, LedgerVerdict, ReplicationState
 
 FINDINGS_MAX = 100_000
-"""Rows of each list of ledgers that a report carries."""
+"""Maximum rows of each list of ledgers in a report."""
 
 
 class BookieReplication(msgspec.Struct):
-    """One bookie's part: what the metadata places on it, and what depends on it.
+    """Data of one bookie according to the metadata.
 
-    ``mode``: "writable", "read_only", or "unregistered" (ledgers name it). ``entry_copies`` counts complete segments
-    and ``payload_bytes`` closed ledgers only. ``last_copy_ledgers`` have entries whose only live copy
-    is here: they become unreadable if this bookie goes.
+    ``mode``: "writable", "read_only", or "unregistered" (referenced by ledgers). ``entry_copies`` counts complete
+    segments only, ``payload_bytes`` closed ledgers only. ``last_copy_ledgers`` have entries whose only live copy is on
+    this bookie: they become unreadable if it fails.
     """
 
     bookie_id: str
@@ -36,9 +36,9 @@ class BookieReplication(msgspec.Struct):
 
 
 class UnderReplicatedLedger(msgspec.Struct, frozen=True):
-    """A ledger with fewer live copies than its write quorum somewhere; ``replication`` is its worst write set's state.
+    """A ledger with a write set that has fewer than Qw live copies; ``replication``: state of the worst write set.
 
-    ``entry_count``: entries in the affected write sets, as far as known (open segments count 0).
+    ``entry_count``: entries in the affected write sets, as far as known (open segments count as 0).
     """
 
     ledger_id: int
@@ -53,17 +53,17 @@ class UnderReplicatedLedger(msgspec.Struct, frozen=True):
 
 
 class UnreadableLedger(msgspec.Struct, frozen=True):
-    """A ledger whose metadata could not be read, and why: its copies are unknown."""
+    """A ledger whose metadata could not be read, with the reason. Its copies are unknown."""
 
     ledger_id: int
     problem: str
 
 
 class AuditSummary(msgspec.Struct, frozen=True):
-    """Counts of ledgers (by worst write set), and of bookies. Byte and entry counts are of closed ledgers, one copy.
+    """Counts of ledgers (by worst write set) and of bookies. Bytes and entries are those of closed ledgers, one copy.
 
-    ``bookies_named_unregistered`` are named by a ledger and not registered. A bookie that is down and holds nothing is
-    in none of these counts: no copy depends on it.
+    ``bookies_named_unregistered``: bookies that ledgers reference but that are not registered. A bookie that is down
+    and has no data is in none of the counts.
     """
 
     ledgers: int
@@ -82,27 +82,27 @@ class AuditSummary(msgspec.Struct, frozen=True):
 
     @property
     def has_findings(self) -> bool:
-        """Whether any ledger misses a copy or could not be read."""
+        """Whether any ledger has missing copies or could not be read."""
         return self.under_replicated + self.at_risk + self.unavailable + self.unreadable > 0
 
 
 class AuditReport(msgspec.Struct, frozen=True):
-    """Result of an audit. Lists are sorted by their id; the two lists of ledgers may be cut, see ``is_truncated``."""
+    """Result of an audit. Lists are sorted by id; the two lists of ledgers may be truncated (``is_truncated``)."""
 
     summary: AuditSummary
     bookies: tuple[BookieReplication, ...]
     under_replicated: tuple[UnderReplicatedLedger, ...]
     unreadable: tuple[UnreadableLedger, ...]
     is_truncated: bool = False
-    """There are more ledgers with findings than the lists hold; the summary counts them all."""
+    """There are more ledgers with findings than in the lists; the summary counts all of them."""
 
 
 class AuditTotals(msgspec.Struct):
-    """Adds up the verdicts on any number of ledgers. ``findings_max`` bounds each of the two lists of ledgers."""
+    """Sums the verdicts on any number of ledgers. ``findings_max`` limits each of the two lists of ledgers."""
 
     findings_max: int = FINDINGS_MAX
     states: dict[str, int] = {}
-    """Ledgers by the state of their worst write set."""
+    """Number of ledgers by the state of their worst write set."""
     open_ledgers: int = 0
     entries: int = 0
     payload_bytes: int = 0
@@ -127,7 +127,7 @@ class AuditTotals(msgspec.Struct):
             self.unreadable.append(UnreadableLedger(first.ledger_id, first.problem or ""))
 
     def merge(self, other: AuditTotals) -> None:
-        """Add the totals of other ledgers; of the two lists, the ledgers with the lowest ids stay."""
+        """Add the totals of other ledgers. If a list becomes too long, it keeps the lowest ledger ids."""
         for state, count in other.states.items():
             self.states[state] = self.states.get(state, 0) + count
         self.open_ledgers += other.open_ledgers
@@ -163,7 +163,7 @@ class AuditTotals(msgspec.Struct):
             self.bookies[bookie_id].last_copy_ledgers += 1
 
     def report(self, writable: Sequence[str], read_only: Sequence[str]) -> AuditReport:
-        """The result so far; bookies that are registered and hold nothing are in it too."""
+        """The result so far, including registered bookies without data."""
         modes = dict.fromkeys(read_only, "read_only") | dict.fromkeys(writable, "writable")
         idle = {bookie_id: BookieReplication(bookie_id) for bookie_id in modes}
         bookies = tuple(
@@ -195,7 +195,7 @@ _COUNTS = tuple(name for name in BookieReplication.__struct_fields__ if name not
 
 
 def under_replicated_ledger(verdict: LedgerVerdict) -> UnderReplicatedLedger:
-    """Sum up one ledger of which at least one write set misses copies."""
+    """Summarize a ledger of which at least one write set has missing copies."""
     affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
     assert affected, "only a ledger that misses copies is summarized"
     first = affected[0].write_set

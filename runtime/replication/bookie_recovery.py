@@ -1,7 +1,7 @@
-"""Copying away all that failed bookies hold: plan over all ledgers, then ledger by ledger, then a report.
+"""Re-replicates all data of failed bookies: plans over all ledgers, repairs one ledger after another, and reports.
 
-Source: replication sections 6 and 15.1. Unlike Java's `recover` it takes the replication lock of every ledger, bounds
-what is in flight, verifies copies before the metadata names them, and goes on behind ledgers that cannot be repaired.
+Source: replication sections 6 and 15.1. Unlike Java's `recover` it takes the replication lock of every ledger, limits
+requests in flight, verifies copies before the metadata references them, and continues after failed ledgers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROGRESS_INTERVAL_NS = 100_000_000
 
 
 class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A moment of a running recovery."""
+    """Progress of a running recovery."""
 
     ledgers_done: int
     ledgers_total: int
@@ -48,7 +48,7 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     entries_planned: int
     bytes_copied: int
     current_ledgers: tuple[int, ...]
-    """Ledgers under way, oldest first: the first one is what holds the run up."""
+    """Ledgers in progress, oldest first; the first one may be delaying the run."""
 
 
 class BookieRecovery:
@@ -63,7 +63,7 @@ class BookieRecovery:
         config: ReplicationConfig,
         on_outage: Callable[[MetadataOutage], None] = lambda _: None,
     ) -> None:
-        """``on_outage`` is called when the metadata store stops answering and the run waits, and when it goes on."""
+        """``on_outage`` is called when the metadata store stops answering and the run waits, and when it continues."""
         self._ports = ports
         self._registration = registration
         self._cookies = cookies
@@ -71,14 +71,14 @@ class BookieRecovery:
         self._config = config
         self._on_outage = on_outage
         self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, on_outage)
-        """Waits for the metadata store in all but ``run``; also for what is built on this recovery."""
+        """Waits for the metadata store in all methods but ``run``. Callers that build on this class may use it too."""
         self.loss_proof = LossProof(ports, registration, config)
 
     async def require_down(self, bookie_ids: Collection[str], on_wait: Callable[[str], None] | None = None) -> None:
-        """Return when none of the bookies is registered; RefusedError if one serves, or stays registered.
+        """Return once none of the bookies is registered; RefusedError if one is running or stays registered.
 
-        The session of a killed bookie outlives it for some seconds: a registered bookie that gives no answer is waited
-        for, up to ``registration_wait_s``; ``on_wait`` is told its id once. One that answers is refused at once.
+        The session of a killed bookie lasts some seconds longer. So this waits up to ``registration_wait_s`` if a
+        registered bookie does not answer, and calls ``on_wait`` once with its id. If it answers, raises immediately.
         """
         deadline_ns = self._ports.clock.monotonic_ns() + int(self._config.registration_wait_s * 1e9)
         told: set[str] = set()
@@ -98,7 +98,7 @@ class BookieRecovery:
             await self._ports.clock.sleep(0.5)
 
     async def registered(self, bookie_ids: Collection[str]) -> list[str]:
-        """Those of the bookies that are registered at this moment, sorted."""
+        """The given bookies that are currently registered, sorted."""
         return sorted((await self._registration.snapshot()).live.intersection(bookie_ids))
 
     async def _answers(self, bookie_id: str) -> bool:
@@ -109,9 +109,9 @@ class BookieRecovery:
         return True
 
     async def plan(self, bookie_ids: Collection[str], ledger_ids: Collection[int] | None = None) -> RecoveryPlan:
-        """``scan``, and BookieNotFoundError for a bookie without cookie and registration that no ledger names.
+        """Like ``scan``, but BookieNotFoundError for a bookie without cookie, registration and ledgers.
 
-        Such an id is most likely misspelt.
+        Such an id is probably misspelt.
         """
         plan = await self.scan(bookie_ids, ledger_ids)
         named = {bookie for ledger in plan.ledgers for fragment in ledger.fragments for bookie in fragment.ensemble}
@@ -119,9 +119,9 @@ class BookieRecovery:
         return plan
 
     async def scan(self, bookie_ids: Collection[str], ledger_ids: Collection[int] | None = None) -> RecoveryPlan:
-        """Find all ledgers that name any of the bookies, by one pass over the metadata of all ledgers.
+        """Find all ledgers that reference any of the bookies, with one scan of all ledger metadata.
 
-        ``ledger_ids`` limits the plan to some of them. MetadataOutageError.
+        ``ledger_ids`` limits the plan to these ledgers. MetadataOutageError.
         """
         return await self.outage.outlast(lambda: self._scan(bookie_ids, ledger_ids))
 
@@ -159,18 +159,18 @@ class BookieRecovery:
     async def run(
         self, plan: RecoveryPlan, on_progress: Callable[[RecoveryProgress], None] | None = None
     ) -> RecoveryReport:
-        """Carry out a plan; every ledger is looked at afresh. Safe to interrupt and to run again.
+        """Carry out a plan, after reading the metadata of each ledger again. Safe to interrupt and repeat.
 
-        ``on_progress`` is called at most ten times a second, and once at the end, whatever ends the run. The bookies
-        must be down: call ``require_down`` first. An outage of the metadata store is waited out; MetadataOutageError
-        when it is too long.
+        ``on_progress`` is called at most ten times per second, and once at the end, even after an error. The bookies
+        must be down: call ``require_down`` first. Waits during an outage of the metadata store; MetadataOutageError if
+        it is too long.
         """
         ports = (self._ports, self._registration, self._locks)
         return await _RecoveryRun(*ports, self._config, plan, on_progress, self._on_outage).run()
 
 
 class _RecoveryRun:
-    """The state of carrying out one plan."""
+    """State of one run of a plan."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class _RecoveryRun:
     async def run(self) -> RecoveryReport:
         started_ns = self._ports.clock.monotonic_ns()
         for bookie_id in self._failed:
-            self._ports.suspects.add(bookie_id)  # so that closing a ledger does not choose them again
+            self._ports.suspects.add(bookie_id)  # closing a ledger must not choose them again
         try:
             await self._outage.outlast(self._live_bookies.refresh)
             await for_each_bounded(self._ledger_ids(), self._repair_one, self._config.ledgers_in_parallel)

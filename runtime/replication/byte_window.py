@@ -1,9 +1,9 @@
-"""How much may be in flight: a budget of bytes and entries shared by everything one run reads and copies.
+"""Limit for requests in flight: a budget of bytes and entries shared by all reads and copies of one run.
 
-It shrinks by half when a bookie says "too many requests" and grows back slowly, as a congestion window does
-(replication section 15.1; bk#3408, pu#4213: unbounded or fixed batches exhausted bookies).
+It is halved when a bookie answers "too many requests" and grows back slowly, like a congestion window
+(replication section 15.1; bk#3408, pu#4213: unbounded or fixed batches overloaded bookies).
 
-``for_each_bounded`` and ``for_each_leased`` run tasks within such limits and raise the first error by itself, where
+``for_each_bounded`` and ``for_each_leased`` run tasks within such limits. They raise the first error itself, while
 asyncio.TaskGroup raises a group.
 """
 
@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 SHARE_MIN = 1 / 64
-"""The window never shrinks below this part of its limits, and never below one entry."""
+"""The window never shrinks below this fraction of its limits, nor below one entry."""
 
 
 class Lease:
-    """The part of the window that one entry occupies. ``release`` gives it back; safe to repeat."""
+    """The part of the window that one entry uses. ``release`` frees it; safe to repeat."""
 
     __slots__ = ("_size_bytes", "_window")
 
@@ -29,12 +29,12 @@ class Lease:
         self._size_bytes = size_bytes
 
     def resize(self, size_bytes: int) -> None:
-        """Tell the true size once it is known; never waits, later entries do."""
+        """Correct the size once it is known. Never waits; later entries wait instead."""
         self._window.bytes_in_flight += size_bytes - self._size_bytes
         self._size_bytes = size_bytes
 
     def release(self) -> None:
-        """Give the bytes and the entry back."""
+        """Free the bytes and the entry."""
         if self._size_bytes >= 0:
             self._window.bytes_in_flight -= self._size_bytes
             self._window.entries_in_flight -= 1
@@ -43,7 +43,7 @@ class Lease:
 
 
 class ByteWindow:
-    """See the module docstring. An entry larger than the whole window goes alone."""
+    """See the module docstring. An entry larger than the whole window is admitted alone."""
 
     def __init__(self, bytes_max: int, entries_max: int) -> None:
         self.bytes_in_flight = 0
@@ -55,11 +55,11 @@ class ByteWindow:
 
     @property
     def share(self) -> float:
-        """Part of the limits in use now: 1 when nobody is overloaded."""
+        """Current fraction of the limits: 1 if no bookie is overloaded."""
         return self._share
 
     async def acquire(self, size_bytes: int) -> Lease:
-        """Wait, in the order of the calls, until an entry of about this size fits."""
+        """Wait, in order of the calls, until an entry of about this size fits."""
         if self._waiters or not self._fits(size_bytes):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.append((size_bytes, turn))
@@ -67,7 +67,7 @@ class ByteWindow:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self._take_back(size_bytes)  # the turn came at the very moment of the cancellation
+                    self._take_back(size_bytes)  # admitted just before the cancellation
                 raise
         else:
             self._take(size_bytes)
@@ -78,12 +78,12 @@ class ByteWindow:
         self._share = max(self._share / 2, SHARE_MIN)
 
     def grow(self) -> None:
-        """An entry came through: widen the window by one entry's part."""
+        """An entry succeeded: widen the window by one entry's share."""
         if self._share < 1:
             self._share = min(1.0, self._share + 1 / self._entries_max)
 
     def wake(self) -> None:
-        """Let in whoever fits now."""
+        """Admit waiting entries that fit now."""
         while self._waiters:
             size_bytes, turn = self._waiters[0]
             if turn.done():
@@ -119,7 +119,7 @@ T = TypeVar("T")
 async def for_each_bounded(
     items: AsyncIterable[T], worker: Callable[[T], Coroutine[Any, Any, None]], count_max: int
 ) -> None:
-    """Run ``worker`` on every item, at most ``count_max`` at once; an item is taken when there is room for it.
+    """Run ``worker`` on every item, at most ``count_max`` concurrently. Takes an item only when a worker is free.
 
     The first exception of a worker cancels the others and is raised.
     """
@@ -129,7 +129,7 @@ async def for_each_bounded(
             async for item in items:
                 await room.acquire()
                 task = group.create_task(worker(item))
-                # A callback, because a task that is cancelled before its first step runs no finally clause.
+                # Use a callback: a task that is cancelled before its first step runs no finally clause.
                 task.add_done_callback(lambda _: room.release())
     except BaseExceptionGroup as errors:
         raise _first_error(errors) from errors
@@ -141,10 +141,10 @@ async def for_each_leased(
     window: ByteWindow,
     size_bytes: Callable[[], int],
 ) -> None:
-    """Run ``worker`` on every item, as many at once as fit into ``window``; ``size_bytes`` estimates the next one.
+    """Run ``worker`` on as many items concurrently as fit in ``window``; ``size_bytes`` estimates the next item's size.
 
-    The worker may resize its lease; it is released when the worker ends. The first exception cancels the others and is
-    raised.
+    The worker may resize its lease, which is released when the worker ends. The first exception cancels the others and
+    is raised.
     """
     try:
         async with asyncio.TaskGroup() as group:

@@ -1,8 +1,8 @@
-"""`ledger verify`: every entry from every bookie that the metadata names for it, digests and equality checked.
+"""`ledger verify`: reads every entry from every bookie of its write set, and checks digests and equality.
 
-Nothing is fenced and nothing is written. A ledger that is not closed is checked up to the last add confirmed of a
-no-recovery open. Source: replication section 3; what Java's checker does not do (digests, telling missing from
-unreachable) is done here.
+This fences nothing and writes nothing. A ledger that is not closed is checked up to the last add confirmed of a
+no-recovery open. Source: replication section 3. Unlike Java's checker, this verifies digests and distinguishes missing
+from unreachable copies.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from storage.errors import BkctlError
 from storage.ids import INVALID_ENTRY_ID
 
 ROUNDS_MAX = 3
-"""A ledger with findings whose metadata changed meanwhile is checked again, this often at most."""
+"""Maximum checks of a ledger whose metadata keeps changing while findings are made."""
 
 
 class CopyDefect(msgspec.Struct, frozen=True):
-    """What is wrong with the copies on one bookie: one row per bookie and kind; ``reason`` is that of the first."""
+    """Bad copies on one bookie: one row per bookie and state. ``reason`` is that of the first copy."""
 
     bookie_id: str
     state: CopyState
@@ -39,8 +39,8 @@ class CopyDefect(msgspec.Struct, frozen=True):
 
 
 class CopyCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was checked. Copies are counted in exactly one of the six fields below ``copies_expected``: unreachable ones
-    are on a bookie that gave no answer, failed ones on a bookie that is up and answered with an error."""
+    """Counts of a check. Each copy counts in exactly one of the six fields after ``copies_expected``. Unreachable: the
+    bookie did not answer. Failed: the bookie answered with an error."""
 
     entries: int = 0
     copies_expected: int = 0
@@ -56,16 +56,16 @@ class CopyCounts(msgspec.Struct, frozen=True, kw_only=True):
 class LedgerCheck(CopyCounts, frozen=True, kw_only=True):
     """Result for one ledger.
 
-    ``lost`` are entries of which every named bookie said what it has and none has a good copy: data loss;
-    ``unreadable`` those without a good copy of which at least one bookie did not answer, or with an error. ``problem``
-    is a sentence about the whole ledger: its metadata cannot be read, or its end is unknown. ``is_deleted``: it
-    vanished while it was checked, which is no finding.
+    ``lost``: entries for which all bookies of the write set answered and none has a good copy; this is data loss.
+    ``unreadable``: entries without a good copy for which at least one bookie did not answer or failed. ``problem``: a
+    sentence about the whole ledger, if its metadata cannot be read or its end is unknown. ``is_deleted``: the ledger
+    was deleted during the check; this is not a finding.
     """
 
     ledger_id: int
     ledger_state: str | None = None
     last_entry_id: int = INVALID_ENTRY_ID
-    """Last entry checked: the end of a closed ledger, the last add confirmed of another one."""
+    """Last entry checked: the end of a closed ledger, otherwise the last add confirmed."""
     defects: tuple[CopyDefect, ...] = ()
     lost: tuple[EntryRange, ...] = ()
     unreadable: tuple[EntryRange, ...] = ()
@@ -74,27 +74,27 @@ class LedgerCheck(CopyCounts, frozen=True, kw_only=True):
 
     @property
     def is_clean(self) -> bool:
-        """Every copy that should exist does, with a good digest, equal to the others."""
+        """Whether all expected copies exist, with correct digests and equal contents."""
         return self.problem is None and self.copies_good == self.copies_expected
 
 
 class CheckTotals(CopyCounts, frozen=True, kw_only=True):
-    """Sums over many ledgers; the running ones are handed to the progress callback."""
+    """Sums over many ledgers; the progress callback receives the sums so far."""
 
     ledgers: int = 0
     ledgers_clean: int = 0
 
     def plus(self, check: LedgerCheck) -> CheckTotals:
-        """These sums and one more ledger."""
+        """The sums including one more ledger."""
         sums = {name: getattr(self, name) + getattr(check, name) for name in CopyCounts.__struct_fields__}
         return CheckTotals(ledgers=self.ledgers + 1, ledgers_clean=self.ledgers_clean + check.is_clean, **sums)
 
 
 class LedgerChecker:
-    """Checks ledgers; the limits of ``config`` hold for all of them together."""
+    """Checks ledgers; the limits of ``config`` apply to all of them together."""
 
     def __init__(self, ports: ClientPorts, live_bookies: frozenset[str], config: ReplicationConfig) -> None:
-        """``live_bookies``: the registered ones, writable and read-only; others are unreachable without being asked."""
+        """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request."""
         self._ports = ports
         self._config = config
         self._window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
@@ -103,7 +103,7 @@ class LedgerChecker:
     async def check_all(
         self, ledger_ids: AsyncIterable[int], on_check: Callable[[LedgerCheck, CheckTotals], None]
     ) -> CheckTotals:
-        """Check many ledgers side by side; ``on_check`` gets each result, in the order they finish, and the sums."""
+        """Check many ledgers concurrently; ``on_check`` receives each result, in order of completion, and the sums."""
         totals = CheckTotals()
 
         async def check_one(ledger_id: int) -> None:
@@ -117,10 +117,10 @@ class LedgerChecker:
         return totals
 
     async def check(self, ledger_id: int) -> LedgerCheck:
-        """Check one ledger. Findings about it are in the result; raised is only what concerns the metadata store.
+        """Check one ledger. Its findings are in the result; raises only errors of the metadata store.
 
-        A finding counts only if the metadata is still the one it was made with: copies that a writer or a repair moved
-        meanwhile are not missing.
+        Findings count only if the metadata has not changed since, because a writer or a repair may have moved copies
+        meanwhile.
         """
         check = LedgerCheck(ledger_id=ledger_id, is_deleted=True)
         version = None
@@ -153,7 +153,7 @@ class LedgerChecker:
         for segment_index in range(len(metadata.segments)):
             await self._check_segment(metadata, segment_index, last_entry_id, credentials, tally)
         if not metadata.is_closed:
-            # Segments before the last one are complete, whatever the last add confirmed says.
+            # Earlier segments are complete, regardless of the last add confirmed.
             last_entry_id = max(last_entry_id, metadata.last_segment.first_entry_id - 1)
         return tally.result(ledger_id, metadata.state.name.lower(), last_entry_id, problem)
 
@@ -186,7 +186,7 @@ class LedgerChecker:
         )
 
     async def _ask_late_ones(self, copies: Sequence[Copy], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
-        """Ask once more for copies that a live writer may be about to deliver: Qa of Qw suffice for a confirmation."""
+        """Ask again for missing copies: a live writer may still deliver them, because Qa of Qw confirm an entry."""
         await self._ports.clock.sleep(self._config.late_copy_wait_s)
         return [
             await self._copies.read(copy.bookie_id, credentials, entry_id) if copy.state is CopyState.MISSING else copy
@@ -195,7 +195,7 @@ class LedgerChecker:
 
 
 class _CheckCounts:
-    """Counts of one ledger while it is checked."""
+    """Counters for the check of one ledger."""
 
     def __init__(self, entry_bytes: int) -> None:
         self.entry_bytes = entry_bytes
@@ -256,10 +256,10 @@ class _CheckCounts:
 
 
 def _marked_different(copies: list[Copy]) -> list[Copy]:
-    """The copies, those marked that are not equal to what most of them say.
+    """The copies; those that differ from the majority are marked.
 
-    Payload and length must be equal. The last add confirmed inside an entry may differ: recovery and re-replication by
-    Java write the one they know (replication section 4). With no majority the first copy stands.
+    Payload and length must be equal. The last add confirmed inside an entry may differ, because Java's recovery and
+    re-replication write their own (replication section 4). Without a majority the first copy counts as correct.
     """
     contents = [(copy.entry.length, copy.entry.payload) for copy in copies if copy.entry is not None]
     if len(contents) < 2 or all(content == contents[0] for content in contents):

@@ -9,11 +9,11 @@ import msgspec
 from storage.setting import Setting
 
 # fmt: off
-# A setting has at most three lines: the formatter would make it nine.
+# A setting takes at most three lines here; the formatter would use nine.
 
 
 class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one verification or one recovery, for all of its ledgers together unless said otherwise."""
+    """Limits of one verification or recovery, for all of its ledgers together unless noted otherwise."""
 
     ledgers_in_parallel: Annotated[int, Setting(
         "Ledgers processed at once; a recovery holds the replication lock of each", unit="ledgers", low=1)] = 16

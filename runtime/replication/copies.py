@@ -1,9 +1,9 @@
-"""Reading single stored copies and saying what each is worth.
+"""Reads and classifies single stored copies.
 
-Source: replication section 3, the classification rule: OK and a good digest is present; OK and a bad one is corrupt;
-"no such entry" and "no such ledger" are missing; everything else is unknown and never counts as missing (bk#1197: one
-time-out marked thousands of healthy ledgers). A registered bookie that does not answer is asked again. An answer with
-an error, as for a damaged record in an entry log, is a state of its own: that bookie is up.
+Source: replication section 3, the classification rule. OK with a correct digest is present; OK with a wrong one is
+corrupt; "no such entry" and "no such ledger" are missing; everything else is unknown and never counts as missing
+(bk#1197: one timeout marked thousands of healthy ledgers). A registered bookie that does not answer is asked again. An
+error answer, for example for a damaged record in an entry log, is a separate state, because that bookie is up.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
 
 ENTRY_BYTES_ASSUMED = 64 * 1024
-"""Size of an entry as long as nothing is known of the ledger; the true size takes its place when the entry arrives."""
+"""Assumed size of an entry until the true size is known."""
 
 SILENCE = (BookieTimeoutError, BookieUnavailableError)
-"""No answer at all: it says nothing about the copy, and is worth another attempt."""
+"""No answer: it proves nothing about the copy, so another attempt is worthwhile."""
 
 UNAVAILABLE_MAX_NS = 10 * 10**9
-"""A bookie that accepts no connection is not asked again after this time; one attempt to connect may take as long."""
+"""A bookie that accepts no connection is not asked again after this time. One attempt may take as long."""
 
 
 class CopyState(enum.Enum):
-    """What one bookie holds of one entry."""
+    """State of one bookie's copy of an entry."""
 
     PRESENT = "present"
     MISSING = "missing"
     CORRUPT = "corrupt"
     UNREACHABLE = "unreachable"
-    """No answer: no connection, none in time, too busy. The copy may be all right; it is the bookie that is not."""
+    """No answer: no connection, a timeout, or too many requests. The copy may be good."""
     FAILED = "failed"
-    """The bookie answers, but with an error instead of the entry: damaged on its disk, possibly lost, refused."""
+    """The bookie answered with an error: the copy is damaged on disk or possibly lost, or the read was rejected."""
     DIFFERENT = "different"
-    """Its digest holds, but payload or length are not those of the other copies."""
+    """The digest is correct, but payload or length differ from the other copies."""
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """One bookie's copy of one entry. ``body`` and ``entry`` are set when it is present, ``reason`` when it is not."""
+    """One bookie's copy of one entry. ``body`` and ``entry`` are set if it is present, otherwise ``reason``."""
 
     bookie_id: str
     state: CopyState
@@ -66,7 +66,7 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
-    """Average body size of the ledger's entries, as far as the metadata tells; never negative, whatever that says."""
+    """Average body size of the ledger's entries by its metadata; never negative, even if that is invalid."""
     if metadata.is_closed and metadata.last_entry_id >= 0:
         return max(0, metadata.length) // (metadata.last_entry_id + 1) + 64
     return ENTRY_BYTES_ASSUMED
@@ -75,9 +75,9 @@ def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
 class CopyReader:
     """Reads copies for all ledgers of a run.
 
-    When a registered bookie gives no answer, one read asks it again for all reads that wait for it. If it stays silent,
-    its copies are unreachable without a request until ``silence_pause_s`` has passed; then one read asks once more. A
-    frozen bookie thus costs two time-outs, whatever the number of entries.
+    If a registered bookie does not answer, one read asks it again on behalf of all waiting reads. If it still does not
+    answer, its copies count as unreachable without a request for ``silence_pause_s``; then one read asks again. So an
+    unresponsive bookie costs two timeouts, regardless of the number of entries.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class CopyReader:
         self._config = config
         self._is_registered = is_registered
         self._silent_until_ns: dict[str, int] = {}
-        """Silent bookies, and when each may be asked again."""
+        """Bookies that do not answer, and when each may be asked again."""
         self._asking_again: dict[str, asyncio.Future[None]] = {}
-        """Bookies that did not answer and are being asked again; the future ends when the outcome is known."""
+        """Bookies that are being asked again; the future ends when the outcome is known."""
 
     def note_outage(self) -> None:
-        """The metadata store was away, and with it the addresses of bookies: their silence then says nothing."""
+        """Forget which bookies did not answer: their addresses were unavailable together with the metadata store."""
         self._silent_until_ns.clear()
 
     async def read_all(self, bookie_ids: Sequence[str], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
-        """The copies of one entry on these bookies, asked all at once, in the order of ``bookie_ids``."""
+        """Read the copies of one entry from these bookies concurrently; results in the order of ``bookie_ids``."""
         return await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for bookie_id in bookie_ids))
 
     async def read(
@@ -111,8 +111,8 @@ class CopyReader:
     ) -> Copy:
         """The copy of one entry on one bookie. A bookie that is not registered is not asked (replication section 3).
 
-        ``attempts_max`` below the configured one is for a caller that has other bookies to ask: with 1 it never waits
-        for a bookie that did not answer another read.
+        A lower ``attempts_max`` than configured is for callers that can ask other bookies: with 1 this never waits for
+        a bookie that did not answer another read.
         """
         attempts = self._config.attempts_max if attempts_max is None else attempts_max
         if not self._is_registered(bookie_id):
@@ -150,7 +150,7 @@ class CopyReader:
             await self._clock.sleep(pause_s(attempt, self._config, self._clock))
 
     def _is_silent(self, bookie_id: str) -> bool:
-        """Whether the bookie must not be asked now; after the pause this is False for one read, which asks it."""
+        """Whether the bookie must not be asked now. After the pause, this is False for one read, which asks it."""
         until_ns = self._silent_until_ns.get(bookie_id)
         if until_ns is None:
             return False
@@ -163,7 +163,7 @@ class CopyReader:
         self._silent_until_ns[bookie_id] = self._clock.monotonic_ns() + int(self._config.silence_pause_s * 1e9)
 
     async def _answers_again(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
-        """Whether a bookie that did not answer does so now: the first caller asks, the others wait for the outcome."""
+        """Whether a bookie that did not answer does now. The first caller asks, the others wait for the outcome."""
         if bookie_id in self._asking_again:
             await self._wait_for_outcome(bookie_id)
             return bookie_id not in self._silent_until_ns
@@ -178,8 +178,8 @@ class CopyReader:
             outcome.set_result(None)
 
     async def _ask_again(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
-        """Ask until there is an answer of any kind. The second time-out is enough to give up. A refused connection gets
-        more attempts, because the bookie may be starting."""
+        """Ask until there is any answer. Gives up at the second timeout. Retries a refused connection more often,
+        because the bookie may be starting."""
         began_ns = self._clock.monotonic_ns()
         for attempt in range(1, self._config.attempts_max):
             await self._clock.sleep(pause_s(attempt, self._config, self._clock))
@@ -197,7 +197,7 @@ class CopyReader:
         return False
 
     async def _wait_for_outcome(self, bookie_id: str) -> None:
-        # Not the future itself: to cancel one of several that await it would cancel it for all.
+        # Do not await the future itself: cancelling one waiter would cancel the future for all.
         await asyncio.wait([self._asking_again[bookie_id]])
 
 

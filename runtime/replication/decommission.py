@@ -1,8 +1,8 @@
-"""Removing a stopped bookie for good: recover, prove that nothing names it, then delete its cookie.
+"""Permanently removes a stopped bookie: recovers it, proves that no ledger references it, then deletes its cookie.
 
-Source: replication sections 6 (RULE on cookies) and 10. The cookie goes only when a fresh scan over all ledgers finds
-no reference and the bookie is not registered, and only at the version that was read before. After that the
-registrations are read once more: a bookie that was only silent may have come back.
+Source: replication sections 6 (RULE on cookies) and 10. Deletes the cookie only if a fresh scan of all ledgers finds no
+reference and the bookie is not registered, and only at the version that was read before. Then reads the registrations
+again, because the bookie may have returned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runtime.replication.loss_proof import named_reasons
 from runtime.replication.recovery_report import LedgerPlan, RecoveryPlan, RecoveryReport
 
 PASSES_MAX = 3
-"""Recoveries run at most: a ledger created during the first may name the bookie too."""
+"""Maximum recoveries: a ledger created during the first one may reference the bookie too."""
 
 _REGISTERED_AGAIN = (
     "bookie {0} registered again while its cookie was deleted, so new ledgers may be on it: make sure that it is "
@@ -36,9 +36,9 @@ _REGISTERED_AGAIN = (
 
 
 class DecommissionPlan(msgspec.Struct, frozen=True):
-    """What a decommission would do. ``cookie_version`` None: the bookie has no cookie, only ledgers name it.
+    """Plan of a decommission. ``cookie_version`` None: the bookie has no cookie, but ledgers reference it.
 
-    ``accepted``: ledgers with lost entries that stay as they are and still name the bookie; not in ``recovery``.
+    ``accepted``: ledgers with lost entries that stay unchanged and still reference the bookie; not in ``recovery``.
     """
 
     bookie_id: str
@@ -48,16 +48,16 @@ class DecommissionPlan(msgspec.Struct, frozen=True):
 
     @property
     def kept(self) -> str:
-        """The end of a sentence about what forbids to delete the cookie."""
+        """End of a sentence that says why the cookie was not deleted."""
         return "" if self.cookie_version is None else ": its cookie was not deleted"
 
 
 class DecommissionReport(msgspec.Struct, frozen=True):
-    """What a decommission did. ``refusal`` None: the bookie is gone from this cluster, cookie and all.
+    """Result of a decommission. ``refusal`` None: the bookie was removed from the cluster, including its cookie.
 
-    Otherwise ``refusal`` is the sentence why not. ``remaining`` are the ledgers that still name the bookie, or may
-    (metadata that cannot be read). ``is_registered_again``: it came back while its cookie was deleted. ``accepted``
-    name it, too: their loss was accepted.
+    Otherwise ``refusal`` is a sentence with the reason. ``remaining``: ledgers that reference the bookie, or may
+    (unreadable metadata). ``is_registered_again``: it returned while its cookie was deleted. ``accepted``: ledgers that
+    still reference it because their loss was accepted.
     """
 
     bookie_id: str
@@ -71,7 +71,7 @@ class DecommissionReport(msgspec.Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """Nothing is left of the bookie."""
+        """Whether the bookie was removed completely."""
         return self.refusal is None
 
     @property
@@ -87,7 +87,7 @@ class Decommission:
         self._recovery = recovery
         self._cookies = cookies
         self._is_delete_in_doubt = False
-        """Whether a delete of the cookie was sent and not answered."""
+        """Whether a delete of the cookie was sent but not answered."""
 
     async def plan(
         self,
@@ -95,7 +95,7 @@ class Decommission:
         on_wait: Callable[[str], None] | None = None,
         accepted_losses: Collection[int] = (),
     ) -> DecommissionPlan:
-        """``preview`` of a bookie that is down; RefusedError while it is registered.
+        """Like ``preview``, but RefusedError while the bookie is registered.
 
         For ``on_wait`` see ``BookieRecovery.require_down``.
         """
@@ -103,10 +103,10 @@ class Decommission:
         return await self.preview(bookie_id, accepted_losses)
 
     async def preview(self, bookie_id: str, accepted_losses: Collection[int] = ()) -> DecommissionPlan:
-        """Find what references the bookie, whether it is down or not; writes nothing.
+        """Find the references to the bookie, whether it is down or not; writes nothing.
 
-        BookieNotFoundError when it is not registered, has no cookie, and no ledger references it. RefusedError when one
-        of the ``accepted_losses`` names the bookie and is not proven lost; one that does not name it is left out.
+        BookieNotFoundError if it is not registered, has no cookie, and no ledger references it. RefusedError if one of
+        the ``accepted_losses`` references the bookie and is not proven lost; ignores those that do not reference it.
         """
         cookie = await self._recovery.outage.outlast(lambda: self._cookies.find(bookie_id))
         plan = await self._recovery.plan([bookie_id])
@@ -119,14 +119,14 @@ class Decommission:
         return DecommissionPlan(bookie_id, version, plan.without(accepted_losses), accepted)
 
     async def _unproven(self, bookie_id: str, ledger_ids: Iterable[int]) -> list[tuple[int, str]]:
-        """Those ledgers that are not proven lost, and why."""
+        """The given ledgers that are not proven lost, with the reason."""
         unproven = []
         for ledger_id in ledger_ids:
             proof = functools.partial(self._recovery.loss_proof.why_not_lost, ledger_id, bookie_id)
             try:
                 reason = await self._recovery.outage.outlast(proof)
             except LedgerNotFoundError:
-                continue  # deleted meanwhile: it names no bookie
+                continue  # deleted meanwhile
             except MetadataFormatError as error:
                 reason = str(error)
             if reason is not None:
@@ -141,11 +141,11 @@ class Decommission:
         before_scan: Callable[[], Awaitable[None]] | None = None,
         keep_cookie: Callable[[Node], None] | None = None,
     ) -> DecommissionReport:
-        """Carry out a plan. Ledgers that cannot be moved do not stop the others; they keep the cookie.
+        """Carry out a plan. Ledgers that cannot be moved do not stop the others, but prevent deletion of the cookie.
 
         ``before_scan`` is awaited before each scan that may prove that no ledger references the bookie.
-        ``keep_cookie`` is called with the cookie before it is deleted; if it raises RefusedError the cookie stays.
-        An outage of the metadata store is waited out. Raises RefusedError when the bookie is registered again,
+        ``keep_cookie`` is called with the cookie before it is deleted; if it raises RefusedError, the cookie stays.
+        Waits during an outage of the metadata store. Raises RefusedError if the bookie is registered again,
         MetadataOutageError.
         """
         bookie_id = plan.bookie_id
@@ -164,7 +164,7 @@ class Decommission:
 
         async def finish() -> DecommissionReport:
             nonlocal fresh
-            # A scan from before an outage is old: it no longer proves that the cookie may go.
+            # After an outage an earlier scan is outdated and no longer proves that the cookie may be deleted.
             found, fresh = fresh or await self._scan(bookie_id, before_scan), None
             named = {ledger.ledger_id for ledger in found.ledgers}
             unreadable = {failure.ledger_id for failure in found.unreadable}
@@ -173,7 +173,7 @@ class Decommission:
             refusal, is_deleted = await self._why_kept(plan, remaining, still_accepted), False
             if refusal is None:
                 refusal, is_deleted = await self._delete_cookie(plan, keep_cookie)
-            # A bookie that registers looks at its cookie afterwards, so that one of the two always sees the other.
+            # A bookie checks its cookie after it registers, so either it or this code detects the conflict.
             is_registered_again = refusal is None and bool(await self._recovery.registered([bookie_id]))
             return DecommissionReport(
                 bookie_id,
@@ -189,7 +189,7 @@ class Decommission:
         return await self._recovery.outage.outlast(finish)
 
     async def _scan(self, bookie_id: str, before_scan: Callable[[], Awaitable[None]] | None) -> RecoveryPlan:
-        """What names the bookie now; after an outage the share of the cluster is renewed before the next scan."""
+        """Find current references to the bookie, with ``before_scan`` repeated after each outage."""
 
         async def scan() -> RecoveryPlan:
             if before_scan is not None:
@@ -201,7 +201,7 @@ class Decommission:
     async def _why_kept(
         self, plan: DecommissionPlan, remaining: tuple[int, ...], accepted: tuple[int, ...]
     ) -> str | None:
-        """Which ledgers forbid to delete the cookie, or None."""
+        """A sentence with the ledgers that prevent deletion of the cookie, or None."""
         if remaining:
             count = len(remaining)
             ledgers = "1 ledger still references" if count == 1 else f"{count} ledgers still reference"
@@ -229,5 +229,5 @@ class Decommission:
         except BadVersionError:
             return f"the cookie of bookie {plan.bookie_id} changed in the meantime: it was not deleted", False
         except NoNodeError:
-            return None, self._is_delete_in_doubt  # deleted by us if the answer was lost, else by another process
+            return None, self._is_delete_in_doubt  # deleted by us if the answer was lost, otherwise by another process
         return None, True

@@ -1,8 +1,8 @@
-"""Renaming a bookie in the ensembles of all ledgers, after proof that the new id is the same bookie.
+"""Renames a bookie in the ensembles of all ledgers, after proof that the new id is the same bookie.
 
-Proof is what the destination answers: entries that only the source should hold, sampled over all ledgers and read with
-their digests. Equal cookies are no proof where there are entries to ask for, for most bookies of a cluster are
-configured alike; cookies that differ are proof of the contrary. Source: cli-parity card 28.
+The proof: the destination has entries that only the source should have. They are sampled over all ledgers and verified
+by their digests. If there are such entries, equal cookies are not sufficient, because most bookies of a cluster have
+similar settings. Different cookies prove the opposite. Source: cli-parity card 28.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runtime.replication.fragments import EntryRange, first_stored, last_stored,
 from storage.ids import INVALID_ENTRY_ID
 
 PROBES_MAX = 64
-"""Entries that the destination must answer for; each of another ledger."""
+"""Maximum entries that the destination must prove to have; each of a different ledger."""
 
 _NAMED_MAX = 5
 _PROGRESS_EVERY_LEDGERS = 256
@@ -38,9 +38,9 @@ _ATTEMPTS_MAX = 3
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """An entry that the source should hold, so that the destination must.
+    """An entry that the source should have, so the destination must have it.
 
-    ``is_certain`` False: it is the first of an open end, which may have no entry yet; only its presence tells anything.
+    ``is_certain`` False: the first entry of an open segment, which may not exist yet. Its absence proves nothing.
     """
 
     ledger_id: int
@@ -50,11 +50,11 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class RewriteSurvey(msgspec.Struct, frozen=True):
-    """What a scan over all ledgers found.
+    """Result of a scan of all ledgers.
 
-    ``ledgers`` are to be rewritten, in ``segments`` segments; ``ends_left``: ledgers whose open last segment names the
-    source and is left. ``obstacles``: sentences about ledgers that stand in the way, the first few. ``unreadable``:
-    ledgers that may name the source, for all anybody knows. ``digest``: SHA-256 over ids and versions of ``ledgers``.
+    ``ledgers``: number of ledgers to rewrite, with ``segments`` changed segments. ``ends_left``: ledgers whose open
+    last segment references the source and stays unchanged. ``obstacles``: sentences about the first ledgers that block
+    the rewrite. ``unreadable``: ledgers that may reference the source. ``digest``: SHA-256 of ids and versions.
     """
 
     scanned: int
@@ -83,7 +83,7 @@ class EnsembleRewrite:
         has_open_ends: bool = False,
         probes_max: int = PROBES_MAX,
     ) -> None:
-        """RefusedError for ids that cannot be."""
+        """RefusedError for invalid ids."""
         for bookie_id in (source, destination):
             if not is_valid_bookie_id(bookie_id):
                 raise RefusedError(f"nothing was changed: {bookie_id!r} is not a bookie id")
@@ -113,7 +113,7 @@ class EnsembleRewrite:
             )
 
     async def survey(self, on_progress: Callable[[int], None] | None = None) -> RewriteSurvey:
-        """Read all ledgers; memory does not grow with their number."""
+        """Read all ledgers. Memory use does not depend on their number."""
         scanned = ledgers_count = segments_count = ends_left = unreadable = obstacles_count = 0
         obstacles: list[str] = []
         certain, uncertain = (_Sample(self._ports.clock.random, self._probes_max) for _ in range(2))
@@ -154,7 +154,7 @@ class EnsembleRewrite:
         )
 
     async def verify_identity(self, survey: RewriteSurvey) -> str:
-        """How the destination proved to be the source, as a sentence; RefusedError when it did not."""
+        """A sentence that says how the destination proved to be the source; RefusedError if it did not."""
         source, destination = await self._cookies.find(self._source), await self._cookies.find(self._destination)
         has_equal_cookies = source is not None and destination is not None
         if source is not None and destination is not None:
@@ -176,7 +176,7 @@ class EnsembleRewrite:
         return f"the cookies of {self._source} and {self._destination} have the same directories of the same instance"
 
     def decide(self, _: int, stored: StoredLedger | None) -> Step:
-        """What to do with a ledger as it is now."""
+        """Decide what to do with a ledger in its current state."""
         if stored is None or stored.metadata is None:
             return Step(Action.NONE)
         rewrite = self._rewrite(stored.metadata)
@@ -190,7 +190,7 @@ class EnsembleRewrite:
         return rewrite_bookie(metadata, self._source, self._destination, has_open_ends=self._has_open_ends)
 
     def _choose_probe(self, ledger_id: int, metadata: LedgerMetadata, rewrite: Rewrite) -> Probe | None:
-        """An entry of the ledger that the source alone answers for at its place; None if it should hold none."""
+        """An entry of the ledger that proves that a bookie is the source; None if the source should have no entry."""
         randomness = self._ports.clock.random
         segments = list(rewrite.segments)
         randomness.shuffle(segments)
@@ -210,7 +210,7 @@ class EnsembleRewrite:
         return uncertain
 
     async def _probe(self, probes: tuple[Probe, ...]) -> int:
-        """How many entries the destination showed; RefusedError when one is not there that must be."""
+        """Number of entries that the destination has; RefusedError if a required one is missing."""
         window = ByteWindow(self._config.bytes_in_flight_max, self._config.entries_in_flight_max)
         reader = CopyReader(self._ports.bookies, self._ports.clock, window, self._config, lambda _: True)
         present_count = 0
@@ -229,7 +229,7 @@ class EnsembleRewrite:
 
 
 class _Sample:
-    """A few of many, each with the same chance (reservoir sampling)."""
+    """A uniform random sample of probes (reservoir sampling)."""
 
     def __init__(self, randomness: random.Random, probes_max: int) -> None:
         self._random = randomness
@@ -238,7 +238,7 @@ class _Sample:
         self.probes: list[Probe] = []
 
     def add(self, probe: Probe) -> None:
-        """One more to choose from."""
+        """Add a candidate."""
         self._seen += 1
         if len(self.probes) < self._probes_max:
             self.probes.append(probe)
@@ -249,16 +249,16 @@ class _Sample:
 
 
 def _difference(source: Cookie, destination: Cookie) -> str | None:
-    """In which fields two cookies differ besides the name."""
+    """The fields in which two cookies differ, except the name; None if there are none."""
     differences = destination.differences(msgspec.structs.replace(source, bookie_id=destination.bookie_id))
     return ", ".join(each.field for each in differences) or None
 
 
 class Rewrite(msgspec.Struct, frozen=True):
-    """What a rewrite does to one ledger.
+    """The rewrite of one ledger.
 
-    ``segments``: indexes of those that change, none when ``metadata`` is None. ``is_end_left``: the last segment names
-    the old id and stays, because the ledger is not closed. ``obstacle``: why the ledger must not be rewritten at all.
+    ``segments``: indexes of changed segments, empty if ``metadata`` is None. ``is_end_left``: the last segment
+    references the old id and stays, because the ledger is not closed. ``obstacle``: why the ledger must not be changed.
     """
 
     metadata: LedgerMetadata | None = None
@@ -268,10 +268,10 @@ class Rewrite(msgspec.Struct, frozen=True):
 
 
 def rewrite_bookie(metadata: LedgerMetadata, source: str, destination: str, *, has_open_ends: bool) -> Rewrite:
-    """The ledger with ``destination`` wherever ``source`` is named; no entry moves.
+    """Replace ``source`` by ``destination`` in all ensembles; moves no entries.
 
-    The last segment of a ledger that is not closed belongs to its writer or recoverer, who would lose the next
-    compare-and-set. It changes only with ``has_open_ends``, which says that no client writes any more.
+    The last segment of a ledger that is not closed belongs to its writer or recovery, whose next compare-and-set would
+    fail. So it is changed only with ``has_open_ends``, which states that no client writes any longer.
     """
     segments: list[Segment] = []
     changed: list[int] = []
@@ -293,6 +293,6 @@ def rewrite_bookie(metadata: LedgerMetadata, source: str, destination: str, *, h
         changed.append(index)
     if not changed:
         return Rewrite(is_end_left=is_end_left)
-    # The creator's token has done its work; whoever rewrites a ledger sets it to 0 (metadata section 6.6).
+    # The creator's token is only needed at creation; every rewrite sets it to 0 (metadata section 6.6).
     renamed_metadata = msgspec.structs.replace(metadata, segments=tuple(segments), creator_token=0)
     return Rewrite(renamed_metadata, tuple(changed), is_end_left)

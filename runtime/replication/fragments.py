@@ -1,8 +1,8 @@
-"""Which entries a bookie stores: stripes of the segments of a ledger. Pure. Source: replication section 2.
+"""The entries that a bookie stores: stripes of the segments of a ledger. Pure. Source: replication section 2.
 
-A segment of E bookies stores entry e at the ensemble indexes e mod E, e mod E + 1, ... (Qw of them). Every function
-here is total: an empty range (first > last) has no stripe, no first and no last entry, and never raises. Bookkeeping is
-per ensemble index, so a bookie named twice in one ensemble has two stripes.
+A segment of E bookies stores entry e at the ensemble indexes e mod E, e mod E + 1, ... (Qw of them). All functions
+accept empty ranges (first > last), which have no stripe and no first or last entry. Stripes are per ensemble index, so
+a bookie that occurs twice in an ensemble has two stripes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.ids import INVALID_ENTRY_ID
 
 
 class EntryRange(msgspec.Struct, frozen=True, gc=False):
-    """Entries ``first_entry_id`` to ``last_entry_id``, both included; empty when the first is the greater one."""
+    """Entries ``first_entry_id`` to ``last_entry_id``, both included; empty if the first is greater."""
 
     first_entry_id: int
     last_entry_id: int
@@ -36,9 +36,9 @@ class EntryRange(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntryRangeSet:
-    """A growing set of entry ids, kept as ranges, so that a whole lost ledger costs one row.
+    """A set of entry ids, stored as ranges, so that a completely lost ledger needs only one.
 
-    Ids may come in any order, each at most once. Beyond ``ranges_max`` ranges only ``count`` goes on.
+    Add ids in any order, each at most once. Above ``ranges_max`` ranges it only updates ``count``.
     """
 
     def __init__(self, ranges_max: int = 10_000) -> None:
@@ -48,11 +48,11 @@ class EntryRangeSet:
         self._first_by_last: dict[int, int] = {}
 
     def add(self, entry_id: int) -> None:
-        """Put one more id in."""
+        """Add an id."""
         self.add_range(EntryRange(entry_id, entry_id))
 
     def add_range(self, entries: EntryRange) -> None:
-        """Put in entries none of which is in yet."""
+        """Add a range of ids, none of which is in the set."""
         if entries.count == 0:
             return
         self.count += entries.count
@@ -69,7 +69,7 @@ class EntryRangeSet:
 
 
 def format_ranges(ranges: Sequence[EntryRange], count_max: int = 5) -> str:
-    """``0-4, 7`` for people: at most ``count_max`` pieces, then how many more there are."""
+    """Ranges as text like ``0-4, 7``: at most ``count_max`` ranges, then the number of others."""
     shown = [str(entries) for entries in ranges[:count_max]]
     if len(ranges) > count_max:
         shown.append(f"and {len(ranges) - count_max} more ranges")
@@ -77,10 +77,10 @@ def format_ranges(ranges: Sequence[EntryRange], count_max: int = 5) -> str:
 
 
 class Fragment(msgspec.Struct, frozen=True):
-    """A segment, the entries it holds, and the ensemble indexes at issue.
+    """A segment, its entries, and the affected ensemble indexes.
 
-    ``is_open``: a writer may still append to it (the last segment of a ledger that is not closed); ``entries`` is then
-    what is known to be confirmed. Every other segment is complete and immutable, whatever the last add confirmed says.
+    ``is_open``: the last segment of a ledger that is not closed, to which a writer may still append; ``entries`` is
+    then the confirmed range. Every other segment is complete and immutable, regardless of the last add confirmed.
     """
 
     segment_index: int
@@ -93,10 +93,10 @@ class Fragment(msgspec.Struct, frozen=True):
 def segment_entries(
     metadata: LedgerMetadata, segment_index: int, last_add_confirmed: int = INVALID_ENTRY_ID
 ) -> EntryRange:
-    """Entries of one segment: up to the next segment's start, or in the last one to the end of the ledger.
+    """Entries of one segment: up to the start of the next one, or to the end of the ledger.
 
     The end of a ledger that is not closed is ``last_add_confirmed``. It never shortens an older segment: a writer
-    starts a segment behind its own last confirmed entry, so all before it is complete (replication section 2, bk#3917).
+    starts a segment after its last confirmed entry, so earlier ones are complete (replication section 2, bk#3917).
     """
     first_entry_id = metadata.segments[segment_index].first_entry_id
     if segment_index + 1 < len(metadata.segments):
@@ -105,14 +105,14 @@ def segment_entries(
 
 
 def stripe(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> Iterator[int]:
-    """Entry ids of the range that the bookie at ``index`` stores, ascending."""
+    """Entry ids in the range that the bookie at ``index`` stores, ascending."""
     for entry_id in range(entries.first_entry_id, entries.last_entry_id + 1):
         if is_in_write_set(entry_id, index, ensemble_size, write_quorum_size):
             yield entry_id
 
 
 def stripe_count(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> int:
-    """Number of entries in the stripe, without walking over it."""
+    """Number of entries in the stripe, computed without iteration."""
     rounds, rest = divmod(entries.count, ensemble_size)
     tail_start = entries.first_entry_id + rounds * ensemble_size
     tail = sum(is_in_write_set(tail_start + step, index, ensemble_size, write_quorum_size) for step in range(rest))
@@ -120,7 +120,7 @@ def stripe_count(entries: EntryRange, index: int, ensemble_size: int, write_quor
 
 
 def first_stored(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> int:
-    """First entry of the range that the bookie at ``index`` stores, or -1; looks at E entries at most."""
+    """First entry in the range that the bookie at ``index`` stores, or -1; checks at most E entries."""
     stop = min(entries.last_entry_id + 1, entries.first_entry_id + ensemble_size)
     for entry_id in range(entries.first_entry_id, stop):
         if is_in_write_set(entry_id, index, ensemble_size, write_quorum_size):
@@ -129,7 +129,7 @@ def first_stored(entries: EntryRange, index: int, ensemble_size: int, write_quor
 
 
 def last_stored(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> int:
-    """Last entry of the range that the bookie at ``index`` stores, or -1; looks at E entries at most."""
+    """Last entry in the range that the bookie at ``index`` stores, or -1; checks at most E entries."""
     stop = max(entries.first_entry_id - 1, entries.last_entry_id - ensemble_size)
     for entry_id in range(entries.last_entry_id, stop, -1):
         if is_in_write_set(entry_id, index, ensemble_size, write_quorum_size):
@@ -140,10 +140,10 @@ def last_stored(entries: EntryRange, index: int, ensemble_size: int, write_quoru
 def fragments_naming(
     metadata: LedgerMetadata, bookie_ids: Collection[str], last_add_confirmed: int = INVALID_ENTRY_ID
 ) -> tuple[Fragment, ...]:
-    """One fragment per segment that names any of the bookies, empty segments included, in segment order.
+    """One fragment per segment that references any of the bookies, including empty segments, in segment order.
 
-    A bookie is named also where it stores nothing (an empty last segment, a stripe without entries): such a fragment
-    needs a metadata change only, but without it the bookie could never leave (replication section 4).
+    This includes fragments in which the bookie stores nothing (an empty last segment, an empty stripe). They need only
+    a metadata change, but without it the bookie could never be removed (replication section 4).
     """
     fragments = []
     last_index = len(metadata.segments) - 1

@@ -1,4 +1,4 @@
-"""Which ledgers a listing wants, and what must be read to know. Pure."""
+"""Filter for ledger listings. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from storage.ids import INVALID_ENTRY_ID
 
 
 class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions that must all hold; None and empty ones always do. Times are ms since 1970, sizes payload bytes.
+    """Conditions that must all be true; None and empty ones always are. Times in ms since 1970, sizes in payload bytes.
 
-    A ledger that is not closed has no size yet, so that no condition on sizes holds for it. ``labels`` are custom
-    metadata: a key with a value, or with None where any value will do.
+    A ledger that is not closed has no size yet, so conditions on sizes are false for it. ``labels`` are custom
+    metadata: a key with a value, or with None for any value.
     """
 
     excluded_ids: Collection[int] = ()
@@ -30,15 +30,15 @@ class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_metadata(self) -> bool:
-        """Whether an id alone does not tell."""
+        """Whether any condition requires the metadata."""
         return self != LedgerFilter(excluded_ids=self.excluded_ids)
 
     def wants_id(self, ledger_id: int) -> bool:
-        """What can be told by the id alone."""
+        """Whether the conditions on the id are true."""
         return ledger_id not in self.excluded_ids
 
     def wants(self, ledger: StoredLedger) -> bool:
-        """Whether all conditions hold; the metadata must be readable."""
+        """Whether all conditions are true; the metadata must be readable."""
         metadata, created_ms = ledger.metadata, ledger.created_ms
         assert metadata is not None
         assert created_ms is not None
@@ -67,9 +67,9 @@ class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_entries_on(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether entries of the ledger belong on the bookie by the round robin; an open last segment always counts.
+    """Whether the bookie should store entries of the ledger by round robin; an open last segment always counts.
 
-    To be named is not enough: a stripe may be empty (``areEntriesOfLedgerStoredInTheBookie`` of Java's admin).
+    A reference is not sufficient, because a stripe may be empty (``areEntriesOfLedgerStoredInTheBookie`` in Java).
     """
     return any(
         fragment.is_open

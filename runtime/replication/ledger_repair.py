@@ -1,7 +1,7 @@
-"""Moving one ledger away from failed bookies: lock, close if need be, copy, verify, one compare-and-set, unlock.
+"""Moves one ledger away from failed bookies: lock, close if necessary, copy, verify, one compare-and-set, unlock.
 
-Source: replication sections 4.1, 6 and 15.1. Everything is decided anew from the stored metadata after a lost
-compare-and-set; a copy made before is used only where it still fits.
+Source: replication sections 4.1, 6 and 15.1. After a lost compare-and-set, everything is decided again from the stored
+metadata. Copies that were already made are used only if they still fit.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from runtime.replication.replicator import Replicator, SourceDefect, StripeJob
 from storage.errors import BkctlError
 
 LOCK_LOSSES_MAX = 5
-"""So often the repair of one ledger begins again after its lock was lost with the session."""
+"""Maximum restarts of a ledger's repair after its lock was lost with the session."""
 
 _Change: TypeAlias = dict[int, dict[int, str]]
-"""First entry of a segment to its new bookies by ensemble index: one compare-and-set for the whole ledger."""
+"""New bookies by ensemble index, by first entry of the segment: one compare-and-set for the whole ledger."""
 
 
 class _Place(NamedTuple):
-    """One ensemble index of one segment; -1 stands for the open last segment as a whole."""
+    """One ensemble index of one segment; -1 means the whole open last segment."""
 
     first_entry_id: int
     ensemble_index: int
@@ -56,19 +56,19 @@ class _Copied(NamedTuple):
 
 
 class _FoundFailure(NamedTuple):
-    """A failure, and the fragment in which it was found. If the metadata changes there, the work is decided again."""
+    """A failure and its fragment. If another process changes this fragment, the failure is outdated."""
 
     fragment: Fragment | None
     failure: LedgerFailure
 
 
 class _LockLostError(Exception):
-    """Somebody else may be copying now: nothing may be written any more."""
+    """The lock was lost, so another process may be copying now: stop writing."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RepairTools:
-    """What all repairs of one run share."""
+    """Objects that all repairs of one run share."""
 
     ports: ClientPorts
     locks: ReplicationLocks
@@ -80,7 +80,7 @@ class RepairTools:
 
 
 class LedgerRepair:
-    """Repairs ledgers of one run; safe to call for many ledgers side by side."""
+    """Repairs ledgers of one run; safe to call for many ledgers concurrently."""
 
     def __init__(self, tools: RepairTools) -> None:
         self._tools = tools
@@ -88,10 +88,10 @@ class LedgerRepair:
         self._clock = tools.ports.clock
 
     async def repair(self, ledger_id: int, failed: frozenset[str]) -> LedgerRepaired:
-        """Move all that the metadata places on the ``failed`` bookies.
+        """Move all entries that the metadata places on the ``failed`` bookies.
 
-        What fails is in the result. MetadataUnavailableError when the metadata store does not answer before or after
-        the work under the lock: call again. MetadataOutageError when an outage during that work was too long.
+        Failures are in the result. MetadataUnavailableError if the metadata store does not answer before or after the
+        work under the lock: call again. MetadataOutageError if an outage during that work was too long.
         """
         for _ in range(LOCK_LOSSES_MAX):
             try:
@@ -104,7 +104,7 @@ class LedgerRepair:
             try:
                 return await _Repair(self._tools, lock, ledger_id, failed).run()
             except _LockLostError:
-                # With a new session: lock again, look again (replication section 15.1, item 11).
+                # With a new session, lock and read again (replication section 15.1, item 11).
                 self._tools.live_bookies.note_outage()
             except MetadataFormatError as error:
                 return _failed(ledger_id, FailureReason.METADATA_UNREADABLE, str(error))
@@ -121,7 +121,7 @@ class LedgerRepair:
         return finished or _failed(ledger_id, FailureReason.LOCK_LOST, f"{LOCK_LOSSES_MAX} times in a row")
 
     async def _acquire(self, ledger_id: int, failed: frozenset[str]) -> ReplicationLock | LedgerRepaired:
-        """The lock; or the result, when the ledger no longer needs repair or the lock stays taken."""
+        """The lock, or the result if the ledger no longer needs repair or another process keeps the lock."""
         deadline_ns = self._clock.monotonic_ns() + int(self._config.lock_wait_s * 1e9)
         while True:
             lock = await self._tools.locks.acquire(ledger_id)
@@ -136,7 +136,7 @@ class LedgerRepair:
             await self._clock.sleep(self._config.lock_poll_s)
 
     async def _finished_by_others(self, ledger_id: int, failed: frozenset[str]) -> LedgerRepaired | None:
-        """The result of a ledger that needs no repair; None while its metadata names one of the ``failed`` bookies."""
+        """The result if the ledger needs no repair; None while its metadata references a ``failed`` bookie."""
         try:
             stored = await self._tools.ports.ledgers.read(ledger_id)
         except LedgerNotFoundError:
@@ -155,7 +155,7 @@ class LedgerRepair:
 
 
 class _Repair:
-    """The state of repairing one ledger under its lock."""
+    """State of the repair of one ledger under its lock."""
 
     def __init__(self, tools: RepairTools, lock: ReplicationLock, ledger_id: int, failed: frozenset[str]) -> None:
         self._ports = tools.ports
@@ -171,12 +171,12 @@ class _Repair:
         self._was_closed = False
         self._copied: dict[_Place, _Copied] = {}
         self._unusable: dict[str, str] = {}
-        """Targets that refused or lost copies of this ledger, and how: not tried again (bk#4668)."""
+        """Targets that rejected or lost copies of this ledger, with the reason; not tried again (bk#4668)."""
         self._failures: dict[_Place, _FoundFailure] = {}
         self._defects: list[SourceDefect] = []
 
     async def run(self) -> LedgerRepaired:
-        """Repair until nothing names the failed bookies any more, but for what is reported."""
+        """Repair until only reported failures still reference the failed bookies."""
         for attempt in range(1, self._config.metadata_attempts_max + 1):
             try:
                 await self._live_bookies.refresh()
@@ -188,7 +188,7 @@ class _Repair:
                     self._require_lock()  # no suspension point between this check and the write
                     await self._ports.ledgers.write(self._ledger_id, metadata, versioned.version)
                     self._keep_failures_of(metadata)
-                if self._failures or self._defects:  # what was found bad may have moved, or may be deleted
+                if self._failures or self._defects:  # the affected copies may have been moved or deleted
                     count = len(self._failures)
                     metadata = (await self._read()).value
                     if len(self._failures) < count:
@@ -196,23 +196,23 @@ class _Repair:
             except LedgerNotFoundError:
                 return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair
             except (BadVersionError, MetadataUnavailableError) as conflict:
-                # The race, or the answer, is lost: either way the stored metadata says what is left to do.
+                # A lost race or a lost answer: in both cases the stored metadata shows what remains to be done.
                 if isinstance(conflict, MetadataUnavailableError):
                     await self._outage.wait(conflict)
-                    # Bookies are found by the metadata store: without it a good one may have failed.
+                    # Bookie addresses come from the metadata store, so good bookies may have failed meanwhile.
                     self._failures.clear()
                     self._unusable.clear()
                 self._require_lock()
                 await self._ports.clock.sleep(pause_s(attempt, self._config, self._ports.clock))
             else:
                 if self._failures:
-                    self._require_lock()  # when the session ends, bookies are missing that are not dead
+                    self._require_lock()  # after a lost session, live bookies may seem to be missing
                 return self._result(metadata)
         detail = f"another process changed it first, {self._config.metadata_attempts_max} times in a row"
         return _failed(self._ledger_id, FailureReason.CONFLICT, detail)
 
     def _fragment_at(self, metadata: LedgerMetadata, place: _Place) -> Fragment | None:
-        """The fragment that needs a failed bookie at this place; None when there is none."""
+        """The fragment that references a failed bookie at this place; None if there is none."""
         for fragment in fragments_naming(metadata, self._failed):
             indexes = (-1,) if fragment.is_open else fragment.bookie_indexes
             if fragment.entries.first_entry_id == place.first_entry_id and place.ensemble_index in indexes:
@@ -224,7 +224,7 @@ class _Repair:
             raise _LockLostError
 
     async def _read(self) -> Versioned[LedgerMetadata]:
-        """The stored metadata. Failures that it no longer supports are forgotten."""
+        """Read the stored metadata, and drop failures whose fragment has changed."""
         versioned = await self._ports.ledgers.read(self._ledger_id)
         if versioned.value.state < self._state:
             raise ConflictError(f"ledger {self._ledger_id}: its state went backwards; older metadata was restored")
@@ -237,7 +237,7 @@ class _Repair:
         return versioned
 
     def _keep_failures_of(self, metadata: LedgerMetadata) -> None:
-        """Our own change of the metadata makes no failure outdated."""
+        """Update the fragments of failures after our own change, which does not make them outdated."""
         self._failures = {
             place: _FoundFailure(self._fragment_at(metadata, place), found.failure)
             for place, found in self._failures.items()
@@ -246,8 +246,8 @@ class _Repair:
     async def _read_closed(self) -> Versioned[LedgerMetadata]:
         """The stored metadata, after fencing and closing the ledger if a failed bookie is in its open last segment.
 
-        Where only older segments name one they are repaired under the live writer, which is not disturbed. A ledger
-        that cannot be closed is reported, and its complete segments are repaired all the same (bk#2755).
+        If only older segments reference one, the repair does not disturb a live writer. A ledger that cannot be closed
+        is reported, but its complete segments are still repaired (bk#2755).
         """
         versioned = await self._read()
         metadata = versioned.value
@@ -266,10 +266,10 @@ class _Repair:
         return await self._read()
 
     async def _prepare(self, metadata: LedgerMetadata) -> _Change:
-        """Make copies until every complete segment can do without the failed bookies; who replaces whom where.
+        """Copy until no complete segment needs the failed bookies; returns their replacements.
 
-        Copies made before a lost compare-and-set are kept where they fit: the index still holds a failed bookie, and
-        the target is nowhere else in that ensemble now (replication section 4.1).
+        Keeps copies from before a lost compare-and-set if they still fit: the index still has a failed bookie, and the
+        target is not elsewhere in the current ensemble (replication section 4.1).
         """
         await self._live_bookies.refresh()
         change: _Change = {}
@@ -295,9 +295,9 @@ class _Repair:
     async def _copy(
         self, metadata: LedgerMetadata, fragment: Fragment, index: int, unfit: Collection[str]
     ) -> _Copied | None:
-        """Copy one stripe to the first target that takes it and proves to hold it; None and a failure if there is none.
+        """Copy one stripe to the first target that stores it verifiably; None and a recorded failure if there is none.
 
-        No target is condemned for a bad source, and no source for a bad target.
+        A bad source does not count against the target, nor a bad target against the source.
         """
         place = _Place(fragment.entries.first_entry_id, index)
         count = stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size)
@@ -338,7 +338,7 @@ class _Repair:
         return "every writable bookie is already in the ensemble"
 
     def _result(self, metadata: LedgerMetadata) -> LedgerRepaired:
-        """What was done, seen from the metadata as it is stored now."""
+        """The result, based on the currently stored metadata."""
         named = [
             (place, copied)
             for place, copied in self._copied.items()

@@ -1,4 +1,4 @@
-"""Who is registered, remembered for a moment, and whom to copy to. Source: replication sections 5 and 13 (bk#3707)."""
+"""Cached list of registered bookies, and choice of copy targets. Source: replication sections 5 and 13 (bk#3707)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runtime.metadata.bookies.registration import RegistrationClient, Registrati
 from runtime.ports import Clock
 
 REFRESH_S = 2.0
-"""Longest time that a list of registered bookies is believed."""
+"""Maximum age of a cached list of registered bookies."""
 RETURN_POLL_S = 0.5
-"""Time between two looks for bookies that have not registered again yet."""
+"""Time between two reads while waiting for bookies to register again."""
 
 
 class LiveBookies:
-    """The registered bookies, read again when the last list is older than ``REFRESH_S``."""
+    """The registered bookies, read again if the cached list is older than ``REFRESH_S``."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class LiveBookies:
     ) -> None:
         """``return_wait_s``: longest wait, after an outage, for bookies that were registered before it.
 
-        ``known`` were registered before the first list is read here.
+        ``known``: bookies that were registered before the first read here.
         """
         self._registration = registration
         self._clock = clock
@@ -39,7 +39,7 @@ class LiveBookies:
         self._registrations = Registrations(writable=(), read_only=())
         self._live: frozenset[str] = frozenset()
         self._known = frozenset(known)
-        """All bookies that were registered at any time, but for those that did not come back after an outage."""
+        """All bookies that were ever registered, except those that did not return after an outage."""
         self._read_at_ns: int | None = None
         self._reading = asyncio.Lock()
 
@@ -64,23 +64,23 @@ class LiveBookies:
             await self._clock.sleep(RETURN_POLL_S)
 
     def note_outage(self, *, is_over: bool = True) -> None:
-        """The metadata store does not answer, or was away (``is_over``), so the sessions of bookies may have ended.
+        """The metadata store does not answer, or did not until now (``is_over``): bookies may have lost sessions.
 
-        Such a bookie is missing from the list until it has registered again. To take it for dead would leave ledgers
-        unrepaired, so for a while each list is read until it has all bookies that were known before. Not only the first
-        one: the server may answer us before it ends the sessions of the others.
+        Such a bookie is not in the list until it registers again. Treating it as dead would leave ledgers unrepaired.
+        So for some time each refresh repeats until the list has all bookies that were known before. This applies not
+        only to the first list, because the server may answer us before it ends the sessions of other clients.
         """
         self._expected = self._known
         self._expected_until_ns = self._clock.monotonic_ns() + self._return_wait_ns if is_over else math.inf
         self._read_at_ns = None
 
     def is_live(self, bookie_id: str) -> bool:
-        """Whether the last list had the bookie, writable or read-only."""
+        """Whether the bookie is in the last list, writable or read-only."""
         return bookie_id in self._live
 
 
 class TargetChooser:
-    """Spreads the copies of a run over the writable bookies: the one that was given the least so far is next."""
+    """Distributes the copies of a run over the writable bookies: chooses the one with the fewest entries so far."""
 
     def __init__(self, live_bookies: LiveBookies, suspects: SuspectBookies, clock: Clock) -> None:
         self._live_bookies = live_bookies
@@ -89,12 +89,12 @@ class TargetChooser:
         self._assigned: Counter[str] = Counter()
 
     async def choose(self, excluded: Collection[str], entry_count: int) -> str | None:
-        """A writable bookie that is not excluded, or None; ``entry_count`` is what it will be given.
+        """A writable bookie that is not excluded, or None; ``entry_count``: entries to copy to it.
 
-        Bookies that failed a moment ago are taken only when there is no other.
+        Uses suspects (recently failed bookies) only if there is no other bookie.
         """
         candidates = sorted(set((await self._live_bookies.refresh()).writable).difference(excluded))
-        if not candidates:  # before giving up, see whether one has come back
+        if not candidates:  # before giving up, check whether one has returned
             candidates = sorted(set((await self._live_bookies.refresh(0)).writable).difference(excluded))
         if not candidates:
             return None

@@ -1,8 +1,8 @@
-"""Proving that a ledger cannot be moved away from a dead bookie because entries are lost.
+"""Proves that a ledger cannot be moved away from a dead bookie because entries are lost.
 
-The proof asks every other bookie that should hold them. Only "no such entry" and "no such ledger" count: a bookie that
-is not registered, does not answer, or answers with an error or a damaged copy proves nothing. Nothing is fenced or
-written. ``look_for_entries`` asks more: before an unclosed ledger is deleted, whether any bookie has an entry of it.
+The proof asks every other bookie that should have them. Only "no such entry" and "no such ledger" count: a bookie that
+is not registered, does not answer, or answers with an error or a damaged copy proves nothing. The proof does not fence
+or write. ``look_for_entries``, for deleting an unclosed ledger, checks all bookies for any entry.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from storage.ids import INVALID_ENTRY_ID
 
 
 class _LostEntryError(Exception):
-    """One lost entry is enough: the fragment cannot be moved."""
+    """An entry is lost, so the fragment cannot be moved."""
 
 
 class LossProof:
-    """Proofs for ledgers that name a dead bookie."""
+    """Loss proofs for ledgers that reference a dead bookie."""
 
     def __init__(self, ports: ClientPorts, registration: RegistrationClient, config: ReplicationConfig) -> None:
         self._ports = ports
@@ -37,11 +37,11 @@ class LossProof:
         self._config = config
 
     async def why_not_lost(self, ledger_id: int, dead: str) -> str | None:
-        """None when each fragment that names the ``dead`` bookie is proven lost; else a sentence why not.
+        """None if each fragment that references the ``dead`` bookie is proven lost; otherwise a sentence why not.
 
-        A fragment is lost when every other bookie of the write set of one of its entries denies having that entry. An
-        open last segment is lost when every other bookie denies having any entry of it, and these answers do not
-        suffice to close the ledger. LedgerNotFoundError, MetadataFormatError, MetadataUnavailableError.
+        A fragment is lost if, for one of its entries, all other bookies of the write set report "no such entry". An
+        open last segment is lost if all other bookies report that they have no entry of it, and these answers are not
+        sufficient to close the ledger. LedgerNotFoundError, MetadataFormatError, MetadataUnavailableError.
         """
         stored = await self._ports.ledgers.read(ledger_id)
         live = (await self._registration.snapshot()).live
@@ -107,7 +107,7 @@ class LossProof:
 async def last_entry_on(
     ports: ClientPorts, bookie_id: str, credentials: LedgerCredentials, *, is_fencing: bool = False
 ) -> int | str:
-    """The last entry of the ledger on this bookie, -1 when it denies having any; a sentence when it says neither."""
+    """The last entry of the ledger on this bookie, -1 if it has none; a sentence if neither is certain."""
     fence_with = credentials.master_key if is_fencing else None
     try:
         reply = await ports.bookies.read(bookie_id, credentials.ledger_id, INVALID_ENTRY_ID, fence_with=fence_with)
@@ -132,16 +132,16 @@ def _sentence(entry_id: int, copy: Copy) -> str:
 
 
 def named_reasons(reasons: Sequence[tuple[int, str]], count_max: int = 5) -> str:
-    """The first ledgers with their reasons, and how many more there are."""
+    """The first ledgers with their reasons, and the number of others."""
     named = "; ".join(f"ledger {ledger_id}: {reason}" for ledger_id, reason in reasons[:count_max])
     return named if len(reasons) <= count_max else f"{named}; and {len(reasons) - count_max} more"
 
 
 class LastLook(msgspec.Struct, frozen=True):
-    """What the bookies answered.
+    """Answers of the bookies.
 
-    ``reason``: why the ledger must not be deleted; None when every registered bookie denies having an entry of it.
-    ``unseen``: bookies that the metadata names, that are not registered and do not answer.
+    ``reason``: why the ledger must not be deleted; None if all registered bookies report that they have no entry of it.
+    ``unseen``: bookies in the metadata that are not registered and do not answer.
     """
 
     reason: str | None
@@ -156,9 +156,9 @@ async def look_for_entries(
     *,
     is_fencing: bool = False,
 ) -> LastLook:
-    """Ask every registered bookie, and every bookie that the metadata names, for its last entry of the ledger.
+    """Ask every registered bookie, and every bookie in the metadata, for its last entry of the ledger.
 
-    ``is_fencing``: the bookies of the last segment fence the ledger first, so its writer can add nothing afterwards.
+    ``is_fencing``: the bookies of the last segment fence the ledger first, so that its writer can add nothing more.
     """
     live = (await registration.snapshot()).live
     credentials = credentials_of(ledger_id, metadata)

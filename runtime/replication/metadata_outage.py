@@ -1,7 +1,7 @@
-"""Waiting while the metadata store does not answer, so that a long run survives an outage.
+"""Waits while the metadata store does not answer, so that a long run survives an outage.
 
-Whatever failed is done again from its beginning: it reads what is stored now, and takes its locks again. So nothing is
-carried out on what was known before the outage.
+After an outage the failed work starts again from its beginning, reads the stored state and takes its locks again. So
+nothing is done with information from before the outage.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PROBE_PAUSE_S = 1.0
 """Pause between two attempts to reach the store. An attempt itself waits for the connection."""
 
 ATTEMPTS_MAX = 10
-"""Attempts at one piece of work, each after an outage: one that itself breaks the connection must not go on forever."""
+"""Maximum attempts at one piece of work, because work that itself breaks the connection would never end."""
 
 
 class MetadataOutage(msgspec.Struct, frozen=True):
-    """An outage as it is reported: once when the wait begins, and once more, with ``is_over``, when it ends."""
+    """Report of an outage: sent when the wait begins and, with ``is_over``, when it ends."""
 
     since_ms: int
     wait_max_s: float
@@ -34,7 +34,7 @@ class MetadataOutage(msgspec.Struct, frozen=True):
 
 
 class OutageWait:
-    """The wait that all parts of a run share: one of them asks the store, the others wait for its answer."""
+    """Shared wait of all parts of a run: one part probes the store, the others wait for the outcome."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class OutageWait:
         wait_max_s: float,
         on_outage: Callable[[MetadataOutage], None],
     ) -> None:
-        """``probe`` is any read. ``on_outage`` is called when an outage begins and when it is over."""
+        """``probe``: any read. ``on_outage`` is called when an outage begins and when it ends."""
         self._probe = probe
         self._clock = clock
         self._wait_max_s = wait_max_s
@@ -54,11 +54,11 @@ class OutageWait:
 
     @property
     def is_lasting(self) -> bool:
-        """Whether the store was away at the last attempt."""
+        """Whether an outage is in progress."""
         return self._outage is not None
 
     async def outlast(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of ``work``, which is done again from its beginning after each outage; MetadataOutageError."""
+        """The result of ``work``, which is restarted from its beginning after each outage; MetadataOutageError."""
         for _ in range(ATTEMPTS_MAX - 1):
             try:
                 return await work()
@@ -67,9 +67,9 @@ class OutageWait:
         return await work()
 
     async def wait(self, error: MetadataUnavailableError) -> None:
-        """Return when the store answers again after this ``error``.
+        """Return once the store answers again after this ``error``.
 
-        MetadataOutageError when it does not within the longest wait, which counts from the first error.
+        MetadataOutageError if it does not within the maximum wait, measured from the first error.
         """
         if isinstance(error, MetadataOutageError):
             raise error

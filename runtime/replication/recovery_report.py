@@ -1,4 +1,4 @@
-"""What a recovery of failed bookies plans, what became of each ledger, and the report. Pure."""
+"""Plan of a recovery of failed bookies, outcome of each ledger, and report. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEBIBYTE = 1024 * 1024
 
 
 class FailureReason(enum.Enum):
-    """Why a ledger, or a part of it, could not be moved. The names are the values in the reports."""
+    """Why a ledger, or a part of it, could not be moved. The names appear in reports."""
 
     LOST = "no good copy is left"
     UNREADABLE = "surviving copies cannot be read"
@@ -31,7 +31,7 @@ class FailureReason(enum.Enum):
 
 
 class LedgerFailure(msgspec.Struct, frozen=True):
-    """What could not be moved, of one ledger: the entries, where it concerns entries, and a sentence why."""
+    """A part of a ledger that could not be moved: the affected entries, if any, and a sentence with the reason."""
 
     ledger_id: int
     reason: FailureReason
@@ -40,12 +40,12 @@ class LedgerFailure(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Ledger, and entries where it concerns entries."""
+        """The ledger and the affected entries, if any."""
         return f"ledger {self.ledger_id}" + (f", entries {format_ranges(self.entries)}" if self.entries else "")
 
     @property
     def bare_detail(self) -> str:
-        """The detail without the name of the ledger, with which the errors of ledgers begin."""
+        """The detail without the ledger prefix of ledger errors."""
         return self.detail.removeprefix(f"ledger {self.ledger_id}: ")
 
     def __str__(self) -> str:
@@ -53,19 +53,19 @@ class LedgerFailure(msgspec.Struct, frozen=True):
 
 
 class LedgerOutcome(enum.Enum):
-    """What became of one ledger of a plan: exactly one of these."""
+    """Outcome of one ledger of a plan; each ledger has exactly one."""
 
     REPAIRED = "repaired"
     REPAIRED_BY_OTHERS = "repaired by another process"
-    """It named the failed bookies no more when its turn came: another recovery, or its own writer, was faster."""
+    """Another recovery or its own writer had already replaced the failed bookies."""
     DELETED = "deleted"
     FAILED = "failed"
 
 
 class LedgerRepaired(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to one ledger. ``fragments`` counts segments rewritten; entries and bytes count copies made.
+    """Result for one ledger. ``fragments``: rewritten segments; ``entries`` and ``bytes_copied``: copies made.
 
-    A ledger that was deleted meanwhile, or names the bookies no more, has no fragments and no failures.
+    A ledger that was deleted meanwhile, or no longer references the bookies, has no fragments and no failures.
     """
 
     ledger_id: int
@@ -73,14 +73,14 @@ class LedgerRepaired(msgspec.Struct, frozen=True, kw_only=True):
     entries: int = 0
     bytes_copied: int = 0
     was_closed: bool = False
-    """An open ledger was fenced and closed on the way."""
+    """Whether an open ledger was fenced and closed."""
     was_deleted: bool = False
     failures: tuple[LedgerFailure, ...] = ()
     defects: tuple[SourceDefect, ...] = ()
 
     @property
     def outcome(self) -> LedgerOutcome:
-        """What became of the ledger."""
+        """The outcome of the ledger."""
         if self.failures:
             return LedgerOutcome.FAILED
         if self.was_deleted:
@@ -91,10 +91,10 @@ class LedgerRepaired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FragmentPlan(msgspec.Struct, frozen=True):
-    """One segment that names a failed bookie.
+    """One segment that references a failed bookie.
 
-    ``entries`` to copy and their range are None in an open segment: its end is known when it is closed.
-    ``surviving_copies``: live members left for the worst entry to copy; 0 means that entries may be lost.
+    ``entries`` to copy and ``last_entry_id`` are None in an open segment, whose end is known only after its close.
+    ``surviving_copies``: live copies of the worst entry to copy; 0 means that entries may be lost.
     """
 
     first_entry_id: int
@@ -116,16 +116,16 @@ class LedgerPlan(msgspec.Struct, frozen=True):
 
     @property
     def surviving_copies(self) -> int:
-        """Of the worst fragment."""
+        """Surviving copies of the worst fragment."""
         return min(fragment.surviving_copies for fragment in self.fragments)
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recovery would do. Making it writes nothing anywhere.
+    """Plan of a recovery. Planning writes nothing.
 
-    ``ledgers`` are in the order of work: fewest surviving copies first, then the newest. ``unreadable`` have metadata
-    that nobody can read: they may name the bookies, and stay as they are. ``targets``: writable bookies to copy to.
-    ``registered``: those of the bookies that are still registered, so that the plan cannot be carried out yet.
+    ``ledgers`` are in the order of work: fewest surviving copies first, then the newest. ``unreadable``: ledgers with
+    unreadable metadata, which may reference the bookies and stay unchanged. ``targets``: writable bookies to copy to.
+    ``registered``: failed bookies that are still registered, so the plan cannot be carried out yet.
     """
 
     bookie_ids: tuple[str, ...]
@@ -137,7 +137,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ledgers_without_target(self) -> int:
-        """Ledgers that would still name a failed bookie: too few writable bookies are outside of an ensemble."""
+        """Ledgers that cannot be fully recovered because too few writable bookies are outside their ensembles."""
         targets = set(self.targets)
         return sum(
             any(len(targets.difference(part.ensemble)) < len(part.failed_bookies) for part in ledger.fragments)
@@ -146,7 +146,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def without_live_copy(self) -> frozenset[int]:
-        """Ledgers with entries of which no live bookie should have a copy."""
+        """Ledgers with entries that should be on no live bookie."""
         return frozenset(ledger.ledger_id for ledger in self.ledgers if ledger.surviving_copies == 0)
 
     def without(self, ledger_ids: Collection[int]) -> RecoveryPlan:
@@ -162,14 +162,14 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def entries(self) -> int:
-        """Copies to make, as far as known: open segments are not counted."""
+        """Copies to make, as far as known (open segments do not count)."""
         return sum(fragment.entries or 0 for ledger in self.ledgers for fragment in ledger.fragments)
 
 
 def plan_ledger(
     ledger_id: int, metadata: LedgerMetadata, version: int, failed: frozenset[str], live: frozenset[str]
 ) -> LedgerPlan:
-    """What to do to one ledger that references ``failed`` bookies; ``live`` are the registered others. Pure."""
+    """Plan for one ledger that references ``failed`` bookies; ``live``: the other registered bookies. Pure."""
     fragments = fragments_naming(metadata, failed)
     return LedgerPlan(
         ledger_id=ledger_id,
@@ -197,7 +197,7 @@ def _plan_fragment(
 
 
 def _surviving_copies(metadata: LedgerMetadata, fragment: Fragment, live: frozenset[str]) -> int:
-    """Live copies of the worst entry that has one at an index at issue; Qw when there is no such entry."""
+    """Live copies of the worst entry that is stored at an affected index; Qw if there is none."""
     size, quorum = metadata.ensemble_size, metadata.write_quorum_size
     used = size if fragment.is_open else min(size, fragment.entries.count)
     first = fragment.entries.first_entry_id
@@ -210,39 +210,39 @@ def _surviving_copies(metadata: LedgerMetadata, fragment: Fragment, live: frozen
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a recovery did. ``failures``: every ledger that still needs the failed bookies, with range and reason."""
+    """Result of a recovery. ``failures``: ledgers that still reference the failed bookies, with range and reason."""
 
     bookie_ids: tuple[str, ...]
     ledgers: int
-    """Ledgers of the plan: the sum of those repaired, repaired by another process, deleted and failed."""
+    """Ledgers of the plan: the sum of repaired, repaired by another process, deleted and failed ones."""
     ledgers_repaired: int
-    """Ledgers of which this run rewrote a segment, or which it closed, and which nothing is left to do for."""
+    """Ledgers that this run repaired completely, by rewriting a segment or closing the ledger."""
     ledgers_repaired_by_others: int
-    """Ledgers that named the bookies no more: another recovery, or their own writer, was faster."""
+    """Ledgers in which another recovery or the writer had already replaced the failed bookies."""
     ledgers_deleted: int
     """Ledgers that were deleted before they were repaired."""
     ledgers_failed: int
-    """Ledgers that still need the failed bookies somewhere, whatever else was repaired of them."""
+    """Ledgers that still reference the failed bookies, including partly repaired ones."""
     ledgers_unreadable: int
-    """Ledgers outside of the plan whose metadata nobody can read: they may name the bookies."""
+    """Ledgers outside the plan with unreadable metadata, which may reference the bookies."""
     ledgers_closed: int
-    """Open ledgers that were fenced and closed, counted above as well."""
+    """Open ledgers that were fenced and closed; these also count above."""
     fragments: int
     entries: int
     bytes_copied: int
     seconds: float
     failures: tuple[LedgerFailure, ...]
     defects: tuple[SourceDefect, ...]
-    """Bad copies found on surviving bookies. They were not used, and are still there: run a verification."""
+    """Bad copies on surviving bookies. They were not used and still exist: run a verification."""
 
     @property
     def mebibytes_per_second(self) -> float:
-        """Verified bytes copied over the time of the whole run."""
+        """Verified bytes copied per second of the whole run."""
         return self.bytes_copied / MEBIBYTE / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def failures_by_reason(self) -> dict[str, tuple[int, ...]]:
-        """Reason to ascending ledger ids, each id once."""
+        """Ascending ledger ids by reason, without duplicates."""
         grouped: dict[str, set[int]] = {}
         for failure in self.failures:
             grouped.setdefault(failure.reason.value, set()).add(failure.ledger_id)
@@ -255,12 +255,12 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Nothing that was planned is left."""
+        """Whether all planned work is done."""
         return not self.failures
 
 
 def recovery_report(plan: RecoveryPlan, results: Sequence[LedgerRepaired], seconds: float) -> RecoveryReport:
-    """Sum up the results of a run. Pure."""
+    """Summarize the results of a run. Pure."""
     outcomes = Counter(result.outcome for result in results)
     failures = [*plan.unreadable, *(failure for result in results for failure in result.failures)]
     return RecoveryReport(

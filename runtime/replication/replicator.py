@@ -1,7 +1,7 @@
-"""Copying one stripe of a segment to another bookie, and proving that the copies are there.
+"""Copies one stripe of a segment to another bookie, and verifies the copies.
 
-Stored bytes are copied unchanged once their digest holds: end-to-end checksums, lengths and last add confirmed stay as
-the writer made them. Only entries striped to the replaced index are copied. Source: replication sections 4 and 15.1.
+After a digest check it copies the stored bytes unchanged, so digests, lengths and last add confirmed remain those of
+the writer. It copies only the entries of the replaced index. Source: replication sections 4 and 15.1.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_
 from runtime.replication.fragments import EntryRange, EntryRangeSet, Fragment, stripe, stripe_count
 
 TIMEOUTS_MAX = 1
-"""Adds to one target that may stay without an answer, per entry, before the target is given up."""
+"""Timeouts allowed per entry before a target is given up."""
 
 
 class SourceDefect(msgspec.Struct, frozen=True):
-    """Copies of a ledger that were found bad while good ones were sought: missing, corrupt or failed on one bookie."""
+    """Bad copies of a ledger on one bookie (missing, corrupt or failed), found during a search of good ones."""
 
     ledger_id: int
     bookie_id: str
@@ -38,12 +38,12 @@ class SourceDefect(msgspec.Struct, frozen=True):
 
 
 class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one stripe. All entries are on the target and verified if and only if ``is_complete``.
+    """Result for one stripe. All entries are on the target and verified if and only if ``is_complete``.
 
-    ``target_failure``: why the target cannot be used; try another. ``lost``: entries of which no source has a good
-    copy, every one having said so. ``unreadable``: entries without a good copy while a source answered with an error,
-    or not at all; at the first silence the copy is given up, and the last range reaches to the end of the segment.
-    ``reason``: the first of these entries, and what was answered.
+    ``target_failure``: why the target cannot be used; try another. ``lost``: entries for which all sources answered and
+    none has a good copy. ``unreadable``: entries without a good copy for which a source failed or did not answer. If a
+    source does not answer, the copy is abandoned, and the last range extends to the end of the segment. ``reason``:
+    the first of these entries, and the answers for it.
     """
 
     entries: int = 0
@@ -56,12 +56,12 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the metadata may name the target now."""
+        """Whether the metadata may reference the target now."""
         return self.target_failure is None and not self.lost and not self.unreadable
 
 
 class StripeJob(msgspec.Struct, frozen=True):
-    """Entries of ``fragment`` striped to ``index`` are to go to ``target``; ``excluded`` are never read from."""
+    """Copy the entries of ``fragment`` that are striped to ``index`` to ``target``; never read from ``excluded``."""
 
     credentials: LedgerCredentials
     metadata: LedgerMetadata
@@ -79,7 +79,7 @@ class StripeJob(msgspec.Struct, frozen=True):
 
 @dataclasses.dataclass(frozen=True)
 class Replicator:
-    """Copies stripes for all ledgers of a run within one window."""
+    """Copies stripes for all ledgers of a run; they share one window."""
 
     ports: ClientPorts
     copies: CopyReader
@@ -89,24 +89,24 @@ class Replicator:
     """Called with entries and bytes when a target acknowledges them."""
 
     async def copy(self, job: StripeJob) -> StripeOutcome:
-        """Copy, then read everything back from the target. An empty stripe is complete without a request."""
+        """Copy, then read all entries back from the target. An empty stripe needs no request."""
         return await _StripeCopy(self, job).run()
 
 
 class _GivenUpError(Exception):
-    """The rest of the stripe is not worth trying; the state of the copy says why."""
+    """Abandon the rest of the stripe; the state of the copy contains the reason."""
 
 
 class _StripeCopy:
-    """The state of copying one stripe."""
+    """State of copying one stripe."""
 
     def __init__(self, tools: Replicator, job: StripeJob) -> None:
         self._tools = tools
         self._ports = tools.ports
         self._job = job
         self._fingerprints = array("I")
-        """CRC32 of every payload copied, in the order of the stripe, to compare with what is read back. It grows with
-        the entries found: the metadata may promise more than any memory holds."""
+        """CRC32 of every copied payload, in stripe order, to compare with the read-back. Grows with the entries found,
+        because an entry count from damaged metadata may exceed the memory."""
         self._entry_bytes = entry_bytes_estimate(job.metadata)
         self._bytes_copied = 0
         self._target_failure: str | None = None
@@ -117,7 +117,7 @@ class _StripeCopy:
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
 
     async def run(self) -> StripeOutcome:
-        """Both passes."""
+        """Run both passes."""
         window = self._tools.window
         try:
             await for_each_leased(enumerate(self._entry_ids()), self._copy_entry, window, self._size_bytes)
@@ -163,7 +163,7 @@ class _StripeCopy:
         position, entry_id = item
         copy = await self._read_good_copy(entry_id)
         if copy is None or self._is_hopeless:
-            return  # once an entry has no good copy the rest is only probed, for the report: nothing more is written
+            return  # after an entry without a good copy, the rest is only read for the report, and not copied
         lease.resize(len(copy.body))
         self._entry_bytes = (self._entry_bytes * 7 + len(copy.body)) // 8
         await self._add_to_target(entry_id, copy.body)
@@ -174,7 +174,7 @@ class _StripeCopy:
         self._tools.on_copied(1, len(copy.body))
 
     async def _read_good_copy(self, entry_id: int) -> Copy | None:
-        """A verified copy from any live member of the write set; None, and recorded as lost, if all say no."""
+        """A verified copy from any live member of the write set; None if there is none, which is recorded."""
         sources = self._sources(entry_id)
         found: dict[str, Copy] = {}
         for bookie_id in sources:
@@ -184,7 +184,7 @@ class _StripeCopy:
             if copy.state is CopyState.PRESENT:
                 break
         else:
-            for bookie_id in sources:  # nobody else to ask: now wait for those that gave no answer
+            for bookie_id in sources:  # no other source: wait for those that did not answer
                 if found[bookie_id].state is CopyState.UNREACHABLE:
                     found[bookie_id] = await self._tools.copies.read(bookie_id, self._job.credentials, entry_id)
         for copy in found.values():
@@ -199,10 +199,10 @@ class _StripeCopy:
         return None
 
     def _sources(self, entry_id: int) -> list[str]:
-        """Members of the write set that may still hold the entry: one order per ledger, suspects last."""
+        """Members of the write set that may have the entry, in one order per ledger, suspects last."""
         metadata = self._job.metadata
         ensemble = self._job.fragment.ensemble
-        # From the same member on for all entries: sequential on its disk; another one for the next ledger.
+        # Start with the same member for all entries, so that its disk reads sequentially; vary it by ledger.
         start = self._job.credentials.ledger_id % metadata.ensemble_size
         indexes = sorted(
             write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size),
@@ -216,7 +216,7 @@ class _StripeCopy:
         reason = f"entry {entry_id}: {answers or 'no other bookie ever had it'}"
         states = {copy.state for copy in found.values()}
         if CopyState.UNREACHABLE in states:
-            # Silence costs a time-out for every further entry: the range is reported unprobed.
+            # Each further entry would cost a timeout, so the rest of the range is reported without reading it.
             first_entry_id = entry_id if self._unprobed is None else min(entry_id, self._unprobed.first_entry_id)
             self._unprobed = EntryRange(first_entry_id, self._job.fragment.entries.last_entry_id)
             self._reason = reason
@@ -225,7 +225,7 @@ class _StripeCopy:
         self._reason = self._reason or reason
 
     async def _add_to_target(self, entry_id: int, body: bytes) -> None:
-        """Add as recovery adds go: fenced ledgers accept them. A failed add condemns the target."""
+        """Send a recovery add, which fenced ledgers accept. After a failed add the target is not used."""
         attempt = timeouts = 0
         while True:
             attempt += 1
@@ -235,7 +235,7 @@ class _StripeCopy:
             if status is Status.TOO_MANY_REQUESTS:
                 self._tools.window.shrink()
             elif status is Status.TIMEOUT and timeouts < TIMEOUTS_MAX:
-                timeouts += 1  # it may have been overloaded without saying so
+                timeouts += 1  # it may be overloaded without reporting it
             else:
                 break
             if attempt == self._tools.config.attempts_max:
@@ -268,7 +268,7 @@ class _StripeCopy:
         self._target_failure = reason
         raise _GivenUpError
 
-    # -- second pass: a copy is verified before the metadata names it ---------------------------------------------
+    # -- second pass: verify the copies before the metadata references them ---------------------------------------
 
     async def _verify_entry(self, item: tuple[int, int], lease: Lease) -> None:
         position, entry_id = item
