@@ -1,8 +1,8 @@
-"""Who a bookie is: its address, its id, what it publishes of itself. Source: metadata section 8.1.
+"""Identity of a bookie: its address, its id, and what it publishes. Source: metadata section 8.1.
 
-The host is the first of: ``advertised_address``; with ``is_host_name_id`` the canonical name of the interface's
-address, cut at its first dot with ``is_host_name_short``; the first address of ``listening_interface``; the address of
-this host's name.
+The host is the first of these that is configured: ``advertised_address``; with ``is_host_name_id`` the canonical name
+of the interface's address, cut at its first dot with ``is_host_name_short``; the first address of
+``listening_interface``; the address of this host's name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INTERFACE_NAME_BYTES_MAX = 15
 
 
 class BookieIdentity(msgspec.Struct, frozen=True):
-    """Where clients connect, where the socket is bound (None: everywhere), and the id once the port is known."""
+    """The address for clients, the address to bind (None: all interfaces), and the configured id, if any."""
 
     host: str
     bind_host: str | None
@@ -34,7 +34,7 @@ class BookieIdentity(msgspec.Struct, frozen=True):
 
 
 class BookieNames(msgspec.Struct, frozen=True):
-    """How the cluster knows this bookie. ``known_as``: its id first, then ids that other settings would have given."""
+    """How the cluster knows this bookie. ``known_as``: its id, then the ids that other settings would have given."""
 
     known_as: tuple[str, ...]
     instance_id: str | None
@@ -42,7 +42,7 @@ class BookieNames(msgspec.Struct, frozen=True):
 
 
 def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:
-    """Host and id from the settings and this machine's name; ConfigurationError for an address nobody could use."""
+    """Host and id from the settings and this machine's name; ConfigurationError for an address that cannot be used."""
     if config.bookie_id is not None and not is_valid_bookie_id(config.bookie_id):
         raise ConfigurationError(
             f"{config.bookie_id!r} is not a bookie id: use letters, digits, '.', '-', '_' and ':' (and not 'readonly')"
@@ -56,7 +56,7 @@ def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:
             f"{host} is a loopback address and cannot be reached by other hosts: set --advertised-address, or "
             "allow it with --set allowLoopback=true"
         )
-    # The interface's own address: the advertised one need not be of this machine.
+    # The interface's own address, because the advertised one may belong to another machine.
     interface = config.listening_interface
     bind_host = None
     if is_loopback:
@@ -67,10 +67,10 @@ def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:
 
 
 def former_bookie_ids(config: BookieConfig, port: int, machine: Host) -> tuple[str, ...]:
-    """Ids that this host has without, or with, a host name as id: a cookie under one of them is this host's too.
+    """Ids this host would have with the other ways to build an id; a cookie with one of them is also this host's.
 
-    None when the id is configured (metadata section 7.3). Unlike Java, a host without a reverse name is no error. Waits
-    for the name service.
+    Empty if the id is configured (metadata section 7.3). Unlike in Java, a host without a reverse name is not an error.
+    Blocks on the name service.
     """
     if config.bookie_id is not None:
         return ()
@@ -121,7 +121,7 @@ def _address_of_interface(name: str, machine: Host) -> str:
 
 
 def _canonical_name(address: str, machine: Host) -> str | None:
-    """Name that the address leads back to; None without one."""
+    """Host name from a reverse lookup of the address; None if there is none."""
     try:
         name = machine.name_of(address)
     except OSError:
@@ -134,6 +134,6 @@ def _is_loopback(host: str, machine: Host) -> bool:
         address = machine.address_of(host)
     except OSError as error:
         raise ConfigurationError(f"cannot resolve the bookie's address {host} ({error.strerror})") from error
-    except UnicodeError as error:  # an empty part between dots, or one of more than 63 letters
+    except UnicodeError as error:  # an empty label between dots, or one of more than 63 characters
         raise ConfigurationError(f"cannot resolve the bookie's address {host} (no such host)") from error
     return ipaddress.ip_address(address).is_loopback

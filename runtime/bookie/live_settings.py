@@ -1,4 +1,4 @@
-"""Settings that change while the bookie runs, and those that wait for the next start."""
+"""Settings that can change while the bookie runs, and those that need a restart."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from storage.setting import described
 logger = logging.getLogger(__name__)
 
 RateSetter: TypeAlias = Callable[[BookieConfig], None]
-"""Takes over the rates of one part of the bookie."""
+"""Applies the rates to one part of the bookie."""
 
 LIVE: Final = frozenset(".".join(each.path) for each in described(BookieConfig) if each.setting.is_live)
-"""Rates, by their names in TOML below ``[bookie]``, or in ``[zookeeper]``."""
+"""Settings (rates) that can change at run time, by their TOML names below ``[bookie]``, or in ``[zookeeper]``."""
 
 
 class LiveSettings:
@@ -29,11 +29,11 @@ class LiveSettings:
         self._setters: list[RateSetter] = []
 
     def on_change(self, setter: RateSetter) -> None:
-        """Call back with the new settings when any changes."""
+        """Register a callback that gets the new settings when any of them changes."""
         self._setters.append(setter)
 
     def reload(self, config: BookieConfig) -> None:
-        """Take over the rates of ``config``, and log what else has changed since the start."""
+        """Apply the rates of ``config``, and log other settings that have changed since the start."""
         if not config.metadata_uri:  # a bookie with its own ZooKeeper
             config = msgspec.structs.replace(config, metadata_uri=self._config.metadata_uri)
         fresh = dict(_flat(msgspec.to_builtins(config)))
@@ -46,7 +46,7 @@ class LiveSettings:
         for name in rates:
             logger.info("setting changed: %s = %s (was %s)", name, fresh[name], self._values[name])
             self._values[name] = fresh[name]
-        # Without the values: they are not in use, and may say where secrets are.
+        # Without the values: they are not in use, and may show where secrets are.
         if others := [name for name in changed if name not in LIVE]:
             logger.warning("settings changed that take effect after a restart: %s", ", ".join(others))
         if not changed:

@@ -1,14 +1,14 @@
-"""The locations of a read-only bookie built anew while it serves. Source: storage sections 11.1 and 12.
+"""Rebuild of the location indexes of a read-only bookie while it serves. Source: storage sections 11.1 and 12.
 
-1. Every add is refused from now on, those of recovery and of high priority too; what is queued is answered.
-2. Until the new index is in place a negative answer is "unknown": the old index may be why somebody rebuilds.
-3. The collector is held, the caches are flushed: the logs hold everything now, and nobody writes to them.
-4. A child process scans them and builds the new databases beside the old ones.
-5. Every ledger that had a row before step 4 goes into limbo, durably (``storage.rebuild.limbo`` says why), and a repair
-   is due. Else ledger rows stay as they are: fences that arrive meanwhile are journaled and flushed as ever, so the
-   exchange of the locations does not concern them.
-6. Each new database counts from its seal record on: a kill before leaves the old one, a kill behind it the new one. It
-   takes the old one's place while all lanes that read or write it stand still.
+1. Reject all adds, including those of recovery and with high priority; answer those that are queued.
+2. Until the new index is in place a negative answer is "unknown", because the old index may be the broken part.
+3. Pause the collector and flush the caches: the entry logs are now complete and no longer written.
+4. A child process scans them and builds the new databases next to the old ones.
+5. Put every ledger that had a row before step 4 into limbo, durably (``storage.rebuild.limbo`` says why), and request a
+   repair. Otherwise ledger rows do not change: fences that arrive in the meantime are journaled and flushed as usual,
+   so the exchange of the locations does not affect them.
+6. A new database is valid once its seal record exists: after an earlier kill the old one is used, after a later kill
+   the new one. It replaces the old one while all lanes that read or write it are stopped.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ logger = logging.getLogger(__name__)
 REBUILD_LANE = "rebuild"
 CHILD_MODULE = "storage.rebuild.online_child"
 _LANES_AT_REST = (READS_LANE, URGENT_READS_LANE, CHECKPOINT_LANE, COMPACTION_LANE, INTEGRITY_LANE)
-"""All that ask or change a location index."""
+"""All lanes that read or change a location index."""
 
 
 class RebuiltDirectory(msgspec.Struct, frozen=True):
-    """What became of one ledger directory."""
+    """The result for one ledger directory."""
 
     ledger_directory: str
     log_count: int
@@ -66,7 +66,7 @@ class RebuiltDirectory(msgspec.Struct, frozen=True):
 
 
 class OnlineRebuildReport(msgspec.Struct, frozen=True):
-    """What a rebuild did."""
+    """The result of a rebuild."""
 
     directories: tuple[RebuiltDirectory, ...]
 
@@ -87,7 +87,7 @@ class BookieParts(NamedTuple):
 
 
 class _StoppedError(Exception):
-    """The bookie is to stop, or nobody waits for the rebuild any more."""
+    """The bookie is stopping, or the rebuild was cancelled."""
 
 
 class OnlineRebuild:
@@ -100,8 +100,8 @@ class OnlineRebuild:
         config: StorageConfig,
         on_failed: Callable[[BaseException], None],
     ) -> None:
-        """``on_failed``: called when the bookie cannot go on, because its old index is closed and the new one is not
-        open; the next start finishes what was begun."""
+        """``on_failed``: called when the bookie cannot continue, because its old index is closed and the new one is not
+        open; the next start finishes the exchange."""
         self._on_failed = on_failed
         self._parts = parts
         self._ports = ports
@@ -111,14 +111,14 @@ class OnlineRebuild:
         self._is_running = False
         self._is_stopped = False
         self.work_done = 0
-        """Bytes of logs read and rows written and verified so far; for a progress bar without an end."""
+        """Bytes of logs read plus rows written and verified so far; for a progress bar without a known end."""
 
     async def run(self) -> OnlineRebuildReport:
-        """Build all location indexes anew and go on with them.
+        """Rebuild all location indexes and use the new ones.
 
         RefusedError unless the bookie is read-only, ConflictError while another rebuild runs; StorageError or OSError
-        with the old indexes in place. IndexFailedError: an exchange could not be finished, and the bookie must stop;
-        its next start finishes it.
+        with the old indexes in place. IndexFailedError: an exchange was not finished, and the bookie must stop; its
+        next start finishes it.
         """
         if self._parts.modes.mode is not BookieMode.READ_ONLY:
             raise RefusedError("nothing was changed: the bookie accepts writes; make it read-only first")
@@ -142,7 +142,7 @@ class OnlineRebuild:
         parts.path.adds.refuse_waiting()
         await asyncio.gather(*(journal.barrier() for journal in parts.path.journals))
         done: list[RebuiltDirectory] = []
-        # The repair ends a ledger's limbo by what the old index holds.
+        # The repair would use the old index to end the limbo of ledgers.
         async with parts.collector.held(), parts.repair.held():
             await parts.path.checkpoints.settle()
             for position, engine in enumerate(engines):
@@ -187,7 +187,7 @@ class OnlineRebuild:
         return os.path.abspath(os.path.join(directory, LOCATIONS_DATABASE))
 
     async def _build(self, position: int, known_ledgers: list[int], path: str) -> BuiltLocations:
-        """Wait for the child; when the caller is cancelled, for its end."""
+        """Wait for the child; if cancelled, stop it and wait for its end."""
         job = asyncio.ensure_future(self._workers.run(REBUILD_LANE, self._run_child, position, known_ledgers, path))
         try:
             return await asyncio.shield(job)
@@ -215,9 +215,9 @@ class OnlineRebuild:
         self.work_done += amount
 
     async def _note_doubted(self, engine: LedgerDirectoryEngine, doubted: DoubtedLedgers) -> None:
-        """Limbo before the new index is there: so it never denies an entry that it may lack.
+        """Set limbo before the new index is used, so that it never denies an entry that it may not have.
 
-        The flag before the limbo: without it no later start would end that. The rows tell all ledgers concerned.
+        The flag comes first, because without it no later start would end the limbo. The rows record all ledgers.
         """
         if not doubted.limbo:
             return
@@ -225,7 +225,7 @@ class OnlineRebuild:
         await self._workers.run(CHECKPOINT_LANE, set_integrity_flag, first, is_needed=True)
         self._parts.repair.request()
         for ledger_ids in in_batches(doubted.damaged, ROWS_PER_TURN):
-            # By the journal, as every fence: a fencing read that finds one is answered as if it were durable.
+            # Through the journal, like every fence: a fencing read that finds one treats it as durable.
             fences = [self._parts.path.handles.fence(ledger_id) for ledger_id in ledger_ids]
             for fence in (await asyncio.wait(fences))[0]:
                 fence.result()
@@ -236,9 +236,9 @@ class OnlineRebuild:
         await self._parts.path.checkpoints.settle()
 
     def _exchange(self, engine: LedgerDirectoryEngine, path: str, position: int, sizes: dict[str, int]) -> None:
-        """Lane side, all others at rest."""
+        """Lane side, while all other lanes are stopped."""
         if self._log_sizes(position) != sizes:
-            # Every way in is shut; whoever opens another one must not lose entries by that.
+            # No code path should store entries now. If one does, keep the old index rather than lose them.
             raise StorageError("kept the old index: entries were stored while the index was rebuilt; try again")
         commit_rebuilt(self._filesystem, self._ports.open_index, path)
 
@@ -254,6 +254,6 @@ class OnlineRebuild:
         return {name: self._filesystem.size(os.path.join(directory, name)) for name in names}
 
     def _discard(self, path: str) -> None:
-        """A new database that counts already stays: the next start puts it in its place."""
+        """Delete the new database, unless it is already valid: then the next start uses it."""
         if not self._filesystem.exists(seal_file_name(rebuilt_path(path))):
             discard_rebuilt(self._filesystem, path)

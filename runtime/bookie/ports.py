@@ -1,4 +1,4 @@
-"""What a bookie runs on: its adapters, which ``runtime.bookie.boot.process`` makes, and its metadata session."""
+"""The environment of a bookie: its adapters, created by ``runtime.bookie.boot.process``, and its metadata session."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.ports import Children, FileSystem, OpenIndexStore
 
 
 class ConnectMetadata(Protocol):
-    """How a session with the metadata store is opened."""
+    """Opens a session with the metadata store."""
 
     async def __call__(self, servers: str, config: ZooKeeperConfig) -> MetadataStore:
         """A connected session; MetadataUnavailableError, ConfigurationError."""
@@ -26,7 +26,7 @@ class ConnectMetadata(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BookiePorts:
-    """The adapters of one bookie. The caller that made them closes ``workers`` after the bookie has stopped."""
+    """The adapters of one bookie. The caller that created them closes ``workers`` after the bookie has stopped."""
 
     file_system: FileSystem
     open_index: OpenIndexStore
@@ -37,14 +37,14 @@ class BookiePorts:
     listen: Listen
     connect_metadata: ConnectMetadata
     connect_bookies: Callable[[Resolver, ClientConfig], Bookies]
-    """Requests to the other bookies; no bookie is connected to before the first request."""
+    """Requests to other bookies; connects to a bookie at the first request to it."""
     release: str
     """Name and version of this program, as published in the registration."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BookieMetadata:
-    """The bookie's session with the metadata store, and where its cluster is there."""
+    """The bookie's session with the metadata store, and the place of its cluster there."""
 
     store: MetadataStore
     uri: MetadataUri
@@ -52,7 +52,7 @@ class BookieMetadata:
     live: LiveSettings
 
     async def open_ledgers(self) -> LedgerStore:
-        """The ledgers' metadata, read within the budget that the settings give to scans."""
+        """The metadata of the ledgers; reads are limited to the rate that the settings allow for scans."""
         budget = share_of_budget(self.config.zookeeper)
         self.live.on_change(lambda changed: budget.set_rate(changed.zookeeper.scan_operations_per_s_max or None))
         budgeted, layout_config = BudgetedStore(self.store, budget), self.config.zookeeper.layout

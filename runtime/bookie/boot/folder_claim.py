@@ -1,4 +1,4 @@
-"""Makes the folders this bookie's: checks the cookies, locks, checks again, and stamps new folders.
+"""Claims the directories for this bookie: checks the cookies, locks, checks again, and stamps new directories.
 
 Nothing is changed before both checks have passed. Source: metadata section 7.3, storage sections 2 and 9.4.
 """
@@ -44,7 +44,7 @@ class FolderClaim:
         )
 
     async def check(self, bookie_id: str, port: int) -> BookieNames:
-        """Check the cookies; also before the locks, because a lock file would already be a change."""
+        """Check the cookies. Runs before the locks too, because creating a lock file would already be a change."""
         ports, metadata = self._ports, self._metadata
         cluster = await read_cluster_info(metadata.store, metadata.uri.root, self._config.zookeeper.layout)
         former_ids = await ports.workers.run(CHECKPOINT_LANE, former_bookie_ids, self._config, port, ports.host)
@@ -53,11 +53,11 @@ class FolderClaim:
         return BookieNames((bookie_id, *former_ids), cluster.instance_id, cookie)
 
     async def lock(self) -> list[DirectoryLock]:
-        """Lock the folders; the caller releases them."""
+        """Lock the directories; the caller releases them."""
         return lock_directories(self._ports.file_system, self._config.storage)
 
     async def check_again(self, names: BookieNames) -> CookieCheck:
-        """Check the cookies of the locked folders, and whether ledgers name a bookie that looks new."""
+        """Check the cookies of the locked directories, and whether ledgers reference a bookie that looks new."""
         check = await self._service.check(names.cookie, names.known_as[1:])
         if check.depends_on_references:
             is_loss_accepted = self._config.integrity.stamps_missing_cookies
@@ -68,7 +68,7 @@ class FolderClaim:
     async def stamp(self, names: BookieNames, check: CookieCheck, machine_boot: str) -> Cookie:
         """Write the cookie where it is missing; returns the stored cookie."""
         if check.decision is CookieDecision.REFILL:
-            # Until a start has noted which ledgers are concerned, every start must know of the loss.
+            # Until the affected ledgers are recorded, every start must know of the loss.
             folders = list(map(current_directory, self._config.storage.ledger_directories))
             leave_dirty_marks(self._ports.file_system, folders, CrashRisk.CRASH, machine_boot)
             await self._service.stamp_emptied(names.cookie, check.stored_version)
@@ -79,6 +79,6 @@ class FolderClaim:
 
 
 async def release(locks: list[DirectoryLock]) -> None:
-    """Release the locks of the folders."""
+    """Release the locks of the directories."""
     for lock in locks:
         lock.release()

@@ -1,6 +1,6 @@
-"""A bookie as a process of its own: its adapters, interpreter settings, start and end.
+"""A bookie as its own process: adapters, interpreter settings, start and end.
 
-The adapters are made here and nowhere below.
+This is the only module of the bookie that creates adapters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 OnServing: TypeAlias = Callable[[Callable[[BookieConfig], None]], None]
 
 SWITCH_INTERVAL_S = 0.0001
-"""How long a lane may hold the interpreter while the loop waits for it. The default, 5 ms, is a sync lost."""
+"""How long a lane may hold the interpreter while the loop waits for it. The default of 5 ms costs as much as a sync."""
 
 
 def real_ports() -> BookiePorts:
@@ -57,10 +57,10 @@ def real_ports() -> BookiePorts:
 
 @contextlib.asynccontextmanager
 async def running_bookie(config: BookieConfig, ports: BookiePorts | None = None) -> AsyncIterator[BookieServer]:
-    """A bookie that serves; leaving the block stops it in order. ``ports`` None: those of this machine.
+    """A bookie that serves requests; leaving the block shuts it down cleanly. ``ports`` None: real adapters.
 
-    Raises what keeps it from starting: ConfigurationError, CookieError, ConflictError, MetadataError,
-    RegistrationError, StorageError, OSError; and BookieFailedError when its last flush fails.
+    Raises errors of the start: ConfigurationError, CookieError, ConflictError, MetadataError, RegistrationError,
+    StorageError, OSError; and BookieFailedError if the final flush fails.
     """
     ports = ports or real_ports()
     try:
@@ -71,12 +71,11 @@ async def running_bookie(config: BookieConfig, ports: BookiePorts | None = None)
 
 
 async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnServing) -> None:
-    """Run a bookie until ``stop`` is set, then stop it in order. ``on_serving`` is called once it serves, with what
-    takes over changed settings.
+    """Run a bookie until ``stop`` is set, then shut it down cleanly.
 
-    Before that it can be cancelled: it leaves what a kill would, and nothing registered.
-
-    Raises what keeps it from starting (see ``running_bookie``), or what ended it: RegistrationError, BookieFailedError.
+    Calls ``on_serving`` once the bookie serves, with a function that applies changed settings. Until then the call can
+    be cancelled; the files are then as after a kill, and nothing is registered. Raises errors of the start (see
+    ``running_bookie``) and errors that end the bookie: RegistrationError, BookieFailedError.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     async with contextlib.AsyncExitStack() as running:
@@ -87,6 +86,6 @@ async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnSe
             raise
         on_serving(server.reload)
         gc.collect()
-        gc.freeze()  # what boot allocated lives as long as the process: no collection need look at it again
+        gc.freeze()  # objects made at boot live as long as the process: exclude them from collection
         await server.serve_until(stop)
     logger.info("bookie %s shut down cleanly", server.bookie_id)

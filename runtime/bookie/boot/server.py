@@ -1,11 +1,11 @@
 """One bookie from boot to stop. Order of the steps: storage section 10, metadata section 8.3.
 
-The stages of a boot are in ``BookieServer._boot``: the port is bound first (connections are closed until the bookie
-serves), all checks that can refuse come before the first change, and the registration comes last, so that a registered
-bookie serves requests.
+The stages of a boot are in ``BookieServer._boot``. The port is bound first (connections are closed until the bookie
+serves), every check that can refuse the start comes before the first change, and the registration comes last, so that a
+registered bookie serves requests.
 
 The stop undoes the stages in reverse order: unregister, so that no writer chooses this bookie; stop listening; commit
-what is queued; a last checkpoint; remove the DIRTY marks if all of that succeeded; close the storage and the session.
+what is queued; write a last checkpoint; remove the DIRTY marks if all of that succeeded; close storage and session.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 
 
 class BookieServer:
-    """A bookie in this process; ``async with`` boots it and stops it in order."""
+    """A bookie in this process; ``async with`` boots it and shuts it down cleanly."""
 
     def __init__(self, config: BookieConfig, ports: BookiePorts) -> None:
         self._config = config
@@ -92,17 +92,17 @@ class BookieServer:
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failed.add_done_callback(_retrieve)
         self.bookie_id = ""
-        """Known once the port is."""
+        """Empty until the port is bound."""
         self.port = 0
-        """Where it listens, once booted."""
+        """Port it listens on, once booted."""
         self.garbage_collector: GarbageCollector | None = None
-        """Once booted."""
+        """Set at the end of the boot."""
         self.online_rebuild: OnlineRebuild | None = None
-        """Once booted."""
+        """Set at the end of the boot."""
         self.integrity_progress = IntegrityProgress()
-        """What became of the entries that were lost, if any were."""
+        """Progress of restoring lost entries, if any were lost."""
         self.repair: IntegrityService | None = None
-        """Once booted."""
+        """Set at the end of the boot."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -118,13 +118,13 @@ class BookieServer:
         await self._stages.undo()
 
     def reload(self, config: BookieConfig) -> None:
-        """Use the new rates of ``config`` from now on; other changes are logged."""
+        """Apply the new rates of ``config``; other changes are only logged."""
         self._live.reload(config)
 
     async def serve_until(self, stop: asyncio.Event) -> None:
         """Serve until ``stop`` is set.
 
-        Raises what makes going on impossible: BookieFailedError for the journal or the index, RegistrationError.
+        Raises errors that end the bookie: BookieFailedError for the journal or the index, RegistrationError.
         """
         self._failed.add_done_callback(lambda _: stop.set())
         await stop.wait()
@@ -186,7 +186,7 @@ class BookieServer:
         except OSError as error:
             raise _port_error(error, config, self._ports.file_system, self._ports.host) from error
         self.bookie_id = self._identity.bookie_id(self.port)
-        # A bookie that fails answers nothing more, however long the rest of its stop takes.
+        # A failed bookie sends no more answers, however long the rest of its stop takes.
         self._failed.add_done_callback(lambda _: listener.stop())
         return listener
 
@@ -199,13 +199,13 @@ class BookieServer:
         cookie = await run("write VERSION files", claim.stamp(names, check, self._machine_boot))
         marks = read_dirty_marks(self._ports.file_system, self._ledger_folders, self._machine_boot)
         boot = StorageBoot(self._ports, self._config.storage, marks, self._room)
-        # Closed in the lane: a replay that is cancelled leaves a job there, which has to end first.
+        # Closed in the lane, because a cancelled replay leaves a job there that must end first.
         storage = await run("open the storage", boot.open(locks), lambda opened: workers.run(BOOT_LANE, opened.close))
         await run("replay the journals", boot.replay(storage))
         return msgspec.structs.replace(names, cookie=cookie), boot, storage
 
     async def _check_disks(self, mode_files: ModeFiles, checkpoints: CheckpointService) -> DiskMonitor:
-        """Start in the mode that the disks and the last process call for. NoWritableDiskError, DiskUnusableError."""
+        """Start in the mode that the disks and the previous process require. NoWritableDiskError, DiskUnusableError."""
         monitor = DiskMonitor(
             self._ports.file_system,
             self._config.storage,
@@ -225,7 +225,7 @@ class BookieServer:
         return path
 
     async def _flush(self, path: RequestPath) -> None:
-        """Commit and flush everything; no flush when the journal or the index has failed: replay decides then."""
+        """Commit and flush everything; without a flush if journal or index failed, so that the next start replays."""
         await path.stop()
         if not self._failed.done():
             with _failing_bookie("the final flush failed; the next start replays the journal: "):
@@ -253,7 +253,7 @@ class BookieServer:
     async def _begin(self, service: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._watch(service)
 
-    # -- their parts ------------------------------------------------------------------------------------------------
+    # -- parts of the stages ----------------------------------------------------------------------------------------
 
     def _new_mode_files(self) -> ModeFiles:
         return ModeFiles(
@@ -341,7 +341,7 @@ async def _end_after(stop: Callable[[], Awaitable[None]], task: asyncio.Task[Non
 
 @contextlib.contextmanager
 def _failing_bookie(beginning: str = "") -> Iterator[None]:
-    """What happens to the disk from now on is a failure of the running bookie, not of its start."""
+    """Turn storage errors into BookieFailedError: the running bookie failed, not its start."""
     try:
         yield
     except (StorageError, OSError) as error:
@@ -349,12 +349,12 @@ def _failing_bookie(beginning: str = "") -> Iterator[None]:
 
 
 def _retrieve(failed: asyncio.Future[None]) -> None:
-    """A failure that nobody waits for any more is no second error."""
+    """Retrieve the exception, so that asyncio does not log a failure without a waiter."""
     failed.exception()
 
 
 def _port_error(error: OSError, config: BookieConfig, file_system: FileSystem, host: Host) -> ConfigurationError:
-    """The error to raise. Only a new bookie may take another port: the cookie of an existing one names its port."""
+    """The error to raise. Only a new bookie may use another port: the cookie of an existing one contains its port."""
     if error.errno != errno.EADDRINUSE:
         return ConfigurationError(f"cannot open port {config.port}: {os.strerror(error.errno or 0)}")
     problem = f"port {config.port} is in use by {host.describe_owner(config.port)}: stop that process"
@@ -364,7 +364,7 @@ def _port_error(error: OSError, config: BookieConfig, file_system: FileSystem, h
 
 
 def _is_new(config: BookieConfig, file_system: FileSystem) -> bool:
-    """Whether no folder holds anything; what cannot be read may be a cookie."""
+    """Whether all directories are empty; an unreadable file may be a cookie."""
     for path in config.storage.all_directories:
         folder = read_folder(file_system, path)
         if folder.cookie is not None or folder.damage or folder.trouble or folder.has_files:
@@ -373,9 +373,9 @@ def _is_new(config: BookieConfig, file_system: FileSystem) -> bool:
 
 
 def new_peers(ports: BookiePorts, store: MetadataStore, ledgers: LedgerStore, frame_bytes_max: int) -> ClientPorts:
-    """Ports of a client; no bookie is connected to before the first request. The caller closes ``bookies``.
+    """Ports of a client; it connects to a bookie at the first request. The caller closes ``bookies``.
 
-    ``frame_bytes_max``: limit of this bookie, which raises that of the client if it is higher.
+    ``frame_bytes_max``: limit of this bookie; raises the client's limit if it is higher.
     """
     config = ClientConfig(frame_bytes_max=max(ClientConfig().frame_bytes_max, frame_bytes_max))
     registrations = RegistrationClient(store, ledgers.root)

@@ -1,4 +1,4 @@
-"""The stages of a boot, in order, and how each is undone at the stop."""
+"""The stages of a boot, in order, and how the stop undoes them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ logger = logging.getLogger(__name__)
 
 
 class Stages:
-    """The stages that have begun so far. ``undo`` undoes them, the last one first."""
+    """The stages completed so far. ``undo`` undoes them in reverse order."""
 
     def __init__(self) -> None:
         self._undo = contextlib.AsyncExitStack()
 
     async def run(self, name: str, work: Awaitable[T], undo: Callable[[T], Awaitable[None]] | None = None) -> T:
-        """Do the work of a stage and return its result, which ``undo`` gets at the stop.
+        """Do the work of a stage and return its result, which is passed to ``undo`` at the stop.
 
         A stage that fails or is cancelled leaves nothing to undo.
         """
@@ -34,7 +34,7 @@ class Stages:
         return result
 
     async def undo(self) -> None:
-        """Undo all stages even if some of that fails; raises the last failure. Safe to repeat."""
+        """Undo all stages, even if some of them fail; raises the last failure. Can be called again."""
         await self._undo.aclose()
 
     async def _undo_one(self, name: str, undo: Callable[[T], Awaitable[None]], result: T) -> None:

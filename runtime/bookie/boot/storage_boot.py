@@ -1,6 +1,6 @@
-"""Opening the storage of a bookie: what the process before left, brought back from the journals.
+"""Opening the storage of a bookie and replaying its journals.
 
-Two decisions are made here: what an unclean shutdown means for these settings, and whether a repair is due. Order of
+Two decisions are made here: what an unclean shutdown means with these settings, and whether a repair is due. Order of
 the steps: storage section 10; rules of the loss: storage section 9.
 """
 
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 
 
 class ReplayStoppedError(Exception):
-    """The boot was cancelled, so the replay stops."""
+    """The boot was cancelled; stops the replay."""
 
 
 BOOT_LANE = CHECKPOINT_LANE
-"""Boot work runs where checkpoints run later: one writer per index from the first moment on."""
+"""Boot work runs in the lane of the checkpoints, so that each index has one writer from the start."""
 
 
 class StorageBoot:
-    """The boot of one storage. ``marks``: what the process before left in the folders, which are locked."""
+    """The boot of one storage. ``marks``: left by the previous process in the directories, which are now locked."""
 
     def __init__(self, ports: BookiePorts, config: StorageConfig, marks: DirtyMarks, room: DiskRoom) -> None:
         self._ports = ports
@@ -44,7 +44,7 @@ class StorageBoot:
         self._room = room
 
     async def open(self, locks: Sequence[DirectoryLock]) -> LedgerStorage:
-        """Open everything, ``replay`` comes next. The caller closes the storage, then releases the locks.
+        """Open everything; call ``replay`` next. The caller closes the storage, then releases the locks.
 
         StorageError, OSError: nothing is open then.
         """
@@ -55,15 +55,15 @@ class StorageBoot:
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            await asyncio.wait([opening])  # the lane opens it all the same
+            await asyncio.wait([opening])  # the lane cannot be cancelled and finishes opening it
             if opening.exception() is None:
                 opening.result().close()
             raise
 
     async def replay(self, storage: LedgerStorage) -> None:
-        """Bring back what the journals hold, and tell of it. StorageError, OSError.
+        """Replay the journals and log the result. StorageError, OSError.
 
-        When this is cancelled the lane stops soon after, and the files are as a kill would leave them.
+        If this is cancelled, the lane stops soon afterwards and leaves the files as a kill would.
         """
         record_places(self._ports.file_system, self._config)
         if self._marks.are_entries_at_risk:
@@ -111,10 +111,10 @@ class StorageBoot:
         store: MetadataStore,
         ledgers: LedgerStore,
     ) -> bool:
-        """Whether a repair is due: from an earlier boot, or because the process before may have lost entries.
+        """Whether a repair is due: from an earlier boot, or because the previous process may have lost entries.
 
-        Then which ledgers are concerned is noted first, all of it before the bookie is registered (hazard H11).
-        MetadataError, StorageError, OSError.
+        Records the affected ledgers first if that has not been done, so that this is complete before the bookie is
+        registered (hazard H11). MetadataError, StorageError, OSError.
         """
         first = storage.engines[0]
         is_due = await self._ports.workers.run(BOOT_LANE, read_integrity_flag, first)

@@ -1,18 +1,18 @@
-"""The collector of a bookie: deleted ledgers go, and the space they took comes back. Source: storage section 7.1.
+"""The collector of a bookie: deletes ledgers that no longer exist, and frees their space. Source: storage section 7.1.
 
 A round, every ``gcWaitTime``:
 
-1. ledgers that are gone from the metadata are deleted, now and then also copies that it does not name any more;
-2. in each ledger directory, side by side: compactions that were cut off are finished; each entry log that was finished
-   since is measured, deleted ledgers are taken off all of them; logs in which nothing is left are deleted;
-3. there, too, logs that disagree with their own map, or of which rows may lack, begin to be held against the whole
-   index, and major compaction is begun if it is due, else minor: both go on beside the rounds to come.
+1. delete ledgers that are gone from the metadata; at times also copies that the metadata no longer references;
+2. in all ledger directories concurrently: finish interrupted compactions; measure entry logs finished since the last
+   round, and update the usage of all logs for deleted ledgers; delete logs in which nothing is left;
+3. also per directory: start to check logs that disagree with their own map, or whose rows may be missing, against the
+   whole index; start a major compaction if due, else a minor one. Both continue while later rounds run.
 
-What cannot be done is said and tried again by the next round. A round can be cut off anywhere, a compaction too.
+Failures are logged, and the next round tries again. Rounds and compactions can be interrupted anywhere.
 
-While a repair is due here (``integrity``), what rests is all that is proven by the index or by the other bookies: of
-1 the copies that the metadata does not name, and of 3 what is held against the index. What is gone from the metadata
-is nobody's, whatever lacks here.
+While a repair is due here (``integrity``), everything that relies on the index or on other bookies is paused: in 1 the
+deletion of unreferenced copies, in 3 the check against the index. Ledgers without metadata are deleted all the same,
+whatever is missing here.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ logger = logging.getLogger(__name__)
 
 FLUSH_WAIT_S_MAX: Final = 60.0
 FLUSH_WAIT_FULL_S_MAX: Final = 5.0
-"""Deletions become durable with a checkpoint, and logs should go after that: else a crash brings back a ledger whose
-entries cannot be read. Where no checkpoint comes, for want of room, the logs go all the same: they are the room."""
+"""Deletions become durable with a checkpoint, and logs should be deleted after that: otherwise a crash brings back a
+ledger whose entries cannot be read. If disk space prevents checkpoints, the logs are deleted anyway to free space."""
 
 _BATCH_COUNT_MAX: Final = 256
-"""Ledgers confirmed together: that must end before the next checkpoint, which makes a ledger look used."""
+"""Ledgers confirmed together; this must end before the next checkpoint, which makes a ledger look used."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerPasses:
-    """The part of a round that deletes ledgers. ``flush``: a checkpoint, which makes the deletions durable."""
+    """The part of a round that deletes ledgers. ``flush``: runs a checkpoint, which makes the deletions durable."""
 
     open_ledgers: Callable[[], Awaitable[LedgerStore]]
     deleted: LedgerCollector
@@ -68,7 +68,7 @@ class LedgerPasses:
 
 
 class GarbageCollector:
-    """Runs the rounds of one bookie, one at a time, until ``stop``; alongside, a compaction in each directory."""
+    """Runs the rounds of one bookie, one at a time, until ``stop``; and a compaction in each directory concurrently."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class GarbageCollector:
         self._waiting: list[asyncio.Future[None]] = []
         self.metrics = metrics
 
-    # -- for operators, and for other parts of the bookie -------------------------------------------------------
+    # -- for operators and other parts of the bookie ------------------------------------------------------------
 
     async def force(self) -> None:
-        """Run a round now, with a compaction if any is allowed; returns when both have come to their end.
+        """Run a round now, with a compaction if any is allowed; returns when both have ended.
 
-        A compaction that is under way is gone on with, but a minor one gives way to a major one. CancelledError when
-        the collector stops first.
+        A running compaction continues, but a minor one is replaced by a major one. CancelledError if the collector
+        stops first.
         """
         is_done = False
         while not is_done:
@@ -124,28 +124,28 @@ class GarbageCollector:
             is_done = self._cut_offs_count == cut_offs_count
 
     def request(self) -> None:
-        """Run a round soon, for instance because room has become scarce; nothing is forced."""
+        """Run a round soon, for example because space has become scarce; forces no compaction."""
         self._is_requested = True
         self._changed.set()
 
     def suspend(self, kind: CompactionKind, *, is_suspended: bool = True) -> None:
-        """Stop compactions of this kind until they are no longer suspended. Ledgers and empty logs still go."""
+        """Stop compactions of this kind until no longer suspended. Ledgers and empty logs are still deleted."""
         for compaction in self._compactions:
             compaction.suspend(kind, is_suspended=is_suspended)
 
     def note_disk_level(self, level: DiskState) -> None:
-        """The fullest ledger disk is so full now (storage section 7.5)."""
+        """Apply the state of the fullest ledger disk (storage section 7.5)."""
         before, self._disks = self._disks, DiskReaction.to(level, self._config)
         if self._disks == before:
             return
         for compaction in self._compactions:
             compaction.note_disks(self._disks)
         if level is not DiskState.WRITABLE:
-            self.request()  # also where compaction rests: what nobody uses may go at once
+            self.request()  # even if compaction is suspended: deletable data frees space
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """No round or compaction runs within the block, nor what one has begun; what is cut off is made up for."""
+        """Pause collection within the block. Interrupted work resumes afterwards."""
         self._hold_count += 1
         try:
             await self._cut_off()
@@ -155,7 +155,7 @@ class GarbageCollector:
             self._changed.set()
 
     async def run(self) -> None:
-        """Run rounds until ``stop``. Raises nothing that a round runs into."""
+        """Run rounds until ``stop``. Errors of a round are not raised."""
         while await self._wait_due():
             is_forced, self._is_forced, self._is_requested = self._is_forced, False, False
             waiting, self._waiting = self._waiting, []
@@ -171,7 +171,7 @@ class GarbageCollector:
                     ended.set_result(None)
 
     async def stop(self) -> None:
-        """Cut a round off and end ``run``; who waits for a forced round is cancelled."""
+        """Interrupt a running round and end ``run``; callers waiting for a forced round are cancelled."""
         self._is_stopping = True
         self._changed.set()
         await self._cut_off()
@@ -181,7 +181,7 @@ class GarbageCollector:
     # -- rounds -------------------------------------------------------------------------------------------------
 
     async def _wait_due(self) -> bool:
-        """True when a round is due, False when there will be none any more."""
+        """True when a round is due, False when the collector stops."""
         due_s = self._now_s() + self._config.wait_s
         while not self._is_stopping:
             self._changed.clear()
@@ -200,7 +200,7 @@ class GarbageCollector:
         if self._round is not None and not self._round.done():
             self._round.cancel()
             await asyncio.wait([self._round])
-        self._cut_offs_count += 1  # before anybody who waits for a compaction learns that it has ended
+        self._cut_offs_count += 1  # before ``force`` sees that a compaction has ended
         if any(await asyncio.gather(*(compaction.cut_off() for compaction in self._compactions))):
             self._is_requested = True
         await finish_jobs(self._workers)
@@ -217,7 +217,7 @@ class GarbageCollector:
                 ]
             failed_count += sum(task.result() for task in tasks)
         except Exception:
-            # Whatever it is: a bookie serves on without its collector, and the next round tries again.
+            # Catch everything: the bookie keeps serving without its collector, and the next round tries again.
             logger.exception("a garbage collection round failed")
             failed_count += 1
         self.metrics.rounds_count += 1
@@ -225,7 +225,7 @@ class GarbageCollector:
         self._measure()
 
     async def _collect_logs(self, position: int, *, is_repair_due: bool, is_forced: bool) -> int:
-        """The round's part of one directory; how much of it could not be done."""
+        """A round's work in one directory; returns the number of failures."""
         directory, compaction = self._directories[position], self._compactions[position]
         failed_count = 0
         try:
@@ -237,12 +237,12 @@ class GarbageCollector:
                 compaction.begin_settling()
             await compaction.begin_due(is_forced=is_forced)
         except Exception:
-            logger.exception("garbage collection of %s failed", directory.path)  # the others go on
+            logger.exception("garbage collection of %s failed", directory.path)  # the other directories continue
             failed_count += 1
         return failed_count + directory.take_failures_count()
 
     async def _trying(self, step: Awaitable[None]) -> int:
-        """1 if a step could not be done, else 0."""
+        """1 if a step failed, else 0."""
         try:
             await step
         except (BkctlError, OSError) as error:
@@ -266,7 +266,7 @@ class GarbageCollector:
         wait_s = FLUSH_WAIT_FULL_S_MAX if self._disks.is_room_scarce else FLUSH_WAIT_S_MAX
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                # One checkpoint may not do: that behind a failed one writes what it did not, and nothing newer (H2).
+                # One checkpoint may not be enough: the retry of a failed one includes nothing newer (H2).
                 while any(directory.is_deletion_unflushed for directory in self._directories):
                     await self._passes.flush()
 
@@ -282,9 +282,9 @@ class GarbageCollector:
 
 
 def _target_bytes(config: BookieConfig) -> int:
-    """What the use of a log is measured against; 0: against its own size."""
+    """Log size that usage is measured against; 0: the log's own size."""
     settings = config.garbage_collection
-    # Logs that are replaced one by one never become larger: measured against a full one, they would be for ever.
+    # Logs replaced one by one never grow: measured against a full log, they would be compacted forever.
     is_used = settings.is_target_size_used and not settings.is_transactional
     return config.storage.engine.entry_log.size_bytes_max if is_used else 0
 
@@ -298,7 +298,7 @@ async def assemble_garbage_collector(
     room: DiskRoom,
     live: LiveSettings,
 ) -> GarbageCollector:
-    """The collector of a bookie that serves, put together from its parts."""
+    """Create the collector of a serving bookie."""
     settings, workers, store, uri = config.garbage_collection, ports.workers, metadata.store, metadata.uri
     rate = settings.metadata_operations_per_s_max or None
     budget = RequestBudget(rate, config.zookeeper.in_flight_max)
@@ -340,7 +340,7 @@ async def _directory_collectors(
     file_system, workers = ports.file_system, ports.workers
     scanner = LogScanner(ports.children, workers)
     scan_turn = asyncio.Lock()
-    rooms: dict[int, CompactionRoom] = {}  # by disk: only compactions that copy to the same one share its room
+    rooms: dict[int, CompactionRoom] = {}  # by disk: only compactions on the same disk share its space
     directories = []
     for engine in engines:
         tools = DirectoryTools(

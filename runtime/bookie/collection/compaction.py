@@ -1,16 +1,15 @@
-"""Compaction of one entry log: copy what is still in use elsewhere; then the log may go. Source: storage section 7.3.
+"""Compaction of one entry log: copy the entries in use, so that it can be deleted. Source: storage section 7.3.
 
-In use is an entry that the index finds in this log at this very place; a copy that the index does not point at may be
-older than what is stored, and is left behind. The order is the safety: copies durable, index durable, log deleted. And
-the log is deleted only when a sweep of the index (``logs.find_rows_naming``) finds no row that names it. That is for
-the caller: one sweep does for many logs. What the copying says is where rows may be that do: of the ledgers in the log
-if its own map agrees with the scan, else anywhere. Of a ledger in limbo rows may be missing: an entry of it that has
-none keeps the log, too.
+An entry is in use if the index has it at exactly this place in this log; other copies may be older than what is stored,
+and are dropped. The order makes it safe: copies durable, index durable, log deleted. A log is deleted only if a search
+of the index (``logs.find_rows_naming``) finds no row that references it. The caller runs it, because one search covers
+many logs. It covers only the rows of the ledgers in the log if the log's own map agrees with the scan, otherwise all
+rows. Rows of a ledger in limbo may be missing, so an entry of it without a row keeps the log, too.
 
-May be cancelled anywhere: what was begun is then garbage in a log, or is finished by ``resume``.
+Can be cancelled anywhere: unfinished work is garbage in a log, or ``resume`` finishes it.
 
-A round of the collector deletes logs beside the compaction of the same directory. A log is in hand of one of them: the
-other leaves it alone. And only one of them copies: what is not yet synced of the active log has one owner.
+A round of the collector deletes logs while a compaction of the same directory runs. Only one of them holds a log at a
+time; the other leaves it alone. Only the compaction copies, because unsynced data in the active log has one owner.
 """
 
 from __future__ import annotations
@@ -56,10 +55,9 @@ logger = logging.getLogger(__name__)
 
 
 class LogScanner:
-    """Scans whole entry logs in child processes (``storage.entry_log.compaction_scan_child``), one for every scan.
+    """Scans whole entry logs in child processes (``storage.entry_log.compaction_scan_child``), one for each scan.
 
-    A lane for each directory waits for the child's messages; it does no other work. EntryLogError when a scan cannot be
-    done at all.
+    Each directory has a lane that only waits for the child's messages. EntryLogError if a scan is not possible at all.
     """
 
     def __init__(self, children: Children, workers: Workers, *, rows_max: int = ROWS_MAX) -> None:
@@ -68,11 +66,11 @@ class LogScanner:
         self._rows_max = rows_max
 
     def measure(self, directory: str, log_ids: Sequence[EntryLogId]) -> AsyncGenerator[ScanMessage, None]:
-        """One MeasuredLog or UnreadableLog for each log."""
+        """Yields one MeasuredLog or UnreadableLog for each log."""
         return self._messages(MeasureLogs(directory=directory, log_ids=list(log_ids)))
 
     def entries(self, directory: str, log_id: EntryLogId) -> AsyncGenerator[ScanMessage, None]:
-        """ScannedRows, then a ScanEnd; or an UnreadableLog. Close the generator to stop early."""
+        """Yields ScannedRows, then a ScanEnd; or an UnreadableLog. Close the generator to stop early."""
         return self._messages(ScanEntries(directory=directory, log_id=log_id, rows_max=self._rows_max))
 
     async def _messages(self, task: MeasureLogs | ScanEntries) -> AsyncGenerator[ScanMessage, None]:
@@ -87,12 +85,12 @@ class LogScanner:
             cause = error.cause if isinstance(error, ChildFailedError) else error
             raise EntryLogError(f"{task.directory}: cannot scan its entry logs: {cause}") from error
         finally:
-            pool.stop()  # the lane may still wait for the child
+            pool.stop()  # the lane may still be waiting for the child
             await self._workers.run(lane, undo.close)
 
 
 class CompactionThrottle:
-    """Spaces the copies of one ledger directory: entries or bytes in a second, by the settings."""
+    """Limits the copy rate in one ledger directory, in entries or bytes per second by the settings."""
 
     def __init__(self, clock: Clock, config: GarbageCollectionConfig) -> None:
         self._clock = clock
@@ -101,12 +99,12 @@ class CompactionThrottle:
         self._waiting: asyncio.Future[bool] | None = None
 
     def set_rate(self, config: GarbageCollectionConfig) -> None:
-        """The rate of the copies that are noted from now on."""
+        """Set the rate for copies noted from now on."""
         self._is_by_bytes = config.is_throttled_by_bytes
         self._per_s_max = config.copied_bytes_per_s_max if self._is_by_bytes else config.copied_entries_per_s_max
 
     async def wait(self) -> bool:
-        """True when what was copied before has had its time; False if ``interrupt`` came first. One waits at a time."""
+        """True when the time for earlier copies has passed; False after ``interrupt``. For one caller at a time."""
         left_s = (self._due_ns - self._clock.monotonic_ns()) / 1e9
         if left_s <= 0:
             return True
@@ -120,7 +118,7 @@ class CompactionThrottle:
             self._waiting = None
 
     def interrupt(self) -> None:
-        """Let who waits now look whether the copies are wanted still."""
+        """Wake the waiting caller, which then checks whether its copies are still needed."""
         self._wake(is_due=False)
 
     def _wake(self, *, is_due: bool) -> None:
@@ -128,14 +126,14 @@ class CompactionThrottle:
             self._waiting.set_result(is_due)
 
     def note(self, entry_count: int, size_bytes: int) -> None:
-        """So much is copied now: the next copies wait for it."""
+        """Count copies; the next ``wait`` includes the time for them."""
         amount = size_bytes if self._is_by_bytes else entry_count
         self._due_ns = max(self._due_ns, self._clock.monotonic_ns()) + int(amount / self._per_s_max * 1e9)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DirectoryTools:
-    """What garbage collection in one ledger directory works with; the engine and the throttle are of that directory."""
+    """What garbage collection in one ledger directory needs; engine and throttle belong to that directory."""
 
     file_system: FileSystem
     engine: LedgerDirectoryEngine
@@ -148,7 +146,7 @@ class DirectoryTools:
 
 
 class Compactor:
-    """Compacts the logs of one ledger directory, one at a time, and deletes others meanwhile."""
+    """Compacts the logs of one ledger directory, one at a time; can delete other logs at the same time."""
 
     def __init__(self, tools: DirectoryTools) -> None:
         self._fs, self._engine, self._workers = tools.file_system, tools.engine, tools.workers
@@ -157,12 +155,12 @@ class Compactor:
         self._in_hand: set[EntryLogId] = set()
 
     def is_in_hand(self, log_id: EntryLogId) -> bool:
-        """Whether a log is being read, replaced or deleted here, or is being made."""
+        """Whether a log is being read, replaced, deleted or created here."""
         return log_id in self._in_hand
 
     @asynccontextmanager
     async def holding(self, *log_ids: EntryLogId) -> AsyncIterator[None]:
-        """Logs that are nobody's are in hand within the block."""
+        """Hold logs within the block; no other task may hold them."""
         assert self._in_hand.isdisjoint(log_ids), "a log has one owner"
         self._in_hand.update(log_ids)
         try:
@@ -174,24 +172,24 @@ class Compactor:
             self._in_hand.difference_update(log_ids)
 
     def hurry(self) -> None:
-        """Ledgers are gone: what waits to be copied may not have to be any more."""
+        """Ledgers were deleted: waiting copies may no longer be needed."""
         self._throttle.interrupt()
 
     async def compact(self, log_id: EntryLogId) -> frozenset[LedgerId] | None:
-        """Copy what is in use. The log is for ``remove``, once no row of the ledgers that are returned names it.
+        """Copy entries in use. Call ``remove`` once no row of the returned ledgers references the log.
 
-        None: rows of any ledger may, or rows may be lacking.
-        CorruptFileError: the log is damaged. Any other StorageError, OSError: it could not be done now; whatever was
-        not finished has no effect. Not twice at a time.
+        None: rows of any ledger may reference it, or rows may be missing. CorruptFileError: the log is damaged. Any
+        other StorageError, OSError: not possible now; unfinished work has no effect. Must not run twice at the same
+        time.
         """
         source = CompactionSource(self._fs, self._engine.relocation, log_id)
         async with self.holding(log_id):
             return await self._compact(source, self._survivors_of(source))
 
     async def require_unused(self, log_id: EntryLogId) -> frozenset[LedgerId] | None:
-        """Read a log of which no entry should be in use; returns and raises like ``compact``, beside which it may run.
+        """Read a log that should have no entry in use. Like ``compact``, and may run at the same time.
 
-        LogInUseError: an entry is.
+        LogInUseError: an entry is in use.
         """
         async with self.holding(log_id):
             return await self._compact(CompactionSource(self._fs, self._engine.relocation, log_id), Survivors())
@@ -209,7 +207,7 @@ class Compactor:
         return ledger_ids
 
     async def remove(self, log_id: EntryLogId) -> None:
-        """Delete a log that no row of the index names."""
+        """Delete a log that no row of the index references."""
         size_bytes = await self._workers.run(CHECKPOINT_LANE, _remove, self._fs, self._engine, log_id)
         self._metrics.logs_removed_count += 1
         self._metrics.reclaimed_bytes += size_bytes
@@ -221,9 +219,9 @@ class Compactor:
         )
 
     async def list_interrupted(self) -> list[CompactedLog]:
-        """Transactional compactions that were cut off; what was cut off too early to be finished is deleted. OSError.
+        """Interrupted transactional compactions; those that cannot be finished are deleted. OSError.
 
-        Whatever the settings say now: the files are there.
+        Independent of the current settings, because the files exist.
         """
         directory = self._engine.ledger_directory
         removed_count = await self._workers.run(COMPACTION_LANE, remove_unfinished_logs, self._fs, directory)
@@ -232,7 +230,7 @@ class Compactor:
         return await self._workers.run(COMPACTION_LANE, list_compacted_logs, self._fs, directory)
 
     async def resume(self, compacted: CompactedLog) -> None:
-        """Finish one, from step 4 on, but for the source, which is for ``compact`` then.
+        """Finish one from step 4 on, except for its source, which then needs ``compact``.
 
         CorruptFileError for a log that is damaged; other StorageErrors, OSError.
         """
@@ -243,7 +241,7 @@ class Compactor:
         logger.info("%s: finished the compaction into it", compacted.path)
 
     async def _require_whole(self, compacted: CompactedLog) -> None:
-        """It may have lain there for long, and the index is to name nothing that is damaged. Raises like ``resume``."""
+        """Check the whole log, which may be old: the index must reference nothing damaged. Raises like ``resume``."""
         async with self.holding(compacted.log_id):
             await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
             async with aclosing(self._moves_into(compacted)) as batches:
@@ -251,8 +249,8 @@ class Compactor:
                     pass
 
     async def _replace(self, compacted: CompactedLog) -> None:
-        """Steps 4 to 6, but for the source. Raises like ``resume``."""
-        async with self.holding(compacted.log_id):  # it looks like any other log from here on
+        """Steps 4 to 6, except for the source. Raises like ``resume``."""
+        async with self.holding(compacted.log_id):  # from here on it looks like any other log
             await self._workers.run(COMPACTION_LANE, compacted.publish, self._fs)
             async with aclosing(self._moves_into(compacted)) as batches:
                 async for moves in batches:
@@ -260,7 +258,7 @@ class Compactor:
             await self._workers.run(COMPACTION_LANE, compacted.forget, self._fs)
 
     async def _moves_into(self, compacted: CompactedLog) -> AsyncGenerator[list[EntryMove], None]:
-        """Entries of the log that the index still names in its source. CorruptFileError behind the last, if need be."""
+        """Moves of entries that the index still has in the source; at the end CorruptFileError for a damaged log."""
         is_complete = False
         source_offset = 0
         async with aclosing(self._scanner.entries(compacted.directory, compacted.log_id)) as messages:
@@ -269,7 +267,7 @@ class Compactor:
                 moves = await self._workers.run(COMPACTION_LANE, _moves_from, self._engine, compacted, entries)
                 for move in moves:
                     if move.from_location.offset <= source_offset:
-                        # An id that was changed in place is that of another entry now, which the map does not tell.
+                        # An id changed in place belongs to another entry now, which the ledgers map cannot show.
                         reason = (
                             f"entry {move.ledger_id}:{move.entry_id} is not at its place in the log that is replaced"
                         )
@@ -287,7 +285,7 @@ class Compactor:
     async def _copy_live(
         self, source: CompactionSource, survivors: Survivors
     ) -> tuple[frozenset[LedgerId] | None, int]:
-        """Ledgers of which the log may hold more that is in use, None: any; and how many entries were copied."""
+        """Ledgers whose rows may still reference the log (None: any ledger), and the number of copied entries."""
         is_complete, may_lack_rows, copied_count = False, False, 0
         ledger_ids: set[LedgerId] = set()
         async with aclosing(self._scanner.entries(self._engine.ledger_directory, source.log_id)) as messages:
@@ -304,7 +302,7 @@ class Compactor:
         return frozenset(ledger_ids) if is_complete and not may_lack_rows else None, copied_count
 
     async def _copy(self, batch: Sequence[SourceEntry], survivors: Survivors) -> int:
-        """Copy entries as soon as the rate allows; returns how many were in use still by then."""
+        """Copy entries as soon as the rate allows; returns how many were still in use then."""
         is_due = False
         while batch and not is_due:
             is_due = await self._throttle.wait()
@@ -323,17 +321,17 @@ class Compactor:
 
 
 async def finish_jobs(workers: Workers) -> None:
-    """Return when the jobs have ended which run on though nobody waits for them any more."""
+    """Return when the jobs have ended whose callers were cancelled."""
     for lane in (COMPACTION_LANE, CHECKPOINT_LANE):
         await workers.run(lane, _nothing)
 
 
 def _nothing() -> None:
-    """When it is done, so are all jobs before it."""
+    """Jobs run in order: when this one is done, all jobs before it are done."""
 
 
 def _taken(message: ScanMessage) -> tuple[list[SourceEntry], bool]:
-    """Entries of a message, and whether it says that they were all; EntryLogError when the log cannot be read."""
+    """Entries of a message, and whether it marks a complete scan; EntryLogError if the log cannot be read."""
     match message:
         case ScannedRows():
             return [SourceEntry(*row) for row in unpack_rows(message)], False
@@ -359,9 +357,9 @@ def _batches(entries: Sequence[SourceEntry], bytes_max: int) -> list[list[Source
 def _moves_from(
     engine: LedgerDirectoryEngine, compacted: CompactedLog, entries: Sequence[SourceEntry]
 ) -> list[EntryMove]:
-    """Entries of a finished log whose rows still name the log that it replaces.
+    """Entries of a finished log whose rows still reference the log that it replaces.
 
-    At whatever offset: the source has not changed since the row named the entry that was copied from it.
+    Their offset does not matter: the source has not changed since the entry was copied from it.
     """
     places = engine.relocation.current_locations([(entry.ledger_id, entry.entry_id) for entry in entries])
     return [

@@ -1,6 +1,6 @@
-"""Where the entries of a compacted log go: to the active log among new entries, or to a log of their own.
+"""Where the entries of a compacted log go: to the active log among new entries, or to a new log.
 
-Source: storage sections 4.9 (a log of their own: the transactional way) and 7.3.
+Source: storage sections 4.9 (transactional compaction, to a new log) and 7.3.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from storage.ids import EntryLocation
 from storage.ports import FileSystem
 
 COMPACTION_LANE: Final = "compaction"
-"""Reading the log, comparing with the index, writing a log of its own: nothing that a checkpoint would have to wait
-for. What appends to the active log or writes to the index is the checkpoint lane's."""
+"""For reading logs, comparing with the index and writing new logs: work that checkpoints must not wait for. Appending
+to the active log and writing to the index is done in the checkpoint lane."""
 
 RELOCATE_COUNT_MAX: Final = 2048
-"""Moves of one job of the checkpoint lane, which checkpoints must not wait for."""
+"""Moves per job of the checkpoint lane; small, because checkpoints have to wait for the job."""
 
 _SYNC_BYTES_MAX: Final = 32 * 1024 * 1024
 _SYNC_ENTRIES_MAX: Final = 16_384
-"""Copied at most before a sync, whatever the settings allow: a checkpoint that comes between must sync as much
-along with its own, and objects by the hundred thousand make the interpreter stop to look for garbage among them."""
+"""Upper limit before a sync, whatever the settings allow: a checkpoint in between must sync the copies too, and
+hundreds of thousands of objects make Python's garbage collector pause the interpreter."""
 
 
 class LogInUseError(EntryLogError):
-    """Entries of a log that was to be deleted are in use."""
+    """A log that was to be deleted has entries that are in use."""
 
 
 class Survivors:
-    """Takes the entries of one log that are in use. This one is for a log from which no entry should be copied."""
+    """Copies the entries of one log that are in use. This class is for a log that should have none."""
 
     async def take(self, entries: Sequence[SourceEntry]) -> None:
-        """Copy some, given in file order. CorruptFileError, EntryLogError, OSError; here LogInUseError."""
+        """Copy entries, given in file order. CorruptFileError, EntryLogError, OSError; here LogInUseError."""
         raise LogInUseError(f"ledger {entries[0].ledger_id} entry {entries[0].entry_id} in it is in use")
 
     async def finish(self) -> None:
-        """Make all copies durable and the index point at them. Raises as ``take``, and IndexFailedError."""
+        """Make all copies durable and point the index at them. Raises like ``take``, and IndexFailedError."""
 
     async def abandon(self) -> None:
-        """Let go after a failure; the log that is compacted stays as it is. Safe to repeat."""
+        """Clean up after a failure; the source log is not changed. Can be called again."""
 
 
 class ActiveLogSurvivors(Survivors):
@@ -66,7 +66,7 @@ class ActiveLogSurvivors(Survivors):
         """See ``Survivors``."""
         bodies = await self._workers.run(COMPACTION_LANE, self._source.read_bodies, entries)
         owned = [(entry.ledger_id, body) for entry, body in zip(entries, bodies, strict=True)]
-        self._unsynced_bytes += sum(map(len, bodies))  # before the job: it runs on when this call is cancelled
+        self._unsynced_bytes += sum(map(len, bodies))  # before the job, which continues if this call is cancelled
         locations = await self._workers.run(CHECKPOINT_LANE, self._engine.relocation.append_survivors, owned)
         self._moves += _moves(self._source, entries, locations)
         if len(self._moves) >= self._outstanding_entries_max or self._unsynced_bytes >= _SYNC_BYTES_MAX:
@@ -84,16 +84,16 @@ class ActiveLogSurvivors(Survivors):
     async def abandon(self) -> None:
         """See ``Survivors``."""
         if self._unsynced_bytes:
-            # The engine is to forget that copies are outstanding: nobody will ask for them any more.
+            # The sync clears the engine's record of outstanding copies, which are no longer needed.
             with contextlib.suppress(StorageError, OSError):
                 await self._workers.run(CHECKPOINT_LANE, self._engine.relocation.sync_logs)
 
 
 class NewLogSurvivors(Survivors):
-    """Copies to a log that takes the place of the source, in steps that can be finished after a crash.
+    """Copies to a new log that replaces the source, in steps that can be finished after a crash.
 
-    ``replace`` takes the steps that come when the new log is finished. It scans it: the moves of a whole log, kept from
-    the copying, would take three times the memory of the log where entries are small.
+    ``replace`` performs the steps after the new log is finished. It scans that log again, because keeping the moves of
+    a whole log in memory would take three times the size of the log if entries are small.
     """
 
     def __init__(
@@ -127,14 +127,14 @@ class NewLogSurvivors(Survivors):
             await self._replace(compacted)
 
     async def abandon(self) -> None:
-        """See ``Survivors``. A log that is finished stays, to be finished by a later round."""
+        """See ``Survivors``. A finished log is kept; a later round completes the compaction."""
         if self._writer is not None:
             writer, self._writer = self._writer, None
             await self._workers.run(COMPACTION_LANE, writer.abandon)
 
 
 async def relocate(workers: Workers, engine: LedgerDirectoryEngine, moves: Sequence[EntryMove]) -> None:
-    """Let copies take the place of their originals, in jobs that leave room for checkpoints."""
+    """Point the index at the copies, in small jobs so that checkpoints can run in between."""
     for first in range(0, len(moves), RELOCATE_COUNT_MAX):
         await workers.run(CHECKPOINT_LANE, engine.relocation.relocate, moves[first : first + RELOCATE_COUNT_MAX])
 

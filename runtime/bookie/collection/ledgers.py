@@ -1,10 +1,10 @@
-"""Ledgers that are stored here and no longer exist, or no longer name this bookie.
+"""Ledgers that are stored here but no longer exist, or no longer reference this bookie.
 
-A ledger is deleted only when it was here before the listing began, a part of the tree that was listed without an error
-does not hold it, its metadata was then found missing twice, with a pause and a ``sync`` in between, on one session and
-in the very cluster that this bookie booted in, and nobody has touched it meanwhile. Whatever else comes up keeps it:
-the next round looks again. None of that rests on what is stored here: a ledger in limbo, which no repair brings out of
-it once its metadata is gone, goes like any other. Source: storage section 7.2, metadata section 4.3.
+A ledger is deleted only if it was here before the listing began, and its part of the tree was listed without an error
+and without it. Its metadata must then be missing in two reads, with a pause and a ``sync`` in between, in one session
+and in the very cluster that this bookie booted in, and no client may have used it since. Otherwise it is kept until the
+next round. None of this depends on what is stored here: a ledger in limbo is deleted like any other, since no repair
+can end its limbo without metadata. Source: storage section 7.2, metadata section 4.3.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from storage.index.ledger_index import LedgerRow
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX: Final = 3
-"""A checkpoint that ends while a batch is confirmed makes it look used."""
+"""A checkpoint that ends while a batch is confirmed makes its ledgers look used."""
 _READS_IN_FLIGHT_MAX: Final = 64
 
 
@@ -46,11 +46,11 @@ class TouchMark(NamedTuple):
     """None: only its fence is here, because its copy was collected."""
     write_cache_generation: int
     memtable_bytes: int | None
-    """Of the whole directory, if entries of the ledger are in the write cache: each add makes it grow."""
+    """Of the whole directory, if entries of the ledger are in the write cache: every add increases it."""
 
 
 class LocalLedgers:
-    """The ledgers of all directories of a bookie. ``forget_handle`` is called with each that is deleted."""
+    """The ledgers of all directories of a bookie. ``forget_handle`` is called with each deleted ledger."""
 
     def __init__(self, storage: LedgerStorage, workers: Workers, forget_handle: Callable[[LedgerId], None]) -> None:
         self._storage = storage
@@ -67,7 +67,7 @@ class LocalLedgers:
         return sorted({*self.snapshot(), *collected})
 
     def mark(self, ledger_id: LedgerId) -> TouchMark | None:
-        """Take it before asking the metadata; None when the ledger has neither a row nor a fence here."""
+        """Mark a ledger before reading its metadata; None if it has neither a row nor a fence here."""
         engine = self._storage.engine_of(ledger_id)
         row = engine.ledger(ledger_id)
         if row is None and ledger_id not in engine.collected:
@@ -76,10 +76,10 @@ class LocalLedgers:
         return TouchMark(row, engine.write_cache_generation, memtable_bytes)
 
     def delete(self, marks: Mapping[LedgerId, TouchMark]) -> set[LedgerId]:
-        """Delete the ledgers that nobody has used since their marks were taken; the others stay. Returns which.
+        """Delete the ledgers that no client has used since their marks were taken. Returns the deleted ones.
 
-        The metadata store and the bookie's clients are not in step: a ledger that is created right after it was found
-        missing may have its first entry here before that answer is. Such an entry is in the write cache, or a
+        The metadata store and the bookie's clients are not synchronized: a ledger created right after it was found
+        missing may have its first entry here before that answer arrives. Such an entry is in the write cache, or a
         checkpoint has ended since; a fence, a key or an explicit LAC has changed the row.
         """
         untouched = {ledger_id for ledger_id, mark in marks.items() if self._is_untouched(ledger_id, mark)}
@@ -90,14 +90,14 @@ class LocalLedgers:
         return untouched
 
     async def keep_fence(self, ledger_id: LedgerId) -> None:
-        """Record durably that a ledger takes no plain add here, whatever becomes of its row. StorageError."""
+        """Record durably that a ledger accepts no plain add here, even if its row is deleted. StorageError."""
         collected = self._storage.engine_of(ledger_id).collected
         if ledger_id not in collected:
             await self._workers.run(COMPACTION_LANE, collected.append, ledger_id)
             collected.note(ledger_id)
 
     async def release_fences(self, gone: Collection[LedgerId]) -> None:
-        """Remove the records of ledgers that no longer exist, and replace a file in which a write failed. OSError."""
+        """Remove the fences of ledgers that no longer exist, and replace a file after a failed write. OSError."""
         for engine in self._storage.engines:
             collected = engine.collected
             here = frozenset(ledger_id for ledger_id in gone if ledger_id in collected)
@@ -106,12 +106,12 @@ class LocalLedgers:
 
     def _is_untouched(self, ledger_id: LedgerId, mark: TouchMark) -> bool:
         now = self.mark(ledger_id)
-        # The same row, not an equal one: it may have been deleted and made again meanwhile.
+        # Identity, not equality: the row may have been deleted and created again.
         return now is not None and now.row is mark.row and now[1:] == mark[1:]
 
 
 class ClusterGuard:
-    """Makes sure that what the metadata store says is said by the cluster that this bookie belongs to."""
+    """Makes sure that the metadata store still belongs to this bookie's cluster."""
 
     def __init__(self, store: MetadataStore, root: str, bookie_id: str, instance_id: str | None) -> None:
         self._store = store
@@ -121,7 +121,7 @@ class ClusterGuard:
         self._root_ctime_ms: int | None = None
 
     async def require_own_cluster(self) -> None:
-        """MetadataError unless the root, the instance id and this bookie's cookie are those of before."""
+        """MetadataError unless the root, the instance id and this bookie's cookie are unchanged."""
         await self._store.sync(self._root)
         stat = await self._store.exists(self._root)
         if stat is None:
@@ -152,8 +152,8 @@ class ClusterGuard:
 class LedgerCollector:
     """Finds and deletes ledgers that no longer exist.
 
-    ``batch_count_max``: ledgers whose end is confirmed together; ``confirmation_pause_s``: between two reads that find
-    no metadata of a ledger.
+    ``batch_count_max``: ledgers confirmed together; ``confirmation_pause_s``: pause between the two reads that must
+    find no metadata.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class LedgerCollector:
         self._was_nothing_listed = False
 
     async def collect(self, ledgers: LedgerStore) -> int:
-        """One pass; returns how many ledgers were deleted. BkctlError when none can be told to be gone."""
+        """One pass; returns how many ledgers were deleted. BkctlError if no ledger can be checked."""
         local_ids = self._local.snapshot_with_collected()
         await self._guard.require_own_cluster()
         candidates = await self._unlisted(ledgers, local_ids)
@@ -201,7 +201,7 @@ class LedgerCollector:
         return deleted_count
 
     async def _unlisted(self, ledgers: LedgerStore, local_ids: Sequence[LedgerId]) -> list[LedgerId]:
-        """Local ledgers that the listing does not hold; a part that cannot be listed has none."""
+        """Local ledgers that are not listed; ledgers in a part that cannot be listed are not included."""
         unlisted: list[LedgerId] = []
         listed_count = failed_count = 0
         parts = ledgers.list_parts()
@@ -220,7 +220,7 @@ class LedgerCollector:
                     part.last_ledger_id,
                     part.error,
                 )
-        # A cluster without a single ledger is more often a mistake than the truth: it is believed the second time.
+        # An empty cluster is more likely a mistake: accept it only if two passes in a row find it.
         is_empty = not listed_count and not failed_count
         is_believed, self._was_nothing_listed = not is_empty or self._was_nothing_listed, is_empty
         if unlisted and not is_believed:
@@ -232,7 +232,7 @@ class LedgerCollector:
         return unlisted
 
     async def _delete_confirmed(self, ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> dict[LedgerId, bool]:
-        """Delete those that are still missing; returns which, and whether a row was deleted.
+        """Delete those that are still missing; returns them, and whether a row was deleted.
 
         The others may be deleted by another attempt.
         """
@@ -244,13 +244,13 @@ class LedgerCollector:
         missing = await _without_metadata(ledgers, sorted(marks))
         await self._guard.require_own_cluster()
         if not session_id or self._store.session_id != session_id:
-            return {}  # another session may be served by a server that lags behind
+            return {}  # another session may use a server that lags behind
         deleted = self._local.delete({ledger_id: marks[ledger_id] for ledger_id in missing})
         return {ledger_id: marks[ledger_id].row is not None for ledger_id in deleted}
 
 
 async def _without_metadata(ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
-    """Those that certainly have no metadata; one whose metadata cannot be read or understood has some."""
+    """Ledgers that certainly have no metadata; unreadable metadata counts as existing."""
 
     async def is_missing(ledger_id: LedgerId) -> bool:
         try:
@@ -265,7 +265,7 @@ async def _without_metadata(ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]
 async def _select(
     ledger_ids: Sequence[LedgerId], is_selected: Callable[[LedgerId], Awaitable[bool]], in_flight_max: int
 ) -> list[LedgerId]:
-    """Those that are selected. A ledger for which that fails is not, and the log names the first of these."""
+    """Ledgers that are selected. Ledgers with an error are not; the first error is logged."""
     unknown: list[tuple[LedgerId, BkctlError]] = []
 
     async def ask(ledger_id: LedgerId) -> LedgerId | None:
@@ -284,22 +284,22 @@ async def _select(
 
 
 def _within(part: PartListing, ledger_ids: Sequence[LedgerId]) -> Sequence[LedgerId]:
-    """Those of some ascending ids that a part of the listing speaks for."""
+    """The ascending ids that are in the range of a part of the listing."""
     first = bisect.bisect_left(ledger_ids, part.first_ledger_id)
     return ledger_ids[first : bisect.bisect_right(ledger_ids, part.last_ledger_id)]
 
 
 class OverreplicatedCollector:
-    """Finds and deletes copies that the metadata does not name. ``own_ids``: every id this bookie is known by.
+    """Finds and deletes copies that the metadata does not reference. ``own_ids``: all ids of this bookie.
 
-    A process that copies a ledger holds its replication lock until the metadata names the copy. So a copy that the
-    metadata does not name is deleted only under that lock, after a second look, and only if the ledger is closed: no
-    writer changes its ensembles then. Its fence stays (``storage.engine.collected_ledgers``): a writer that does not
-    know that the ledger is closed must not append here again.
+    A process that copies a ledger holds its replication lock until the metadata references the copy. So an unreferenced
+    copy is deleted only under that lock, after a second read, and only if the ledger is closed, because then no writer
+    changes its ensembles. Its fence is kept (``storage.engine.collected_ledgers``): a writer that does not know that
+    the ledger is closed must not append here again.
 
-    The bookies that the metadata names are not asked whether they hold the ledger. The process that copied it has
-    proven that, and this copy could replace what was lost since. So none in limbo is deleted, and the collector deletes
-    none at all while this bookie repairs a loss of its own, which may be theirs too. Source: storage section 7.4.
+    The referenced bookies are not asked whether they have the ledger: the process that copied it has verified that. But
+    this copy could replace what they lost since. So no ledger in limbo is deleted, and the collector deletes no copies
+    at all while this bookie repairs a loss of its own, which may affect them too. Source: storage section 7.4.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class OverreplicatedCollector:
         self._in_flight_max = in_flight_max
 
     async def collect(self, ledgers: LedgerStore) -> int:
-        """One pass over all local ledgers; returns how many copies were deleted. BkctlError when none can be."""
+        """One pass over all local ledgers; returns how many copies were deleted. BkctlError if none can be checked."""
         await self._guard.require_own_cluster()
 
         async def is_dropped(ledger_id: LedgerId) -> bool:
@@ -334,26 +334,26 @@ class OverreplicatedCollector:
     async def _drop(self, ledgers: LedgerStore, ledger_id: LedgerId) -> bool:
         lock = await self._locks.acquire(ledger_id)
         if lock is None:
-            return False  # it is being copied, maybe to here
+            return False  # it is being copied, maybe to this bookie
         async with lock:
             mark = self._local.mark(ledger_id)
             session_id = self._store.session_id
             await self._store.sync(ledgers.root)
-            # Entries in the write cache: somebody may be copying it to here without the lock, as Java's tools do.
+            # Entries in the write cache: a client may be copying it to here without the lock, as Java's tools do.
             if mark is None or mark.row is None or mark.row.is_limbo or mark.memtable_bytes is not None:
                 return False
             if not await self._is_unnamed(ledgers, ledger_id):
                 return False
             await self._guard.require_own_cluster()
-            # Before the copy goes: once its row is gone, only this record says that the ledger takes no plain add.
+            # Before the copy is deleted: without its row, only this record says that the ledger accepts no plain add.
             await self._local.keep_fence(ledger_id)
             is_sure = lock.is_held and session_id != 0 and self._store.session_id == session_id
             return is_sure and bool(self._local.delete({ledger_id: mark}))
 
     async def _is_unnamed(self, ledgers: LedgerStore, ledger_id: LedgerId) -> bool:
-        """Whether a ledger is closed with this bookie in none of its ensembles."""
+        """Whether a ledger is closed and this bookie is in none of its ensembles."""
         try:
             metadata = (await ledgers.read(ledger_id)).value
         except LedgerNotFoundError:
-            return False  # the pass over all ledgers sees to it
+            return False  # LedgerCollector handles it
         return metadata.is_closed and not metadata.bookies() & self._own_ids

@@ -1,9 +1,9 @@
-"""The entry logs of one ledger directory under the collector: what each holds, which go, which are left alone.
+"""The entry logs of one ledger directory in the collector: their contents, which are deleted, which are skipped.
 
-Source: storage sections 4.7, 7.1 and 7.3. A log is taken up once it is finished, never while it is written to.
+Source: storage sections 4.7, 7.1 and 7.3. Only finished logs are handled, never the log that is being written.
 
-``compact`` takes as long as it takes, and everything else but ``resume`` may run beside it: a log that one of them has
-in hand is left alone by the others.
+``compact`` may take very long, and everything else except ``resume`` may run at the same time: a log that one of them
+is working on is left alone by the others.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ IndexRow: TypeAlias = tuple[LedgerId, EntryId, EntryLocation]
 
 _MEASURED_AT_ONCE_MAX: Final = 256
 _WITNESSES_MAX: Final = 256
-"""Rows that the sweep of the index keeps of each log."""
+"""Rows to keep per log during a search of the index."""
 
 
 class CompactionRoom:
-    """What the compactions of all directories on one disk may fill it with, together.
+    """Disk space shared by the compactions of all directories on one disk.
 
-    Room that was seen by one of them is not there for the next one.
+    Space claimed by one of them is not available to the next.
     """
 
     def __init__(self, room: DiskRoom, workers: Workers) -> None:
@@ -56,10 +56,10 @@ class CompactionRoom:
 
     @contextlib.asynccontextmanager
     async def claimed(self, needed_bytes: int) -> AsyncIterator[None]:
-        """There is room for that much within the block. Waits for others to end where they have taken it.
+        """Reserve this much space for the block. Waits for others to end if they have reserved it.
 
-        OSError: there would not be enough without them either. Nothing is asked for 0 bytes: a log without survivors
-        gives room and needs none.
+        OSError: there would not be enough without them either. 0 bytes need no check: a log without survivors only
+        frees space.
         """
         if needed_bytes:
             await self._claim(needed_bytes)
@@ -87,9 +87,9 @@ class CompactionRoom:
 
 
 class DirectoryCollector:
-    """Logs of one ledger directory. ``target_bytes``: size that usage is measured against, 0 for a log's own.
+    """Logs of one ledger directory. ``target_bytes``: log size for measuring usage; 0: each log's own size.
 
-    ``scan_turn`` is shared with the other directories: of the scans that no compaction asks for, one runs at a time.
+    ``scan_turn`` is shared with the other directories: of the scans outside of compactions, one runs at a time.
     """
 
     def __init__(
@@ -106,42 +106,42 @@ class DirectoryCollector:
         self._quarantined: dict[EntryLogId, str] | None = None
         self._unproven: set[EntryLogId] = set()
         self._copied: dict[EntryLogId, frozenset[LedgerId]] = {}
-        """Logs of which nothing should be in use any more, and the ledgers whose rows are to bear that out."""
+        """Logs whose entries should all be unused now, and the ledgers whose rows must be searched to verify that."""
         self._copied_bytes = 0
         self._misjudged: set[EntryLogId] = set()
-        """Logs that seemed to be unused and are not: a compaction can copy what is in use."""
+        """Logs that looked unused but are in use: only a compaction can empty them."""
         self._read_damages: dict[EntryLogId, str] = {}
         self._failures_count = 0
 
     @property
     def path(self) -> str:
-        """The folder of the logs."""
+        """The directory of the logs."""
         return self._engine.ledger_directory
 
     @property
     def usages(self) -> list[LogUsage]:
-        """Of the logs whose contents are known."""
+        """Usage of the logs that have been measured."""
         return list(self._usages.values())
 
     @property
     def quarantined_count(self) -> int:
-        """Damaged logs that are left alone."""
+        """Number of damaged logs, which are skipped."""
         return len(self._quarantined or ())
 
     @property
     def is_deletion_unflushed(self) -> bool:
-        """Whether a deleted ledger would be there again after a crash now."""
+        """Whether a crash now would bring a deleted ledger back."""
         return self._engine.is_deletion_unflushed
 
     def take_failures_count(self) -> int:
-        """Logs that could not be dealt with since the last call; the next round tries again."""
+        """Number of failed logs since the last call; the next round retries them."""
         count, self._failures_count = self._failures_count, 0
         return count
 
     async def resume(self) -> None:
-        """Finish what an earlier compaction was cut off in. StorageError, OSError when the folder cannot be read.
+        """Finish interrupted compactions. StorageError, OSError when the directory cannot be read.
 
-        Not beside a compaction, whose files look the same.
+        Must not run during a compaction, whose files look the same.
         """
         await self._load_quarantine()
         for compacted in await self._compactor.list_interrupted():
@@ -160,7 +160,7 @@ class DirectoryCollector:
                 await self._deal_with(compacted.source_log_id, self._compactor.compact)
 
     async def refresh(self) -> None:
-        """Take up logs that were finished since, forget deleted ledgers. StorageError, OSError."""
+        """Measure newly finished logs, and update usage for deleted ledgers. StorageError, OSError."""
         finished = await self._workers.run(COMPACTION_LANE, self._engine.relocation.finished_log_ids)
         there = set(finished)
         self._unproven &= there
@@ -177,24 +177,24 @@ class DirectoryCollector:
             async with self._scan_turn:
                 await self._measure(new[first : first + _MEASURED_AT_ONCE_MAX])
         for usage in self.usages:
-            if usage.log_id in self._usages:  # a compaction may have deleted it meanwhile
+            if usage.log_id in self._usages:  # a compaction may have deleted it in the meantime
                 self._usages[usage.log_id] = usage.of_existing(self._engine.ledger)
             await self._clock.sleep(0)  # a log may hold 100,000 ledgers, and there may be 10,000 logs
 
     async def remove_empty(self) -> None:
-        """Delete logs in which no ledger is left. Never by what a log says of itself alone. IndexFailedError."""
+        """Delete logs in which no ledger is left; never only because of what a log says of itself. IndexFailedError."""
         for log_id in [usage.log_id for usage in self.usages if usage.is_empty]:
             if self._compactor.is_in_hand(log_id):
-                self._compactor.hurry()  # who has it in hand sees to it
+                self._compactor.hurry()  # the task that is working on it will delete it
             elif log_id not in self._misjudged:
                 async with self._scan_turn:
                     if self._is_free(log_id):
                         await self._deal_with(log_id, self._compactor.require_unused)
-        # No round waits for a search: this needs none.
+        # These need no search of the index, for which no round may wait.
         await self._settle_free({log_id for log_id, ledger_ids in self._copied.items() if not ledger_ids}, frozenset())
 
     async def compact(self, config: CompactionConfig) -> None:
-        """Compact the logs that are used less than the threshold, the emptiest first. IndexFailedError."""
+        """Compact the logs with usage below the threshold, the emptiest first. IndexFailedError."""
         began_ns = self._clock.monotonic_ns()
         candidates = [usage for usage in self.usages if usage.log_id not in self._unproven]
         for log_id in [usage.log_id for usage in logs_to_compact(candidates, config.threshold, self._target_bytes)]:
@@ -203,7 +203,7 @@ class DirectoryCollector:
                 logger.info("%s: compaction ends after %.0f s", self._engine.ledger_directory, elapsed_s)
                 break
             if self._is_free(log_id) and not await self._copy_with_room(log_id, is_last_try=not self._copied):
-                await self._settle_copied()  # the room may be in the originals of what was copied before
+                await self._settle_copied()  # deleting originals that were copied earlier may free the space
                 if self._is_free(log_id):
                     await self._copy_with_room(log_id, is_last_try=True)
             if self._copied_bytes >= self._originals_bytes_max:
@@ -211,10 +211,10 @@ class DirectoryCollector:
         await self._settle_copied()
 
     async def _copy_with_room(self, log_id: EntryLogId, *, is_last_try: bool) -> bool:
-        """False: there is no room, which may change before the last try."""
+        """False: there is not enough space now. The last try logs a failure instead."""
         needed_bytes = self._usages[log_id].remaining_bytes
         try:
-            # Copies come before the log they were made of goes.
+            # Copies need space before the original is deleted.
             async with self._room.claimed(needed_bytes):
                 if self._is_free(log_id):
                     await self._deal_with(log_id, self._compactor.compact)
@@ -226,12 +226,12 @@ class DirectoryCollector:
         return True
 
     async def settle_unproven(self) -> None:
-        """Delete the logs that no row of the index names, quarantine those that some row still does. StorageError."""
-        await self._settle_copied()  # of a compaction that was cut off
+        """Delete the logs that no row of the index references; quarantine those that a row does. StorageError."""
+        await self._settle_copied()  # of an interrupted compaction
         await self._settle_free(self._unproven, None)
 
     async def _settle_copied(self) -> None:
-        """Like ``settle_unproven``, of the logs of which it is known whose rows can name them."""
+        """Like ``settle_unproven``, for logs whose possible ledgers are known."""
         self._copied_bytes = 0
         await self._settle_free(self._copied.keys(), frozenset().union(*self._copied.values()))
 
@@ -265,7 +265,7 @@ class DirectoryCollector:
             self._copied.pop(log_id, None)
 
     def _is_free(self, log_id: EntryLogId) -> bool:
-        """Whether a log is still there, to be dealt with, and in nobody's hand."""
+        """Whether a log still exists, is to be handled, and no task is working on it."""
         is_left_alone = log_id in self._unproven or log_id in self._copied or self._compactor.is_in_hand(log_id)
         return log_id in self._usages and not is_left_alone
 
@@ -282,7 +282,7 @@ class DirectoryCollector:
     async def _deal_with(
         self, log_id: EntryLogId, empty: Callable[[EntryLogId], Coroutine[Any, Any, frozenset[LedgerId] | None]]
     ) -> None:
-        """Note what becomes of a log. IndexFailedError."""
+        """Process a log and record the result. IndexFailedError."""
         try:
             ledger_ids = await empty(log_id)
         except CorruptFileError as error:
@@ -327,7 +327,7 @@ class DirectoryCollector:
             logger.error("%s", error)
             self._quarantined = {}
         if listed.keys() - self._quarantined.keys():
-            # Taken away while the bookie was stopped: a good copy that is put back one day must not be named.
+            # Removed while the bookie was stopped: a good copy restored later must not be listed.
             await self._record_quarantine()
         for log_id, reason in self._quarantined.items():
             name = entry_log_file_name(log_id)
@@ -344,7 +344,7 @@ class DirectoryCollector:
         await self._record_quarantine()
 
     async def _quarantine_by_reads(self, finished: AbstractSet[EntryLogId]) -> None:
-        """Logs in which readers came upon damage: one that is in use throughout is never compacted, nor looked at."""
+        """Quarantine logs that readers found damaged: a log that is fully in use is neither compacted nor scanned."""
         self._read_damages |= self._engine.stored.take_damages()
         for log_id in sorted(self._read_damages.keys() & finished):
             if self._compactor.is_in_hand(log_id):
@@ -355,7 +355,7 @@ class DirectoryCollector:
                 await self._put_in_quarantine(log_id, reason)
 
     async def _release(self, log_ids: Iterable[EntryLogId]) -> None:
-        """Logs whose files somebody has taken away."""
+        """Release logs whose files the operator removed."""
         for log_id in log_ids:
             del self._quarantine[log_id]
         await self._record_quarantine()
@@ -374,15 +374,15 @@ async def find_rows_naming(
     log_ids: AbstractSet[EntryLogId],
     ledger_ids: AbstractSet[LedgerId] | None,
 ) -> dict[EntryLogId, list[IndexRow]]:
-    """Some rows of existing ledgers for each log that any names; a log that is not in the answer is named by none.
+    """For each log that any row references, some of these rows (of existing ledgers). Other logs are unreferenced.
 
-    No log is deleted without this sweep: a scan finds what a log says of itself, and an entry whose id was changed in
-    place looks to it like one that is not in use. Of a log that agrees with its own map it is known which ledgers it
-    holds, and their rows are enough; for others (those that were active when a bookie ended, and damaged ones) it takes
-    the whole index. One sweep answers for many logs. It costs about a microsecond for each row, in bounded jobs.
+    No log is deleted without this search: a scan relies on what a log says of itself, and an entry whose id was changed
+    in place looks unused. A log that agrees with its own map has known ledgers, and a search of their rows is enough;
+    other logs (active when a bookie ended, or damaged) need a search of the whole index. One search covers many logs.
+    It costs about a microsecond per row, in bounded jobs.
 
-    ``ledger_ids``: the only ledgers of which the logs hold anything; None: that is not known.
-    No row can come to name a finished log again, so what is not found once is not there. IndexDamagedError.
+    ``ledger_ids``: the only ledgers with entries in these logs; None: unknown. Rows never start to reference a finished
+    log, so one search without a match is proof. IndexDamagedError.
     """
     found: defaultdict[EntryLogId, list[IndexRow]] = defaultdict(list)
     ordered = None if ledger_ids is None else sorted(ledger_ids)
@@ -398,7 +398,7 @@ async def find_rows_naming(
 
 
 async def _still_there(engine: LedgerDirectoryEngine, workers: Workers, rows: list[IndexRow]) -> list[IndexRow]:
-    """Rows that nobody has changed since they were found: a ledger may have been deleted, an entry added again."""
+    """Rows that have not changed since they were found: a ledger may have been deleted, or an entry added again."""
     keys = [(ledger_id, entry_id) for ledger_id, entry_id, _ in rows]
     places = await workers.run(COMPACTION_LANE, engine.relocation.current_locations, keys)
     return [row for row, place in zip(rows, places, strict=True) if place == row[2]]

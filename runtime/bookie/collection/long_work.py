@@ -1,10 +1,10 @@
-"""What takes long in one ledger directory, beside the rounds of the collector and the other directories.
+"""Long-running work in one ledger directory, concurrent with the collector's rounds and with other directories.
 
-A round begins it and does not wait for it: copying at the rate of the settings may take days, and what is deleted
-meanwhile, here or on other disks, must not wait for that. It is stopped, also in the middle of a log, as soon as it is
-suspended or a disk has become too full for it; then it is due still. Source: storage sections 7.3 and 7.5.
+A round starts it and does not wait for it: at the configured rate copying may take days, and deletions, here or on
+other disks, must not wait that long. It is stopped, even in the middle of a log, when it is suspended or a disk has
+become too full for it; it then remains due. Source: storage sections 7.3 and 7.5.
 
-Nor does a round wait for the search of the whole index for rows that name a log: there may be 10^9 of them.
+A round does not wait for a search of the whole index for rows that reference a log either: there may be 10^9 rows.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 
 
 class CompactionKind(enum.StrEnum):
-    """A major compaction takes fuller logs than a minor one, and comes more seldom."""
+    """A major compaction also compacts fuller logs than a minor one, and runs less often."""
 
     MINOR = "minor"
     MAJOR = "major"
 
 
 class CompactionState(msgspec.Struct):
-    """When compactions last ran, by a monotonic clock in seconds, and the kinds that an operator suspended."""
+    """When compactions last ran (monotonic clock, seconds), and the kinds that an operator suspended."""
 
     last_minor_s: float
     last_major_s: float
@@ -42,7 +42,7 @@ class CompactionState(msgspec.Struct):
 
 
 class DiskReaction(msgspec.Struct, frozen=True):
-    """What the state of the disks means for the rounds (storage section 7.5)."""
+    """How rounds react to the state of the disks (storage section 7.5)."""
 
     suspended: frozenset[CompactionKind] = frozenset()
     is_forced: bool = False
@@ -50,7 +50,7 @@ class DiskReaction(msgspec.Struct, frozen=True):
 
     @classmethod
     def to(cls, level: DiskState, config: GarbageCollectionConfig) -> DiskReaction:
-        """Copying survivors needs room before it gives any: on a full disk it rests, unless the settings force it."""
+        """Copying survivors needs space before it frees any: suspended on a full disk, unless the settings force it."""
         is_scarce, is_full = level is not DiskState.WRITABLE, level is DiskState.FULL
         if config.is_forced_when_full:
             return cls(is_forced=is_scarce, is_room_scarce=is_full)
@@ -66,9 +66,9 @@ def due_compaction(
     by_disks: frozenset[CompactionKind] = frozenset(),
     is_forced: bool,
 ) -> CompactionKind | None:
-    """Major if it is due, else minor if that is, else none. A suspended one does not run even when forced.
+    """Major if it is due, else minor if it is due, else None. A suspended kind does not run even if forced.
 
-    ``by_disks``: kinds that the disks suspend, in addition to those that an operator did.
+    ``by_disks``: kinds suspended because of the disks, in addition to those suspended by an operator.
     """
     for kind, compaction, last_s in (
         (CompactionKind.MAJOR, config.major, state.last_major_s),
@@ -81,7 +81,7 @@ def due_compaction(
 
 
 def note_compaction(state: CompactionState, kind: CompactionKind, now_s: float) -> None:
-    """A compaction has run: a major one has done what a minor one would have, too."""
+    """Record a completed compaction; a major one includes the work of a minor one."""
     state.last_minor_s = now_s
     if kind is CompactionKind.MAJOR:
         state.last_major_s = now_s
@@ -120,7 +120,7 @@ class DirectoryCompaction:
         self._running: asyncio.Task[None] | None = None
         self._settling: asyncio.Task[None] | None = None
 
-    # -- what it is told ----------------------------------------------------------------------------------------
+    # -- input --------------------------------------------------------------------------------------------------
 
     def suspend(self, kind: CompactionKind, *, is_suspended: bool) -> None:
         """Stop this kind and run none until it is no longer suspended."""
@@ -128,12 +128,12 @@ class DirectoryCompaction:
         self._stop_suspended()
 
     def note_disks(self, reaction: DiskReaction) -> None:
-        """What the disks ask for has changed."""
+        """Apply a new reaction to the state of the disks."""
         self._disks = reaction
         self._stop_suspended()
 
     async def begin_due(self, *, is_forced: bool) -> None:
-        """Begin one if any is due. One that runs goes on, unless it is minor and a major one is forced."""
+        """Start a compaction if one is due. A running one continues, unless it is minor and a major one is forced."""
         is_forced |= self._disks.is_forced
         by_disks = self._disks.suspended
         kind = due_compaction(self._config, self._state, self._now_s(), by_disks=by_disks, is_forced=is_forced)
@@ -149,12 +149,12 @@ class DirectoryCompaction:
         self._running.add_done_callback(self._note_end)
 
     def begin_settling(self) -> None:
-        """Begin to settle what could not be proven to be unused, unless that is under way."""
+        """Start settling the logs not yet proven unused, unless that is already running."""
         if self._settling is None or self._settling.done():
             self._settling = asyncio.get_running_loop().create_task(self._trying(self._directory.settle_unproven()))
 
     async def cut_off(self) -> bool:
-        """Stop what runs; False: nothing did."""
+        """Stop running work; returns whether there was any."""
         running = self._unfinished()
         for task in running:
             task.cancel()
@@ -162,16 +162,16 @@ class DirectoryCompaction:
             await asyncio.wait(running)
         return bool(running)
 
-    # -- what others ask ----------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------
 
     async def is_at_rest(self) -> bool:
-        """Whether none runs here. Waits for the end of one that was stopped."""
+        """Whether no compaction runs here. Waits for the end of one that was stopped."""
         if self._running is not None and self._running.cancelling():
             await asyncio.wait([self._running])
         return self._running is None or self._running.done()
 
     async def ended(self) -> None:
-        """Return when nothing runs here any more."""
+        """Return when nothing runs here."""
         while running := self._unfinished():
             await asyncio.wait(running)
 
@@ -214,7 +214,7 @@ class DirectoryCompaction:
             logger.warning("garbage collection: %s", error)
             is_failed = True
         except Exception:
-            # Whatever it is: a bookie serves on without its collector, and a later round tries again.
+            # Catch everything: the bookie keeps serving without its collector, and a later round tries again.
             logger.exception("garbage collection of %s failed", self._directory.path)
             is_failed = True
         self._metrics.compactions_failed_count += is_failed or self._directory.take_failures_count() > 0

@@ -1,7 +1,7 @@
-"""The check at boot that these folders belong to this bookie of this cluster. Source: metadata section 7.3.
+"""The check at boot that these directories belong to this bookie of this cluster. Source: metadata section 7.3.
 
-What is on disk and in the metadata store is gathered; ``doctor`` judges. A folder without a cookie is accepted
-only while nothing else says that it once held data.
+Collects the state on disk and in the metadata store; ``doctor`` judges it. A directory without a cookie is accepted
+only if nothing else indicates that it once had data.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _SEPARATORS = frozenset("\t\n\r,")
-"""The format of a cookie separates folders by these, so that no name may contain one."""
+"""The cookie format separates directories by these, so no name may contain one."""
 
 
 class CookieDecision(enum.Enum):
-    """What to do with folders that may be used."""
+    """What to do with directories that may be used."""
 
     BOOT = "all cookies are present and match"
     STAMP = "new bookie: write the cookie everywhere"
@@ -51,7 +51,7 @@ class CookieDecision(enum.Enum):
 
 
 class CookieCheck(msgspec.Struct, frozen=True):
-    """A decision, what it was made on, and the version of the stored cookie (None: there is none)."""
+    """A decision, the evidence for it, and the version of the stored cookie (None: there is none)."""
 
     decision: CookieDecision
     evidence: Evidence
@@ -59,14 +59,14 @@ class CookieCheck(msgspec.Struct, frozen=True):
 
     @property
     def depends_on_references(self) -> bool:
-        """Whether the decision holds only if no ledger names the bookie: ``require_no_ledgers``."""
+        """Whether the decision is valid only if no ledger references the bookie: ``require_no_ledgers``."""
         if self.decision is CookieDecision.REFILL:
             return False
         return self.decision is CookieDecision.STAMP or bool(self.evidence.bare_folders)
 
 
 def expected_cookie(config: StorageConfig, bookie_id: str, instance_id: str | None) -> Cookie:
-    """The cookie that follows from the settings; ConfigurationError for a folder that no cookie can name."""
+    """The cookie that follows from the settings; ConfigurationError as in ``require_cookie_path``."""
     for path in config.all_directories:
         require_cookie_path(path)
     return Cookie(
@@ -79,7 +79,7 @@ def expected_cookie(config: StorageConfig, bookie_id: str, instance_id: str | No
 
 
 def require_cookie_path(path: str) -> None:
-    """ConfigurationError for a folder that no cookie can name."""
+    """ConfigurationError for a directory whose name cannot be written in a cookie."""
     if not _SEPARATORS.isdisjoint(path) or path != path.strip() or not _is_text(path):
         raise ConfigurationError(
             f"directory {path!r} cannot be written in a cookie: it must be UTF-8 without commas, tabs, newlines "
@@ -96,9 +96,9 @@ def _is_text(path: str) -> bool:
 
 
 def decide(evidence: Evidence, *, is_loss_accepted: bool = False) -> CookieDecision:
-    """Whether a bookie may use its folders; CookieError with the doctor's sentence says why not.
+    """What to do with the directories; CookieError with the doctor's finding if the bookie may not use them.
 
-    ``is_loss_accepted``: an emptied folder alone is no reason (dataIntegrityStampMissingCookies, storage section 9.4).
+    ``is_loss_accepted``: empty directories alone are allowed (dataIntegrityStampMissingCookies, storage section 9.4).
     """
     finding = diagnose(evidence)
     if finding is not None and finding.cause is Cause.EMPTIED_VOLUME and is_loss_accepted:
@@ -113,7 +113,7 @@ def decide(evidence: Evidence, *, is_loss_accepted: bool = False) -> CookieDecis
 
 
 def cookie_error(finding: CookieFinding) -> CookieError:
-    """A finding as the error that keeps a bookie from starting."""
+    """The error for a finding that prevents a bookie from starting."""
     return CookieError(
         f"{finding.sentence} (run bkctl cookie verify with the same settings to see the differences and the fix)"
     )
@@ -122,13 +122,13 @@ def cookie_error(finding: CookieFinding) -> CookieError:
 async def require_no_ledgers(
     check: CookieCheck, store: MetadataStore, ledgers: LedgerStore, *, is_loss_accepted: bool = False
 ) -> CookieCheck:
-    """The check with the ledgers counted.
+    """Repeat the decision with the number of ledgers that reference the bookie.
 
-    CookieError when ledgers name a bookie that would be stamped as a new one, or has a folder with nothing in it:
-    folders and cookie would then both be lost, or a VERSION file was put back on an emptied disk, and nothing else
-    tells of it: the bookie would deny entries that it once acknowledged, and a recovery would cut them off
-    (replication section 13, bk#2612). Reads all ledger metadata, once in the life of a bookie unless its first starts
-    are cut off. Ledgers that cannot be read count for nothing here.
+    CookieError if ledgers reference a bookie that would be stamped as new, or that has an empty directory: directories
+    and cookie may both be lost, or a VERSION file was restored on an emptied disk. Nothing else would show this. The
+    bookie would deny entries that it acknowledged, and a recovery would truncate their ledgers there (replication
+    section 13, bk#2612). Reads all ledger metadata, once in the life of a bookie unless its first starts are
+    interrupted. Unreadable ledgers are not counted.
     """
     bookie_id = check.evidence.bookie_id
     references = await find_references(store, ledgers, [bookie_id])
@@ -144,9 +144,9 @@ async def require_no_ledgers(
 async def require_same_cookie(store: CookieStore, config: StorageConfig, cookie: Cookie) -> None:
     """RegistrationError unless the stored cookie is still the one that this process started with.
 
-    Directories are compared as ``CookieCheckService`` compares them: by where they are, however they are spelled.
+    Directories are compared as in ``CookieCheckService``: by location, however they are spelled.
 
-    A bookie that was silent for a while may have been decommissioned meanwhile; then no ledger may be placed on it.
+    A bookie whose session was lost for a while may have been decommissioned; then no ledger may be placed on it.
     """
     bookie_id = cookie.bookie_id
     advice = "stopping; run bkctl cookie verify with the same settings to see what to do"
@@ -167,14 +167,14 @@ async def require_same_cookie(store: CookieStore, config: StorageConfig, cookie:
 
 
 class RunBlocking(Protocol):
-    """Runs a function that may take long outside of the event loop: a lane, or ``asyncio.to_thread``."""
+    """Runs a slow function outside of the event loop: a lane, or ``asyncio.to_thread``."""
 
     def __call__(self, function: Callable[P, T], /, *arguments: P.args, **keywords: P.kwargs) -> Awaitable[T]:
-        """Its result."""
+        """The result of the function."""
 
 
 class CookieCheckService:
-    """Gathers what decides whether a bookie may use its folders; changes nothing."""
+    """Collects the evidence on whether a bookie may use its directories; changes nothing."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class CookieCheckService:
         self._is_loss_accepted = is_loss_accepted
 
     async def check(self, expected: Cookie, former_ids: Collection[str] = ()) -> CookieCheck:
-        """Check all folders and the stored cookies; CookieError says why they cannot be used.
+        """Check all directories and the stored cookies; CookieError says why they cannot be used.
 
         ``former_ids``: other ids that this host's settings could have given the bookie.
         """
@@ -202,7 +202,7 @@ class CookieCheckService:
         return CookieCheck(decide(evidence, is_loss_accepted=self._is_loss_accepted), evidence, version)
 
     async def gather(self, expected: Cookie, former_ids: Collection[str] = ()) -> tuple[Evidence, int | None]:
-        """Everything but registrations and ledgers, and the version of the stored cookie; MetadataUnavailableError."""
+        """Evidence without registrations and ledgers; version of the stored cookie. MetadataUnavailableError."""
         folders = tuple(map(self._read_folder, self._config.all_directories))
         stored, damage, version = await self._find(expected.bookie_id)
         named = {folder.cookie.bookie_id for folder in folders if folder.cookie is not None}
@@ -217,7 +217,7 @@ class CookieCheckService:
             is_expansion_allowed=self._is_expansion_allowed,
         )
         if _depends_on_ledgers(evidence):
-            # Reads whole journals: only where the answer decides.
+            # Reads whole journals, so only if the result matters.
             folders = await self._run_blocking(self._look, folders)
             evidence = msgspec.structs.replace(evidence, folders=folders)
         return evidence, version
@@ -251,9 +251,9 @@ class CookieCheckService:
         )
 
     async def stamp_emptied(self, cookie: Cookie, stored_version: int | None) -> None:
-        """Write the cookie into folders that were emptied, and into the store if it is gone from there, too.
+        """Write the cookie to emptied directories, and to the store if it is missing there, too.
 
-        Only after it is noted that entries are at risk: a folder with a cookie looks as if nothing had happened.
+        Call this only after recording that entries are at risk: a directory with a cookie looks undamaged.
         """
         self._write_everywhere(cookie)
         if stored_version is None:
@@ -261,11 +261,11 @@ class CookieCheckService:
         logger.warning("bookie %s: directories are empty; restoring their data from other bookies", cookie.bookie_id)
 
     async def stamp(self, cookie: Cookie, stored_version: int | None) -> None:
-        """Write the cookie of a new bookie (``stored_version`` None) or an expanded one: folders first, the store last.
+        """Write the cookie of a new or expanded bookie: first to the directories, then to the store.
 
-        A crash between the two leaves folders that name the bookie and no stored cookie, or the old one: as nothing
-        else is in them, the next start stamps them again. BadVersionError, NodeExistsError when somebody else wrote the
-        cookie meanwhile; OSError.
+        ``stored_version`` None: a new bookie. After a crash in between, the directories have the cookie and the store
+        has none or the old one: as they are otherwise empty, the next start stamps them again. OSError;
+        BadVersionError, NodeExistsError: another process wrote the cookie.
         """
         self._write_everywhere(cookie)
         if stored_version is None:
@@ -282,5 +282,5 @@ class CookieCheckService:
 
 
 def _depends_on_ledgers(evidence: Evidence) -> bool:
-    """Whether settings, cookies or places differ, so that it matters what the folders hold."""
+    """Whether settings, cookies or places differ, so that it matters whether directories have ledger data."""
     return any(map(evidence.expected.differences, evidence.known_cookies)) or bool(evidence.misplaced_folders)

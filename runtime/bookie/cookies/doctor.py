@@ -1,11 +1,11 @@
-"""Whether a bookie may use its folders, and if not: what happened to them, and the one safe command that mends it.
+"""Whether a bookie may use its directories, and if not: what happened to them, and the safe command that fixes it.
 
-Pure: ``Evidence`` goes in, a ``Finding`` or None comes out. Boot and ``bkctl cookie verify`` ask the same rules, so a
-bookie that verifies starts, and one that does not start says what verify says. Source: metadata section 7.3. Rules that
-go beyond Java's are there because a lost or changed folder would turn lost entries into "no such entry".
+Pure: takes ``Evidence``, returns a finding or None. Boot and ``bkctl cookie verify`` use the same rules, so a bookie
+that verifies starts, and one that does not start reports what verify reports. Source: metadata section 7.3. Some rules
+are stricter than Java's, because a lost or changed directory would turn lost entries into "no such entry".
 
-The rules stand in the order of the harm that a wrong answer would do: a cluster or a bookie taken for another one,
-folders in another order, then what is missing.
+The rules are ordered by the harm of a wrong answer: mistaking a cluster or a bookie for another one, directories in
+another order, then missing directories.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from runtime.metadata.bookies.cookies import Cookie
 
 
 def diagnose(evidence: Evidence) -> CookieFinding | None:
-    """The gravest finding, or None for folders that may be used: as they are, or stamped as those of a new bookie."""
+    """The most serious finding, or None for directories that may be used: as they are, or as those of a new bookie."""
     return next((finding for rule in _RULES if (finding := rule(evidence)) is not None), None)
 
 
 def diagnose_loss(evidence: Evidence) -> CookieFinding | None:
-    """What else is wrong with a bookie of which folders were emptied; None: they may be filled from other bookies.
+    """What else is wrong with a bookie with emptied directories; None: other bookies may restore their data.
 
-    Judged as if the emptied folders were in order. A ledger folder and its index folder must be empty together: rows
-    that name entry logs which are gone would make every such entry look as if it were here, and logs without rows would
+    Judged as if the emptied directories were intact. A ledger directory and its index directory must be empty together:
+    rows that reference missing entry logs would make the entries look present, and entries in logs without rows would
     be denied.
     """
     if evidence.emptied_index is not None:
@@ -64,7 +64,7 @@ def _unusable_folder(evidence: Evidence) -> CookieFinding | None:
 
 
 def _migration(evidence: Evidence) -> CookieFinding | None:
-    """A change of the bookie id that did not come to its end; its notes in the folders go last."""
+    """An interrupted change of the bookie id; its records in the directories are removed last."""
     for folder in evidence.folders:
         if folder.migration is not None:
             old, new = folder.migration
@@ -77,7 +77,7 @@ def _migration(evidence: Evidence) -> CookieFinding | None:
 
 
 def _two_bookies(evidence: Evidence) -> CookieFinding | None:
-    """A running bookie of this id whose folders these are not."""
+    """A running bookie has this id but other directories."""
     if not evidence.is_registered or any(cookie.bookie_id == evidence.bookie_id for cookie in evidence.cookies_on_disk):
         return None
     return CookieFinding(
@@ -91,7 +91,7 @@ def _two_bookies(evidence: Evidence) -> CookieFinding | None:
 
 
 def _instance(evidence: Evidence) -> CookieFinding | None:
-    """The cluster is another one than that of the folders or of the stored cookie."""
+    """The cluster differs from that of the directories or of the stored cookie."""
     own = evidence.expected.instance_id or None
     foreign = [
         (folder.path, folder.cookie.instance_id or None)
@@ -126,7 +126,7 @@ def _instance(evidence: Evidence) -> CookieFinding | None:
 
 
 def _other_id_on_disk(evidence: Evidence) -> CookieFinding | None:
-    """VERSION files name another bookie than the settings do."""
+    """VERSION files have another bookie id than the settings."""
     own = evidence.bookie_id
     others = [folder for folder in evidence.folders if folder.cookie is not None and folder.cookie.bookie_id != own]
     if not others:
@@ -146,7 +146,7 @@ def _other_id_on_disk(evidence: Evidence) -> CookieFinding | None:
 
 def _new_address(evidence: Evidence, other: str) -> CookieFinding:
     own = evidence.bookie_id
-    # An id that ledgers name is never given to folders: they might belong to another bookie.
+    # An id that ledgers reference is never given to directories: they might belong to another bookie.
     if other in evidence.other_cookies and not evidence.is_named(other) and not evidence.is_named(own):
         remedy = Remedy(("cookie", "migrate", "--from", other, "--to", own), has_settings=True)
     else:
@@ -160,7 +160,7 @@ def _new_address(evidence: Evidence, other: str) -> CookieFinding:
 
 
 def _former_id(evidence: Evidence) -> CookieFinding | None:
-    """The cluster knows a bookie by another id that this host's settings could have given it."""
+    """The cluster has a bookie with another id that this host's settings could have given it."""
     own = evidence.bookie_id
     found = [each for each in evidence.former_ids if each != own and each in evidence.other_cookies]
     if not found:
@@ -201,7 +201,7 @@ def _damaged_version(evidence: Evidence) -> CookieFinding | None:
 
 
 def _is_renamed(expected: Cookie, other: Cookie) -> bool:
-    """Whether the cookies are the same but for the bookie id."""
+    """Whether the cookies are equal except for the bookie id."""
     return not expected.differences(msgspec.structs.replace(other, bookie_id=expected.bookie_id))
 
 

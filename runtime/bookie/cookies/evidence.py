@@ -1,4 +1,4 @@
-"""What is known of a bookie's folders, settings and cookies, and the words for what is wrong. Pure."""
+"""What is known of a bookie's directories, settings and cookies, and the types for findings. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime.metadata.bookies.cookies import Cookie
 
 
 class Cause(enum.Enum):
-    """Why folders, settings and cluster do not fit together."""
+    """Why directories, settings and cluster do not match."""
 
     UNUSABLE_FOLDER = "unusable directory"
     TWO_BOOKIES = "two bookies with one id"
@@ -39,9 +39,9 @@ class Cause(enum.Enum):
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """A bkctl command. ``has_settings``: it takes the same settings of the bookie as the check did.
+    """A bkctl command. ``has_settings``: it needs the same bookie settings as the check.
 
-    ``without``: options of these settings that the command gives anew.
+    ``without``: options among these settings that the command replaces.
     """
 
     words: tuple[str, ...]
@@ -50,7 +50,7 @@ class Remedy(msgspec.Struct, frozen=True):
 
 
 class CookieFinding(msgspec.Struct, frozen=True):
-    """What is wrong, in a sentence, and what mends it."""
+    """What is wrong, in a sentence, and the fix."""
 
     cause: Cause
     sentence: str
@@ -60,11 +60,11 @@ class CookieFinding(msgspec.Struct, frozen=True):
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a bookie that does not run here.
 
-    ``expected``: the cookie that follows from the settings. ``stored``: that of its id in the cluster, None when there
-    is none or ``stored_damage`` says why it cannot be read. ``other_cookies``: cookies of other ids that its VERSION
-    files name, or that this host could have had (``former_ids``). ``places``: where each folder stands in the settings.
-    ``ledgers_naming``: how many ledgers name an id, for the ids that were counted. ``is_registered``: a running bookie
-    has this id.
+    ``expected``: the cookie that follows from the settings. ``stored``: the cookie of its id in the cluster, None if
+    there is none or ``stored_damage`` says why it is unreadable. ``other_cookies``: cookies of other ids that are in
+    its VERSION files, or that this host could have had (``former_ids``). ``places``: position of each directory in the
+    settings. ``ledgers_naming``: how many ledgers reference an id, for the counted ids. ``is_registered``: a running
+    bookie has this id.
     """
 
     expected: Cookie
@@ -80,7 +80,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bookie_id(self) -> str:
-        """Id by the settings."""
+        """Id from the settings."""
         return self.expected.bookie_id
 
     @property
@@ -90,26 +90,26 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cookies_on_disk(self) -> tuple[Cookie, ...]:
-        """The VERSION files that can be read."""
+        """The readable VERSION files."""
         return tuple(folder.cookie for folder in self.folders if folder.cookie is not None)
 
     @property
     def known_cookies(self) -> tuple[Cookie, ...]:
-        """The cookies that can be read: the VERSION files, and the stored one."""
+        """The readable cookies: the VERSION files, and the stored one."""
         return self.cookies_on_disk if self.stored is None else (*self.cookies_on_disk, self.stored)
 
     @property
     def has_ledgers(self) -> bool:
-        """Whether any folder holds something of a ledger, or nobody has looked."""
+        """Whether any directory has data of a ledger, or this was not checked."""
         return any(folder.has_files and folder.has_ledgers is not False for folder in self.folders)
 
     @property
     def bare_folders(self) -> tuple[FolderState, ...]:
-        """Folders with a VERSION file that hold nothing: no start went on behind the stamp, or the disk was emptied.
+        """Directories with only a VERSION file: a start was interrupted after the stamp, or the disk was emptied.
 
-        A start leaves files in every folder, and only a bookie that started can be chosen for a ledger. So it is the
-        ledgers that tell the two apart. An index folder beside a filled ledger folder is not among them: an index is
-        made from what that holds, or missed when the storage is opened; a Java bookie that was killed early has none.
+        A start leaves files in every directory, and only a bookie that started can be chosen for a ledger, so the
+        ledgers distinguish the two. An index directory of a non-empty ledger directory is not included: its index can
+        be rebuilt, or is reported missing when the storage is opened; a Java bookie that was killed early has none.
         """
         return tuple(
             folder
@@ -118,7 +118,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def is_index_alone(self, folder: FolderState) -> bool:
-        """Whether a folder holds nothing but indexes by the settings, each of a ledger folder that has files."""
+        """Whether a directory is only for indexes, and each of their ledger directories has files."""
         settings = self.expected
         if folder.path in {*settings.journal_directories, *settings.ledger_directories}:
             return False
@@ -128,7 +128,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def emptied_index(self) -> FolderState | None:
-        """The first index folder without VERSION file, or anything else, whose ledger folder has files."""
+        """The first index directory without VERSION file and data whose ledger directory has files."""
         return next(
             (each for each in self.folders if not each.is_stamped and not each.has_files and self.is_index_alone(each)),
             None,
@@ -136,7 +136,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def misplaced_folders(self) -> tuple[FolderState, ...]:
-        """Folders that stood elsewhere in the settings when the bookie last booted."""
+        """Directories that had another position in the settings when the bookie last booted."""
         return tuple(
             folder
             for folder in self.folders
@@ -144,15 +144,15 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def is_named(self, bookie_id: str) -> bool:
-        """Whether ledgers name a bookie, as far as anybody has counted: what is unknown counts as yes."""
+        """Whether ledgers reference a bookie; an id that was not counted counts as referenced."""
         return self.ledgers_naming.get(bookie_id, 1) > 0
 
 
 def is_expansion(evidence: Evidence) -> bool:
-    """Whether the settings add ledger folders to a bookie that holds no ledger, and nothing is missing.
+    """Whether the settings add ledger directories to a bookie without ledger data, and nothing is missing.
 
-    Superset rule of metadata section 7.3, and more: a bookie that holds ledgers is never expanded, for they would be
-    looked for in other folders from then on.
+    The superset rule of metadata section 7.3, but stricter: a bookie with ledgers is never expanded, because its
+    ledgers would then be expected in other directories.
     """
     known = evidence.known_cookies
     if not known or evidence.has_ledgers or not all(map(evidence.expected.is_superset_of, known)):
@@ -167,16 +167,16 @@ def is_expansion(evidence: Evidence) -> bool:
 
 
 def verify_again() -> Remedy:
-    """Nothing in bkctl mends it: look again when it is mended."""
+    """No bkctl command fixes it: check again after the fix."""
     return Remedy(("cookie", "verify"), has_settings=True)
 
 
 def remove_bookie(evidence: Evidence) -> Remedy:
-    """Taking a bookie out of the cluster: its cookie alone goes only when no ledger names it."""
+    """Remove a bookie from the cluster; deleting its cookie is enough only if no ledger references it."""
     own = evidence.bookie_id
     return Remedy(("decommission", own) if evidence.is_named(own) else ("cookie", "delete", own))
 
 
 def from_config(verb: str, evidence: Evidence) -> Remedy:
-    """The way that proves by the folders that they are this bookie's."""
+    """Write the cookie from the settings, after checking that the directories belong to this bookie."""
     return Remedy(("cookie", verb, evidence.bookie_id, "--from-config"), has_settings=True)

@@ -1,6 +1,6 @@
-"""Rules of the cookie doctor on folders: their number, order and names, and what is missing. Pure.
+"""Rules of the cookie doctor on directories: their number, order and names, and what is missing. Pure.
 
-Each rule looks at what the ones before it left over. Source: metadata sections 7.2 and 7.3, storage section 1.
+Each rule assumes that the rules before it found nothing. Source: metadata sections 7.2 and 7.3, storage section 1.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _INDEX_ADVICE = "run `bkctl storage index rebuild`"
 
 
 def bare_folder(evidence: Evidence) -> CookieFinding | None:
-    """Ledgers name the bookie, and a folder of it holds nothing but a VERSION file, which somebody put back.
+    """Ledgers reference the bookie, but one of its directories has only a VERSION file, which was put back by hand.
 
-    Comes before everything that a rewritten cookie would mend: that would bless the emptied disk.
+    Comes before all findings that a new cookie would fix: that would hide the loss of the disk.
     """
     count = evidence.ledgers_naming.get(evidence.bookie_id, 0)
     is_known = evidence.has_stored or any(folder.has_files for folder in evidence.folders)
@@ -43,7 +43,7 @@ def bare_folder(evidence: Evidence) -> CookieFinding | None:
 
 
 def _changed_lists(evidence: Evidence) -> CookieFinding | None:
-    """The settings name other folders than the cookies do."""
+    """The settings have other directories than the cookies."""
     expected = evidence.expected
     known = evidence.stored or next(iter(evidence.cookies_on_disk), None)
     if known is None or not expected.differences(known) or (is_expansion(evidence) and evidence.is_expansion_allowed):
@@ -90,7 +90,7 @@ def _changed_since_stored(evidence: Evidence, known: Cookie) -> CookieFinding:
 
 
 def _lacks_index_folders(expected: Cookie, known: Cookie) -> bool:
-    """The trap of an upgrade: a cookie of layout 4 is compared as if its index folders were ledger folders."""
+    """Common after an upgrade: without index directories, a cookie of layout 4 implies the ledger directories."""
     return (
         known.layout_version < LAYOUT_VERSION
         and known.index_directories is None
@@ -139,7 +139,7 @@ def _changed_shape(evidence: Evidence, known: Cookie) -> CookieFinding:
 
 
 def _changed_places(evidence: Evidence) -> CookieFinding | None:
-    """The cookies agree with the settings, but the folders stood elsewhere when they were last used."""
+    """The cookies match the settings, but directories had other positions when they were last used."""
     if not evidence.misplaced_folders or not evidence.has_ledgers:
         return None
     if (swapped := _swapped_volumes(evidence)) is not None:
@@ -156,9 +156,9 @@ def _changed_places(evidence: Evidence) -> CookieFinding | None:
 
 
 def _swapped_volumes(evidence: Evidence) -> CookieFinding | None:
-    """Every place is taken, by another folder than before. No list mends it: the cookies have the names in this order.
+    """The same places are in use, by other directories than before. No list fixes it: the cookies have this order.
 
-    Cookies that were rewritten for another order look the same, and the same mends it.
+    Cookies that were rewritten for another order look the same and have the same fix.
     """
     folders = evidence.misplaced_folders
     places = evidence.places
@@ -178,7 +178,7 @@ def _swapped_volumes(evidence: Evidence) -> CookieFinding | None:
 
 
 def _lacking_version(evidence: Evidence) -> CookieFinding | None:
-    """A folder of a known bookie has no VERSION file."""
+    """A directory of a known bookie has no VERSION file."""
     lacking = [folder for folder in evidence.folders if not folder.is_stamped]
     if not lacking or is_expansion(evidence):
         return None
@@ -218,7 +218,7 @@ def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) ->
 
 
 def emptied_index(evidence: Evidence, folder: FolderState) -> CookieFinding:
-    """An index folder that is empty beside its ledger folder, which holds all that an index is made from."""
+    """An index directory is empty, but its ledger directory, from which an index can be rebuilt, is not."""
     return CookieFinding(
         Cause.EMPTIED_VOLUME,
         f"empty directory: {_is_empty(evidence, folder)}: its disk is not mounted, or was wiped. It had only an "
@@ -249,7 +249,7 @@ def _ledgers_name(count: int) -> str:
 
 
 def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> CookieFinding | None:
-    """Folders without any cookie, and none in the cluster: a new bookie, unless ledgers say that it is an old one."""
+    """No cookie in any directory or in the cluster: a new bookie, unless ledgers reference it."""
     filled = next((folder for folder in lacking if folder.has_files), None)
     if filled is not None:
         return _foreign_files(filled)
@@ -275,7 +275,7 @@ def _foreign_files(folder: FolderState) -> CookieFinding:
 
 
 def _outdated_version(evidence: Evidence) -> CookieFinding | None:
-    """The stored cookie agrees with the settings, a VERSION file does not: a change of folder names was cut off."""
+    """The stored cookie matches the settings, but a VERSION file does not: a change of the cookie was interrupted."""
     if is_expansion(evidence):
         return None
     for folder in evidence.folders:
@@ -296,7 +296,7 @@ def _lost_cookie(evidence: Evidence) -> CookieFinding | None:
     if evidence.has_stored:
         return None
     if not any(folder.has_files for folder in evidence.folders):
-        # A first start that was cut off while stamping, unless ledgers say that there was more.
+        # A first start that was interrupted while stamping, unless ledgers reference the bookie.
         count = evidence.ledgers_naming.get(own, 0)
         return _emptied_though_named(evidence, count) if count else None
     why = (
@@ -327,7 +327,7 @@ def _without_option(words: tuple[str, ...], option: str) -> Iterator[str]:
 
 
 def words_of_lists(cookie: Cookie, others: Cookie) -> tuple[str, ...]:
-    """Options that name the folders of a cookie, for those lists in which the other one differs."""
+    """Options that set the directories of a cookie, for the lists that differ from the other cookie."""
     return tuple(
         word
         for difference in cookie.differences(others)
@@ -338,7 +338,7 @@ def words_of_lists(cookie: Cookie, others: Cookie) -> tuple[str, ...]:
 
 
 def _options_of_places(evidence: Evidence) -> Iterator[str]:
-    """The lists as the places of the folders had them, as far as these folders tell."""
+    """The lists of directories as their place files record them, as far as these directories are known."""
     for role, option in (("journal", "--journal-dir"), ("ledger", "--ledger-dir"), ("index", "--index-dir")):
         if role == "index" and evidence.expected.index_directories is None:
             continue
@@ -367,7 +367,7 @@ def _words(place: tuple[str, ...] | None) -> str:
 
 
 def is_same_shape(expected: Cookie, known: Cookie) -> bool:
-    """Whether the lists are as long, and no folder stands at another position of its list."""
+    """Whether the lists have equal lengths, and no directory is at another position of its list."""
     for difference in expected.differences(known):
         if not isinstance(difference.own, tuple) or not isinstance(difference.other, tuple):
             continue
@@ -382,7 +382,7 @@ def is_same_shape(expected: Cookie, known: Cookie) -> bool:
 
 
 def _normal(path: str) -> str:
-    """A spelling without stray slashes and dots; where a relative path leads is not looked up."""
+    """The path without extra slashes and dots; a relative path is not resolved."""
     return os.path.normpath(path)
 
 

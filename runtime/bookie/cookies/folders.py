@@ -1,8 +1,8 @@
-"""What the configured folders of a bookie hold, looked at without changing anything. Source: metadata section 7.3.
+"""Contents of a bookie's configured directories, read without changing anything. Source: metadata section 7.3.
 
-Which ledger lives in which folder follows from the position of the folder in the settings alone (storage section 1), so
-beside the cookie, whose names may be rewritten, every folder keeps its *place*: its positions in the three lists, as
-they were when the bookie last booted. ``bkctl.place``::
+Which ledger is in which directory follows only from the position of the directory in the settings (storage section 1).
+The cookie does not protect that, because its names can be rewritten. So every directory also has a *place* file, with
+its positions in the three lists when the bookie last booted. ``bkctl.place``::
 
     bkctl place 1
     journal 0 of 1
@@ -48,12 +48,12 @@ _MARK = re.compile(r"(lastMark|bkctl\.mark)(\.[0-9]+)?")
 
 
 class FolderState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a configured folder holds.
+    """Contents of a configured directory.
 
-    ``cookie`` None: it has no VERSION file, or ``damage`` says why that is not a cookie. ``trouble``: why the folder
-    cannot be used at all. ``has_files``: there is more than cookie, lock and place. ``has_ledgers`` None: nobody has
-    looked. ``place``: where it stood when the bookie last booted, None when that was never noted. ``migration``: old
-    and new bookie id while a change of the id is under way.
+    ``cookie`` None: no VERSION file, or ``damage`` says why it is not a cookie. ``trouble``: why the directory cannot
+    be used at all. ``has_files``: it has more than cookie, lock and place. ``has_ledgers`` None: not checked.
+    ``place``: its position when the bookie last booted, None if not recorded. ``migration``: old and new bookie id
+    while a change of the id is in progress.
     """
 
     path: str
@@ -73,15 +73,15 @@ class FolderState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named_folders(names: StorageConfig | Cookie) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Folders of journals, of ledgers and of indexes, as settings or a cookie name them; no index folders are those of
+    """Journal, ledger and index directories from settings or a cookie; without index directories, the last are those of
     the ledgers."""
     return names.journal_directories, names.ledger_directories, names.index_directories or names.ledger_directories
 
 
 def spelled_as(config: StorageConfig, cookie: Cookie | None) -> Cookie | None:
-    """The cookie with each directory of the settings spelled as it is there, so that the two can be compared.
+    """The cookie with its directories spelled as in the settings, so that the two can be compared.
 
-    A cookie keeps the text that the settings had when it was written, by Java even with a slash at the end.
+    A cookie keeps the spelling of the settings at the time it was written, in Java even with a trailing slash.
     """
     if cookie is None:
         return None
@@ -100,13 +100,13 @@ def spelled_as(config: StorageConfig, cookie: Cookie | None) -> Cookie | None:
 
 
 def place_of(config: StorageConfig, path: str) -> tuple[str, ...]:
-    """Positions of a folder in the lists of journal, ledger and index folders, as its place file words them."""
+    """Positions of a directory in the lists of journal, ledger and index directories, as lines of its place file."""
     lists = zip(("journal", "ledger", "index"), named_folders(config), strict=True)
     return tuple(f"{role} {paths.index(path)} of {len(paths)}" for role, paths in lists if path in paths)
 
 
 def record_places(file_system: FileSystem, config: StorageConfig) -> None:
-    """Note in every folder where it stands; OSError. For a bookie whose folders were found to be in order."""
+    """Record its place in every directory; OSError. Only for a bookie whose directories passed all checks."""
     for path in config.all_directories:
         current = filenames.current_directory(path)
         place = place_of(config, path)
@@ -116,7 +116,7 @@ def record_places(file_system: FileSystem, config: StorageConfig) -> None:
 
 
 def read_folder(file_system: FileSystem, path: str) -> FolderState:
-    """State of a configured folder, but for ``has_ledgers``."""
+    """State of a configured directory, without ``has_ledgers``."""
     try:
         names = file_system.list_directory(path)
         if filenames.CURRENT in names:
@@ -153,7 +153,7 @@ def _read_current(file_system: FileSystem, path: str, current: str) -> FolderSta
 
 
 def _read_place(file_system: FileSystem, current: str) -> tuple[str, ...] | None:
-    """The place that is noted; a damaged note is none."""
+    """The recorded place; None if it is missing or damaged."""
     try:
         lines = decode_checked_text(_PLACE_FORMAT, file_system.read_file(os.path.join(current, filenames.PLACE)))
     except OSError:
@@ -164,29 +164,29 @@ def _read_place(file_system: FileSystem, current: str) -> tuple[str, ...] | None
 
 
 def version_path(path: str) -> str:
-    """Where the cookie of a configured folder is."""
+    """Path of the cookie of a configured directory."""
     return os.path.join(filenames.current_directory(path), filenames.VERSION)
 
 
 def place_path(path: str) -> str:
-    """Where the place of a configured folder is noted."""
+    """Path of the place file of a configured directory."""
     return os.path.join(filenames.current_directory(path), filenames.PLACE)
 
 
 def write_version(file_system: FileSystem, path: str, data: bytes) -> None:
-    """Put the bytes of a cookie into a configured folder, all or nothing after a crash; OSError."""
+    """Write the bytes of a cookie to a configured directory, atomically; OSError."""
     file_system.make_directories(filenames.current_directory(path))
     file_system.write_file_atomically(version_path(path), data)
 
 
 def note_migration(file_system: FileSystem, path: str, old_id: str, new_id: str) -> None:
-    """Note in a folder that its bookie is about to change its id; OSError."""
+    """Record in a directory that its bookie is about to change its id; OSError."""
     note = os.path.join(filenames.current_directory(path), filenames.MIGRATION)
     file_system.write_file_atomically(note, encode_checked_text(_MIGRATION_FORMAT, (old_id, new_id)))
 
 
 def forget_migration(file_system: FileSystem, path: str) -> None:
-    """The change of the id is done; OSError."""
+    """Remove the record when the change of the id is done; OSError."""
     current = filenames.current_directory(path)
     note = os.path.join(current, filenames.MIGRATION)
     if file_system.exists(note):
@@ -204,10 +204,10 @@ def _read_migration(file_system: FileSystem, current: str) -> tuple[str, str] | 
 
 
 def look_for_ledgers(file_system: FileSystem, state: FolderState) -> FolderState:
-    """The state with ``has_ledgers``: whether there is anything of a ledger, be it a fence alone. OSError.
+    """The state with ``has_ledgers``: whether there is any data of a ledger, even only a fence. OSError.
 
-    A bookie that has booted and was never asked to store anything has none. What only a Java bookie writes, and what
-    nobody knows, counts as ledgers.
+    A bookie that has booted but was never asked to store anything has none. Unknown files, and files that only a Java
+    bookie writes, count as ledger data.
     """
     current = filenames.current_directory(state.path)
     names = file_system.list_directory(current) if state.has_files else []
@@ -221,14 +221,14 @@ def _tells_of_ledgers(file_system: FileSystem, path: str, name: str) -> bool:
     if filenames.parse_journal_file_name(name) is not None:
         return _has_bytes(file_system, path)
     if name in map(filenames.seal_file_name, _DATABASES):
-        # The first batch is the database's own; every further one was written for a ledger.
+        # The first batch belongs to the database itself; later ones are written for ledgers.
         record = decode_seal_record(file_system.read_file(path))
         return record is None or record.number > 1
     return name not in _WITHOUT_LEDGERS
 
 
 def _has_bytes(file_system: FileSystem, path: str) -> bool:
-    """Whether a journal file holds anything but its header and zeros."""
+    """Whether a journal file has anything except its header and zeros."""
     file = file_system.open(path)
     try:
         offset = VERSION_HEADER_BYTES

@@ -1,6 +1,6 @@
-"""Changes of the cookies of a bookie that does not run: proofs first, then steps of which each may be the last.
+"""Changes of the cookies of a stopped bookie: checks first, then steps that can be interrupted after each one.
 
-Whoever calls holds the locks of all folders, and has made sure that no bookie of the ids concerned is registered.
+The caller holds the locks of all directories, and has checked that no bookie with these ids is registered.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from storage.ports import FileSystem
 
 
 def require_own_folders(evidence: Evidence) -> None:
-    """RefusedError unless the folders prove to be those of this bookie, each at the position it always had.
+    """RefusedError unless the directories provably belong to this bookie, each at its old position.
 
-    The proof of a folder is its VERSION file, which names the bookie and the cluster's instance; where that file is
-    damaged or lost, its place beside its data; where it is damaged alone, a stored cookie that agrees with the
-    settings.
+    The proof is the VERSION file, with the bookie id and the cluster's instance id. If that file is damaged or missing,
+    the place file together with data is enough; if it is only damaged, so is a stored cookie that matches the settings.
     """
     own, instance_id = evidence.bookie_id, evidence.expected.instance_id or None
     for folder in evidence.folders:
@@ -46,7 +45,7 @@ def require_own_folders(evidence: Evidence) -> None:
 
 
 def _is_proved_otherwise(evidence: Evidence, folder: FolderState) -> bool:
-    """Whether a folder without a readable VERSION file is the bookie's all the same."""
+    """Whether other files prove that a directory without a readable VERSION file belongs to the bookie."""
     return folder.has_files and (folder.place is not None or (folder.damage is not None and _agrees(evidence)))
 
 
@@ -55,7 +54,7 @@ def _agrees(evidence: Evidence) -> bool:
 
 
 def require_matching_folders(evidence: Evidence) -> None:
-    """``require_own_folders``, and every VERSION file is there and agrees with the settings; RefusedError."""
+    """``require_own_folders``, and every VERSION file exists and matches the settings; RefusedError."""
     require_own_folders(evidence)
     for folder in evidence.folders:
         if folder.cookie is None or evidence.expected.differences(folder.cookie):
@@ -67,7 +66,7 @@ def _refused(reason: str) -> RefusedError:
 
 
 def restamp(file_system: FileSystem, evidence: Evidence) -> None:
-    """Make every VERSION file say what the settings say; OSError."""
+    """Write every VERSION file that does not match the settings; OSError."""
     data = encode_cookie(evidence.expected)
     for folder in evidence.folders:
         if folder.cookie is None or evidence.expected.differences(folder.cookie):
@@ -75,16 +74,16 @@ def restamp(file_system: FileSystem, evidence: Evidence) -> None:
 
 
 class MigrationState(msgspec.Struct, frozen=True):
-    """A change of a bookie's id: from where it goes on, and the versions that were read."""
+    """A change of a bookie's id: its progress, and the version of the old stored cookie."""
 
     old_id: str
     new_cookie: Cookie
     folders: tuple[FolderState, ...]
     old_version: int | None
-    """Of the old stored cookie; None: it is deleted already."""
+    """Version of the old stored cookie; None: it is already deleted."""
     has_new_stored: bool
     is_begun: bool
-    """Whether a folder has the note of an earlier attempt."""
+    """Whether a directory has the record of an earlier attempt."""
 
     @property
     def is_done(self) -> bool:
@@ -97,14 +96,14 @@ class MigrationState(msgspec.Struct, frozen=True):
         )
 
     def lacks_new(self, folder: FolderState) -> bool:
-        """Whether a folder's VERSION file still names the old id."""
+        """Whether a directory's VERSION file does not have the new id yet."""
         return folder.cookie is None or folder.cookie.bookie_id != self.new_cookie.bookie_id
 
 
 async def examine_migration(evidence: Evidence, old_id: str, cookies: CookieStore) -> MigrationState:
-    """Check that exactly the change from ``old_id`` to the id of ``evidence`` is to be begun, or goes on.
+    """Check that exactly the change from ``old_id`` to the id of ``evidence`` can begin or continue.
 
-    RefusedError says what does not fit; MetadataFormatError for a stored cookie that is damaged.
+    RefusedError says what does not match; MetadataFormatError for a damaged stored cookie.
     """
     new = evidence.expected
     old = msgspec.structs.replace(new, bookie_id=old_id)
@@ -151,10 +150,11 @@ def _require_old_or_new(folder: FolderState, old: Cookie, new: Cookie) -> None:
 async def migrate(
     state: MigrationState, file_system: FileSystem, cookies: CookieStore, before_each: Callable[[], None]
 ) -> None:
-    """Carry the change out, or on. A crash anywhere leaves a state in which the same call goes on.
+    """Perform or continue the change. After a crash anywhere, the same call continues.
 
-    Notes in the folders first, for they keep either id from starting; then the new cookie, the VERSION files, and when
-    all that is durable the old cookie goes; the notes last. BadVersionError, NodeExistsError, OSError.
+    The records in the directories come first, because they prevent a start under either id; then the new cookie and the
+    VERSION files; once these are durable the old cookie is deleted; the records go last. BadVersionError,
+    NodeExistsError, OSError.
     """
     data = encode_cookie(state.new_cookie)
     new_id = state.new_cookie.bookie_id

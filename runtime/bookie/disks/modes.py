@@ -1,7 +1,7 @@
-"""Whether a bookie takes writes: by its settings, by the room on its disks. Source: storage section 8, metadata 8.3.
+"""Whether a bookie accepts writes, by its settings and its disk space. Source: storage section 8, metadata 8.3.
 
-Requests see a change at once; then the status files are written, then the registration follows as soon as ZooKeeper
-lets it. The reasons for being read-only stand side by side: the bookie is writable when the last of them is gone.
+Requests see a change immediately; then the status files are written; then the registration is updated as soon as
+ZooKeeper is available. Reasons for being read-only are independent: the bookie is writable when none is left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RETRY_DELAY_S: Final = 1.0
 
 
 class ReadOnlyReason(enum.Enum):
-    """Why a bookie takes no ordinary adds."""
+    """Why a bookie accepts no ordinary adds."""
 
     FORCED = "by its settings (forceReadOnlyBookie)"
     MANUAL = "set by an operator (file BOOKIE_STATUS)"
@@ -42,10 +42,8 @@ _NOTHING_CAN_BE_STORED = {ReadOnlyReason.NO_ROOM, ReadOnlyReason.JOURNAL_FULL, R
 
 
 class BookieModes:
-    """The mode of one bookie.
-
-    ``position_count``: ledger directories; the position of a ledger is its id modulo that (storage section 1).
-    """
+    """The mode of one bookie. ``position_count``: ledger directories; a ledger's position is its id modulo that
+    (storage section 1)."""
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class BookieModes:
 
     @property
     def mode(self) -> BookieMode:
-        """Mode to be registered in."""
+        """The mode to register."""
         return BookieMode.READ_ONLY if self._reasons else BookieMode.WRITABLE
 
     @property
@@ -77,15 +75,12 @@ class BookieModes:
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether no checkpoint can be finished for want of room."""
+        """Whether there is too little disk space to finish a checkpoint."""
         return ReadOnlyReason.NO_ROOM in self._reasons
 
     def allows_add(self, ledger_id: int, *, is_high_priority: bool) -> bool:
-        """Whether an add may be stored: one of high priority, as recovery makes, also while read-only.
-
-        Not of high priority either while no checkpoint can be made, or nothing be journaled: what it adds could not be
-        flushed.
-        """
+        """Whether an add may be stored. With high priority (from recovery) also while read-only, unless it could not be
+        flushed: no checkpoint or no journal record can be written."""
         if not self._reasons and not self._refused_positions:
             return True
         position = ledger_id % self._position_count
@@ -95,20 +90,20 @@ class BookieModes:
         return is_high_priority and not is_hopeless and position in self._high_priority_positions
 
     def on_no_room(self, callback: Callable[[], None]) -> None:
-        """Call back when writes have stopped because no checkpoint can be made, or nothing be journaled."""
+        """Register a callback for when writes stop because no checkpoint or no journal record can be written."""
         self._no_room_callbacks.append(callback)
 
     def restore(self, status: BookieStatus) -> None:
-        """Take over what a former process noted. One that was set by hand stays until somebody changes the file."""
+        """Restore the status of the previous process. One set by hand stays until the operator changes the file."""
         if status.is_read_only and status.is_manual:
             self._reasons.add(ReadOnlyReason.MANUAL)
 
     def status(self, now_ms: int) -> BookieStatus:
-        """What the next process is to know."""
+        """The status to store for the next process."""
         return BookieStatus(bool(self._reasons), now_ms, ReadOnlyReason.MANUAL in self._reasons)
 
     def note_disks(self, verdict: DiskVerdict) -> None:
-        """The disks were looked at. NoWritableDiskError when that means read-only and the settings forbid it."""
+        """The disks were checked. NoWritableDiskError if this requires read-only mode and the settings forbid it."""
         self._refused_positions = verdict.refused_positions
         self._high_priority_positions = verdict.high_priority_positions
         if verdict.is_read_only:
@@ -117,7 +112,7 @@ class BookieModes:
             self._remove(ReadOnlyReason.DISK_FULL)
 
     def note_disk_full(self, error: StorageError | OSError) -> None:
-        """A checkpoint has no room: read-only from now on. NoWritableDiskError when the settings forbid that."""
+        """A checkpoint has no space: read-only from now on. NoWritableDiskError if the settings forbid that."""
         if not self.is_disk_full:
             self._add(
                 ReadOnlyReason.NO_ROOM,
@@ -131,7 +126,7 @@ class BookieModes:
         self._remove(ReadOnlyReason.NO_ROOM)
 
     def note_journal(self, journal_index: int, error: JournalFullError | None) -> None:
-        """A journal found no room, or None: it does again. NoWritableDiskError when the settings forbid read-only."""
+        """A journal has no space, or has it again (None). NoWritableDiskError if the settings forbid read-only mode."""
         if error is None:
             self._full_journals.discard(journal_index)
             if not self._full_journals:
@@ -143,12 +138,12 @@ class BookieModes:
                 callback()
 
     def begin_rebuild(self) -> None:
-        """The entry logs must not change: no add at all from now on, of recovery and high priority neither."""
+        """The entry logs must not change: reject all adds from now on, including those with high priority."""
         assert self._reasons, "only a read-only bookie can rebuild its index while it runs"
         self._reasons.add(ReadOnlyReason.REBUILD)
 
     def end_rebuild(self) -> None:
-        """The rebuild is over, well or not."""
+        """The rebuild has succeeded or failed."""
         self._reasons.discard(ReadOnlyReason.REBUILD)
         self._changed.set()
 
@@ -159,13 +154,14 @@ class BookieModes:
         register: Callable[[BookieMode], Awaitable[None]],
         keep_status: Callable[[], Awaitable[None]],
     ) -> None:
-        """Keep status files and registration in step, from ``registered`` on, until cancelled; RegistrationError ends
-        it. The order of storage section 8: the state itself, the files, the registration."""
+        """Keep status files and registration up to date, from ``registered`` on, until cancelled or RegistrationError.
+
+        The order is that of storage section 8: the state itself, the files, the registration."""
         while True:
             await self._changed.wait()
             self._changed.clear()
             await keep_status()
-            # Changed again while the files were written or ZooKeeper kept silent: the files first, once more.
+            # If the mode changes again while ZooKeeper does not answer, write the files first.
             while not self._changed.is_set() and (mode := self.mode) is not registered:
                 try:
                     await register(mode)
@@ -195,7 +191,7 @@ class BookieModes:
 
 
 def sentence(error: StorageError | OSError) -> str:
-    """What happened, and where."""
+    """The error as text, with the file name if known."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return str(error)
@@ -206,7 +202,7 @@ def _used(sample: DiskSample) -> str:
 
 
 class ModeFiles:
-    """The mode in the files BOOKIE_STATUS, if the settings want them: read at boot, written at every change.
+    """The mode in the files BOOKIE_STATUS, if enabled: read at boot, written at every change.
 
     ``folders``: ``current`` of the ledger directories.
     """
@@ -229,7 +225,7 @@ class ModeFiles:
         self._is_kept = is_kept
 
     def restore(self) -> bool:
-        """Take over the mode of the process before; whether it was read-only because of its disks. OSError."""
+        """Restore the mode of the previous process; returns whether it was read-only because of its disks. OSError."""
         status = read_bookie_status(self._file_system, self._folders) if self._is_kept else None
         if status is None:
             return False
@@ -237,7 +233,7 @@ class ModeFiles:
         return status.is_read_only and not status.is_manual
 
     async def write(self) -> None:
-        """Note the mode as it is now. What cannot be written does not matter: the next process looks for itself."""
+        """Write the current mode. A failure is only logged, because the next process checks the disks itself."""
         if not self._is_kept:
             return
         status = self._modes.status(self._clock.now_ms())

@@ -1,7 +1,7 @@
-"""Looks at the disks of a bookie and tells it what follows. Source: storage section 8; the rules are ``rules``.
+"""Checks the disks of a bookie and reports the verdict. Source: storage section 8; the rules are in ``rules``.
 
-A round is due every ``check_interval_s``, and sooner the less is missing to the limit, so that not even a fast disk
-runs full between two rounds. A directory that cannot be used any more ends the bookie.
+A check is due every ``check_interval_s``, and sooner the closer a disk is to its limit, so that even a fast disk cannot
+fill up between two checks. A directory that has become unusable ends the bookie.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.ports import FileSystem
 logger = logging.getLogger(__name__)
 
 DISKS_LANE: Final = "disks"
-"""Of its own: a disk that hangs must not stop what still works."""
+"""A separate lane, so that a hanging disk does not stop other work."""
 
 _STATE_WORDS = {
     DiskState.WRITABLE: "has space",
@@ -31,7 +31,7 @@ _STATE_WORDS = {
 
 
 class DiskMonitor:
-    """Samples the directories of one bookie in a lane and hands every verdict to ``on_verdict``, on the loop."""
+    """Samples the directories of one bookie in a lane and passes every verdict to ``on_verdict``, on the loop."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class DiskMonitor:
         *,
         was_full: bool = False,
     ) -> None:
-        """``was_full``: the bookie was read-only when it stopped, so that a disk must have recovered, not just not be
+        """``was_full``: the bookie was read-only when it stopped, so a disk above the recovery mark still counts as
         full."""
         self._file_system = file_system
         self._config = config
@@ -60,7 +60,7 @@ class DiskMonitor:
         self._interval_s = config.check_interval_s
 
     async def check(self) -> DiskVerdict:
-        """One round. DiskUnusableError; and what ``on_verdict`` raises."""
+        """Check once. DiskUnusableError, and errors from ``on_verdict``."""
         disks = await self._workers.run(DISKS_LANE, self._sample)
         verdict = judge(self._states, disks, self._config, self._room_bytes)
         self._states = verdict.states
@@ -77,7 +77,7 @@ class DiskMonitor:
         return verdict
 
     async def run(self) -> None:
-        """Look, wait, look again, until cancelled. Raises like ``check``."""
+        """Check periodically until cancelled. Raises like ``check``."""
         while True:
             await self._clock.sleep(self._interval_s)
             await self.check()

@@ -5,11 +5,11 @@ A disk is judged by the used fraction of its file system::
     WRITABLE --(> almost_full_fraction)--> ALMOST_FULL --(> full_fraction)--> FULL
     FULL --(< recovered_fraction)--> WRITABLE or ALMOST_FULL
 
-A full disk comes back below a mark of its own, so that a bookie at the limit does not change its mode with every round.
+Recovery has its own mark, so that a bookie at the limit does not change its mode with every check.
 
-Routing is static: a ledger's directory and journal follow from its id (storage section 1). So room on another disk is
-of no help to it. A ledger directory and its index directory have one position and are full together; a full journal
-stops all writes, because its next file may be needed at any moment. Departures from Java: docs/decisions/0008.
+Routing is static: a ledger's directory and journal follow from its id (storage section 1). So space on another disk
+does not help it. A ledger directory and its index directory share a position and count as full together; a full journal
+stops all writes, because its next file may be needed at any moment. Differences from Java: docs/decisions/0008.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import msgspec
 from runtime.config import DiskConfig
 
 FILL_RATE_BYTES_PER_S: Final = 2**30
-"""Fastest growth that the rounds keep up with."""
+"""Fastest growth that the checks keep up with."""
 INTERVAL_S_MIN: Final = 0.1
 
 
 class DiskState(enum.IntEnum):
-    """Of one directory, by the room on its disk; the greater, the worse."""
+    """State of one directory by the space on its disk; greater is worse."""
 
     WRITABLE = 0
     ALMOST_FULL = 1
@@ -35,7 +35,7 @@ class DiskState(enum.IntEnum):
 
 
 class DiskSample(msgspec.Struct, frozen=True):
-    """Room under one directory at one moment. A file system that cannot tell its size says 0."""
+    """Space of one directory at one moment. ``total_bytes`` is 0 if the file system does not report its size."""
 
     directory: str
     total_bytes: int
@@ -43,12 +43,12 @@ class DiskSample(msgspec.Struct, frozen=True):
 
     @property
     def used_fraction(self) -> float:
-        """Part of the disk that is not usable any more; reserved blocks count as used."""
+        """Fraction of the disk that is not usable; reserved blocks count as used."""
         return 1 - self.usable_bytes / self.total_bytes if self.total_bytes else 0.0
 
 
 class BookieDisks(msgspec.Struct, frozen=True):
-    """One round of samples, in the order of the settings. ``ledgers`` and ``indexes`` have the same length."""
+    """The samples of one check, in the order of the settings. ``ledgers`` and ``indexes`` have the same length."""
 
     journals: tuple[DiskSample, ...]
     ledgers: tuple[DiskSample, ...]
@@ -56,7 +56,7 @@ class BookieDisks(msgspec.Struct, frozen=True):
 
     @property
     def all(self) -> tuple[DiskSample, ...]:
-        """Every sample; a directory with two roles is there twice."""
+        """All samples; a directory with two roles appears twice."""
         return (*self.journals, *self.ledgers, *self.indexes)
 
 
@@ -69,17 +69,17 @@ class DiskChange(msgspec.Struct, frozen=True):
 
 
 class DiskVerdict(msgspec.Struct, frozen=True):
-    """What follows from one round."""
+    """The result of one check."""
 
     states: tuple[DiskState, ...]
-    """As ``BookieDisks.all``; goes into the next round."""
+    """In the order of ``BookieDisks.all``; input of the next check."""
     changes: tuple[DiskChange, ...]
     is_read_only: bool
-    """Whether the bookie as a whole takes no ordinary adds."""
+    """Whether the bookie as a whole rejects ordinary adds."""
     refused_positions: frozenset[int]
-    """Positions of ledger directories whose ledgers take no ordinary adds, even where the bookie does."""
+    """Positions of ledger directories whose ledgers accept no ordinary adds, even if the bookie is writable."""
     high_priority_positions: frozenset[int]
-    """Positions whose ledgers take the adds of recovery and re-replication, whatever the rest says."""
+    """Positions whose ledgers accept adds from recovery and re-replication, even if others are rejected."""
     level: DiskState
     """The worst state of a ledger or index directory, for the garbage collector."""
     full: tuple[DiskSample, ...]
@@ -96,10 +96,10 @@ def next_state(state: DiskState, used_fraction: float, config: DiskConfig) -> Di
 
 
 def judge(before: tuple[DiskState, ...], disks: BookieDisks, config: DiskConfig, room_bytes: int) -> DiskVerdict:
-    """Judge one round.
+    """Judge the samples of one check.
 
-    ``before``: the states of the last verdict; all FULL after a start that remembers being read-only. ``room_bytes``:
-    what must be free on a full disk for writes of high priority.
+    ``before``: the states of the last verdict; all FULL after a start that restored read-only mode. ``room_bytes``:
+    what must be free on a full disk for writes with high priority.
     """
     samples = disks.all
     states = tuple(
@@ -137,9 +137,9 @@ def judge(before: tuple[DiskState, ...], disks: BookieDisks, config: DiskConfig,
 
 
 def next_look_s(disks: BookieDisks, states: tuple[DiskState, ...], config: DiskConfig) -> float:
-    """Time to the next round: before the fastest writer could have filled what is missing to the limit, within bounds.
+    """Time to the next check: before the fastest writer could reach the limit, within bounds.
 
-    A disk that is over the limit takes no more ordinary adds: for it the normal interval is soon enough.
+    A disk over the limit accepts no more ordinary adds, so the normal interval is enough for it.
     """
     spare_bytes = (
         sample.usable_bytes - (1 - config.full_fraction) * sample.total_bytes

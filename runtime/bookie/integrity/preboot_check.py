@@ -1,13 +1,13 @@
-"""After a loss, before the bookie is registered: note which ledgers may miss entries. Source: storage section 9.3.
+"""After a loss, before the bookie is registered: record which ledgers may miss entries. Source: storage section 9.3.
 
-Called when the process before may have acknowledged entries that are not on disk any more, or when a folder was
-emptied. From the metadata of all ledgers follows what this bookie was to hold; nothing is looked up on disk, for what
-was lost leaves no trace there. Every step is awaited, and any error ends the boot (hazard H11): a bookie that is
-registered before it knows what it may lack denies entries as a matter of fact.
+Runs if the previous process may have acknowledged entries that are no longer on disk, or if a directory was emptied.
+The metadata of all ledgers shows what this bookie should have; the disk is not searched, because lost entries leave no
+trace there. Every step is awaited, and any error ends the boot (hazard H11): a bookie that registers before it knows
+what it may have lost would deny entries that it acknowledged.
 
-    1. the flag NEEDS_INTEGRITY_CHECK, synced at once: from here on check and repair are due, whatever happens
-    2. a row for every ledger that names this bookie; limbo and fence where the end of the ledger is open
-    3. a checkpoint, also with an empty write cache (hazard H1); then the flag LEDGERS_NOTED
+    1. the flag NEEDS_INTEGRITY_CHECK, synced immediately: from here on check and repair are due, whatever happens
+    2. a row for every ledger that references this bookie; limbo and fence if the end of the ledger is open
+    3. a checkpoint, even if the write cache is empty (hazard H1); then the flag LEDGERS_NOTED
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ async def note_open_ledgers(
     workers: Workers,
     write_rows: Callable[[], Awaitable[None]],
 ) -> None:
-    """The whole check. ``write_rows``: a checkpoint of what was noted, awaited.
+    """Run the whole check. ``write_rows``: runs a checkpoint of the new rows.
 
     MetadataError when a ledger could not be listed or read, StorageError, OSError.
     """
     first = storage.engines[0]
     await workers.run(CHECKPOINT_LANE, first.write_flags, NEEDS_INTEGRITY_CHECK)
-    # What was created before the crash is seen, whichever server answers.
+    # Whichever server answers, it must know all ledgers created before the crash.
     await store.sync(ledgers.root)
     read_count = here_count = limbo_count = 0
     async for ledger_id, found in ledgers.read_all():
         read_count += 1
         if read_count % _PROGRESS_STEP == 0:
             logger.info("integrity check: checked %d ledgers", read_count)
-        # What cannot be read may name any bookie.
+        # Unreadable metadata may reference any bookie.
         mark = ledger_mark(found.value, bookie_id) if isinstance(found, Versioned) else LedgerMark(True, True)
         if mark.needs_row:
             here_count += 1
@@ -80,12 +80,12 @@ def read_integrity_flag(engine: LedgerDirectoryEngine) -> bool:
 
 
 def needs_preboot_check(engine: LedgerDirectoryEngine) -> bool:
-    """Whether a repair is due of which nobody has noted yet what it concerns. As ``read_integrity_flag``."""
+    """Whether a repair is due whose ledgers are not recorded yet. As ``read_integrity_flag``."""
     return read_integrity_flag(engine) and not engine.read_flags() & LEDGERS_NOTED
 
 
 def set_integrity_flag(engine: LedgerDirectoryEngine, *, is_needed: bool) -> None:
-    """Note durably that a repair is due, the ledgers concerned being noted in their rows; or that it is done.
+    """Record durably that a repair is due and its ledgers are recorded in their rows, or that it is done.
 
     Lane side.
     """

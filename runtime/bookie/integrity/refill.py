@@ -1,9 +1,9 @@
-"""Fetching from other bookies what a ledger lacks here. Source: storage section 9.3, full check step 2.
+"""Fetching the missing entries of a ledger from other bookies. Source: storage section 9.3, full check step 2.
 
-Compared are the entries that the write sets place here with the index and the write caches, a window at a time. What
-lacks is asked of the other bookies of its write set, those that failed lately last; the first copy whose digest holds
-is stored as it came. Fetched entries are not journaled: they are safe once a checkpoint has settled, and until then the
-ledger stays in limbo and the repair is due.
+The entries that the write sets place here are compared with the index and the write caches, a window at a time. A
+missing entry is requested from the other bookies of its write set, recently failed ones last; the first copy with a
+valid digest is stored unchanged. Fetched entries are not journaled: they are safe once a checkpoint has settled, and
+until then the ledger stays in limbo and the repair is due.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from storage.errors import EntryTooLargeError, MemtableFullError
 
 INTEGRITY_LANE: Final = "integrity"
 WINDOW_ENTRY_COUNT: Final = 2048
-"""Entry ids compared in one job of the lane: a few milliseconds."""
+"""Entry ids compared in one job of the lane, which takes a few milliseconds."""
 FETCHES_IN_FLIGHT: Final = 16
 FAILURES_MAX: Final = 32
-"""Entries of one ledger that could not be had; with more it is left for the next round."""
+"""Failed entries per ledger; at this number the ledger is left to the next round."""
 
 
 class RefillOutcome(msgspec.Struct, frozen=True):
-    """What became of one ledger: entries that it lacked and still lacks, and why the first of these."""
+    """Result for one ledger: numbers of entries fetched and still missing, and why the first of these is missing."""
 
     entries_fetched: int = 0
     entries_lacking: int = 0
@@ -42,7 +42,7 @@ class RefillOutcome(msgspec.Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that belongs here is here."""
+        """Whether no entry is missing on this bookie."""
         return self.entries_lacking == 0
 
 
@@ -60,7 +60,7 @@ class IntegrityProgress(msgspec.Struct):
 
 
 class ByteRate:
-    """Spreads bytes over time: what was spent must be paid for before ``wait`` returns."""
+    """Limits a byte rate: ``wait`` returns once the time for all bytes spent so far has passed."""
 
     def __init__(self, clock: Clock, bytes_per_s_max: int) -> None:
         self._clock = clock
@@ -68,22 +68,22 @@ class ByteRate:
         self._paid_at_ns = 0.0
 
     def set_rate(self, bytes_per_s_max: int) -> None:
-        """The rate of the bytes that are spent from now on."""
+        """Set the rate for bytes spent from now on."""
         self._ns_per_byte = 1e9 / bytes_per_s_max
 
     async def wait(self) -> None:
-        """Return when nothing is owed."""
+        """Return when the time for all spent bytes has passed."""
         while (owed_ns := self._paid_at_ns - self._clock.monotonic_ns()) > 0:
             await self._clock.sleep(owed_ns / 1e9)
 
     def spend(self, size_bytes: int) -> None:
-        """Owe for so many bytes, from now on at the earliest."""
+        """Count bytes; their time begins now or when the earlier ones are paid for."""
         self._paid_at_ns = max(self._paid_at_ns, self._clock.monotonic_ns()) + size_bytes * self._ns_per_byte
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IntegrityTools:
-    """What the repair of a bookie works with. ``allows_add``: whether there is room for entries of a ledger."""
+    """What the repair of a bookie needs. ``allows_add``: whether there is space for entries of a ledger."""
 
     bookie_id: str
     storage: LedgerStorage
@@ -95,7 +95,7 @@ class IntegrityTools:
 
 
 class LedgerRefill:
-    """Fills ledgers of one bookie, one call for each."""
+    """Restores ledgers of one bookie, one call for each."""
 
     def __init__(self, tools: IntegrityTools, rate: ByteRate) -> None:
         self._tools = tools
@@ -103,7 +103,7 @@ class LedgerRefill:
         self._rate = rate
 
     async def run(self, ledger_id: int, metadata: LedgerMetadata) -> RefillOutcome:
-        """Fetch what lacks by this metadata. Everything else that goes wrong is an error of the bookie itself."""
+        """Fetch the entries that are missing by this metadata. Exceptions are failures of this bookie."""
         engine = self._tools.storage.engine_of(ledger_id)
         job = _Job(ledger_id, engine, credentials_of(ledger_id, metadata))
         for stripe in own_stripes(metadata, self._tools.bookie_id):
@@ -130,7 +130,7 @@ class LedgerRefill:
             ]
             if job.engine.read_generation == generation:
                 return missing
-            # A checkpoint has ended meanwhile: an entry may have gone from the cache to the disk behind our back.
+            # A checkpoint ended in the meantime and may have moved entries from the cache to the disk: compare again.
 
     async def _fetch_all(self, job: _Job, stripe: OwnStripe, missing: list[int]) -> None:
         entry_ids = iter(missing)
@@ -152,7 +152,7 @@ class LedgerRefill:
                 job.entries_fetched += 1
 
     async def _fetch(self, job: _Job, stripe: OwnStripe, entry_id: int) -> tuple[bytes | None, str]:
-        """A copy whose digest holds, or why there is none."""
+        """A copy with a valid digest, or why there is none."""
         reasons = []
         for bookie_id in self._ports.suspects.last(stripe.peers(entry_id)):
             try:
@@ -170,11 +170,11 @@ class LedgerRefill:
         return None, "; ".join(reasons) or "the metadata gives no other bookie with a copy"
 
     async def _store(self, job: _Job, entry_id: int, body: bytes) -> str:
-        """Put a copy into the write cache; returns why that cannot be done, or nothing."""
+        """Put a copy into the write cache; returns the reason if that is impossible, otherwise an empty string."""
         while True:
             if not self._tools.allows_add(job.ledger_id):
                 return "no disk space for it on this bookie"
-            # The collector may have dropped the row meanwhile, or it never was: without it nothing can be stored.
+            # Storing needs a row: there may never have been one, or the collector may have dropped it.
             job.engine.create_row(job.ledger_id, is_fenced=False, is_limbo=False)
             try:
                 job.engine.add(job.ledger_id, entry_id, body)

@@ -1,14 +1,14 @@
-"""The repair of a bookie that lost entries, beside its other work. Source: storage section 9.3, full check.
+"""The repair of a bookie that lost entries; runs while it serves. Source: storage section 9.3, full check.
 
-Due while the flag NEEDS_INTEGRITY_CHECK is set; begun again where it was when the process ends, for what was fetched is
-there. A round goes
+Due while the flag NEEDS_INTEGRITY_CHECK is set. If the process ends, the next one starts again and skips what was
+fetched. A round:
 
-    ledgers in limbo    recover the ledger, unless it is closed; fetch what lacks here; checkpoint; end the limbo
-    all others          fetch what lacks here
+    ledgers in limbo    recover the ledger, unless it is closed; fetch missing entries; checkpoint; end the limbo
+    all others          fetch missing entries
     at the end          checkpoint, and if nothing failed, clear the flag
 
-Limbo ends only when nothing lacks any more: until then "no such entry" would be no fact. (Java ends it before anything
-is copied.) What failed is tried again in the next round, alone.
+Limbo ends only when no entry is missing: until then "no such entry" would not be a fact. (Java ends it before anything
+is copied.) The next round retries only the ledgers that failed.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from storage.errors import BkctlError
 logger = logging.getLogger(__name__)
 
 LIMBO_BATCH: Final = 64
-"""Ledgers in limbo that share a checkpoint."""
+"""Ledgers in limbo that share one checkpoint."""
 LIMBO_AT_ONCE: Final = 8
 ROWS_PER_TURN: Final = 4096
-"""Rows looked at before others have their turn on the loop."""
+"""Rows to look at before other tasks get a turn on the loop."""
 RETRY_DELAY_FACTOR_MAX: Final = 100
 
 
 class IntegrityService:
-    """Repairs one bookie whenever that is due, until no entry is missing. The progress may be read at any time."""
+    """Repairs one bookie whenever a repair is due, until no entry is missing. The progress can be read at any time."""
 
     def __init__(self, tools: IntegrityTools, config: IntegrityConfig) -> None:
         self._bookie_id = tools.bookie_id
@@ -62,15 +62,15 @@ class IntegrityService:
         self._repairing: asyncio.Task[None] | None = None
 
     def set_bytes_per_s_max(self, bytes_per_s_max: int) -> None:
-        """Limit what comes from other bookies from now on."""
+        """Limit the rate of fetching from other bookies from now on."""
         self._rate.set_rate(bytes_per_s_max)
 
     def request(self) -> None:
-        """A repair is due: the flag is set, and the ledgers concerned are noted. On the loop."""
+        """Start a repair; the flag must be set and the ledgers recorded. Call on the loop."""
         self._due.set()
 
     async def run(self) -> None:
-        """Repair whenever that is due, until cancelled. StorageError, OSError."""
+        """Repair whenever a repair is due, until cancelled. StorageError, OSError."""
         while True:
             await self._due.wait()
             await self._free.wait()
@@ -80,13 +80,13 @@ class IntegrityService:
             except asyncio.CancelledError:
                 await self._break_off()
                 raise
-            if not self._repairing.cancelled():  # else it was held meanwhile: once more, from the beginning
+            if not self._repairing.cancelled():  # if it was cancelled by ``held``, start again
                 self._repairing.result()
                 self._due.clear()
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """No repair while the block runs: for whoever changes what this one goes by, as an index rebuild does."""
+        """Pause the repair while the block changes what the repair relies on, for example the index."""
         self._free.clear()
         await self._break_off()
         try:
@@ -100,7 +100,7 @@ class IntegrityService:
             await asyncio.wait([self._repairing])
 
     async def _repair_all(self) -> None:
-        """Rounds until one leaves nothing behind; then the flag is cleared, durably."""
+        """Run rounds until nothing is missing; then clear the flag durably."""
         progress = self._progress
         progress.is_due = True
         pending: list[int] | None = None
@@ -131,11 +131,11 @@ class IntegrityService:
         )
 
     async def _round(self, pending: list[int] | None) -> list[int]:
-        """See to ``pending``, or to everything; returns the ledgers that could not be repaired, ascending."""
+        """Repair ``pending``, or all ledgers; returns the ledgers that could not be repaired, ascending."""
         self._failures = {}
         limbo_ids = await self._limbo_ids()
         self._progress.ledgers_in_limbo = len(limbo_ids)
-        # The newest first: they are the ones that somebody waits for.
+        # The newest first, because clients most likely wait for these.
         for batch in in_batches(sorted(limbo_ids, reverse=True), LIMBO_BATCH):
             await self._end_limbo(batch)
         seen = set(limbo_ids)
@@ -171,13 +171,13 @@ class IntegrityService:
             for ledger_id in ledger_ids:
                 group.create_task(repair(ledger_id))
         if complete:
-            # What was fetched must be durable before the bookie vouches for its negatives again.
+            # Fetched entries must be durable before the bookie may answer "no such entry" again.
             await self._checkpoints.settle()
             for ledger_id in complete:
                 self._progress.ledgers_in_limbo -= self._storage.engine_of(ledger_id).clear_limbo(ledger_id)
 
     async def _check_all(self, seen: set[int]) -> None:
-        """Every ledger of the metadata that was not seen to yet."""
+        """Check every ledger in the metadata that is not in ``seen``."""
         ledgers = self._ports.ledgers.read_all()
         async with contextlib.aclosing(ledgers):
             async for ledger_id, found in ledgers:
@@ -189,9 +189,9 @@ class IntegrityService:
                     await self._fill(ledger_id, found.value)
 
     async def _repair(self, ledger_id: int) -> bool:
-        """Settle the end of a ledger where it is open, and fetch what lacks; whether its limbo may end.
+        """Recover a ledger if its end is open, and fetch missing entries; returns whether its limbo may end.
 
-        One that is gone stays as it is: it is the collector's.
+        A deleted ledger is left to the collector.
         """
         try:
             found = await self._ports.ledgers.read(ledger_id)
@@ -210,7 +210,7 @@ class IntegrityService:
         return await self._fill(ledger_id, found.value)
 
     async def _doubting(self, ledger_id: int, bookie_ids: Sequence[str]) -> list[str]:
-        """Which of these bookies have the ledger in limbo; those that do not answer are not among them."""
+        """Which of these bookies have the ledger in limbo; bookies that do not answer are not included."""
 
         async def doubts(bookie_id: str) -> bool:
             try:

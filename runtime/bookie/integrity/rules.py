@@ -1,4 +1,4 @@
-"""What a bookie must hold of a ledger, by its metadata. Pure rules. Source: storage sections 9.2 and 9.3."""
+"""What a bookie must store of a ledger, by its metadata. Pure rules. Source: storage sections 9.2 and 9.3."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from runtime.ledger.write_set import QuorumCoverage, is_in_write_set, write_set
 
 
 class LedgerMark(msgspec.Struct, frozen=True):
-    """What to note of a ledger before the bookie may serve again after a loss.
+    """What to record for a ledger before the bookie may serve again after a loss.
 
-    ``needs_row``: the bookie has to know it. ``needs_limbo``: its end is open and may have been stored here, so that
-    a lost entry must not be denied and a lost fence must not let a writer in.
+    ``needs_row``: the bookie must know the ledger. ``needs_limbo``: its end is open and may have been stored here, so a
+    lost entry must not be denied and a lost fence must not let a writer in.
     """
 
     needs_row: bool
@@ -22,7 +22,7 @@ class LedgerMark(msgspec.Struct, frozen=True):
 
 
 class OwnStripe(msgspec.Struct, frozen=True):
-    """The part of a segment that one bookie holds: of these entries, those of its index's write sets."""
+    """The part of a segment that one bookie stores: the entries whose write set contains its index."""
 
     first_entry_id: int
     last_entry_id: int
@@ -38,29 +38,29 @@ class OwnStripe(msgspec.Struct, frozen=True):
                 yield entry_id
 
     def peers(self, entry_id: int) -> list[str]:
-        """The other bookies that have to hold an entry of the stripe."""
+        """The other bookies that must have an entry of the stripe."""
         indexes = write_set(entry_id, self.ensemble_size, self.write_quorum_size)
         return [self.ensemble[index] for index in indexes if index != self.index]
 
 
 def ledger_mark(metadata: LedgerMetadata, bookie_id: str) -> LedgerMark:
-    """What the pre-boot check notes of a ledger. A recovery reads the last segment alone, so it alone is at risk."""
+    """What the pre-boot check records. Only the last segment is at risk, because a recovery reads no other."""
     is_at_risk = not metadata.is_closed and bookie_id in metadata.last_segment.ensemble
     return LedgerMark(bookie_id in metadata.bookies(), is_at_risk)
 
 
 def needs_recovery(metadata: LedgerMetadata, bookie_id: str) -> bool:
-    """Whether the end of a ledger must be settled before this bookie can know what it lacks.
+    """Whether a ledger must be recovered before this bookie can know which entries it misses.
 
-    Where the writer has meanwhile put another bookie in the place of this one it goes on undisturbed.
+    If the writer has replaced this bookie in the last segment in the meantime, the ledger is left alone.
     """
     return ledger_mark(metadata, bookie_id).needs_limbo
 
 
 def is_end_in_doubt(metadata: LedgerMetadata, doubting: Collection[str]) -> bool:
-    """Whether nobody can tell where a ledger ends while these bookies doubt their copies, whoever else comes back.
+    """Whether the end of a ledger cannot be found while these bookies doubt their copies, even if all others answer.
 
-    Not by waiting either: each of them goes on doubting until the ledger is closed.
+    Waiting does not help: each of them keeps doubting until the ledger is closed.
     """
     coverage = QuorumCoverage(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
     for index, bookie_id in enumerate(metadata.last_segment.ensemble):
@@ -70,12 +70,12 @@ def is_end_in_doubt(metadata: LedgerMetadata, doubting: Collection[str]) -> bool
 
 
 def last_known_entry_id(metadata: LedgerMetadata) -> int:
-    """Last entry that the metadata vouches for: a ledger that is not closed has all before its last segment."""
+    """Last entry known from the metadata: in a ledger that is not closed, the one before the last segment."""
     return metadata.last_entry_id if metadata.is_closed else metadata.last_segment.first_entry_id - 1
 
 
 def own_stripes(metadata: LedgerMetadata, bookie_id: str) -> list[OwnStripe]:
-    """What the bookie has to hold of a ledger, as far as the metadata vouches for it."""
+    """What the bookie must store of a ledger, up to the last entry known from the metadata."""
     end = last_known_entry_id(metadata)
     starts = [segment.first_entry_id for segment in metadata.segments]
     stripes = []

@@ -1,4 +1,4 @@
-"""The add path of a bookie, and what happens when its write cache is full. Source: wire section 5.1."""
+"""The add path of a bookie, also when its write cache is full. Source: wire section 5.1."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _HEAD = struct.Struct(">qqq")
 
 
 class AddPath:
-    """Takes adds in the order of their arrival.
+    """Handles adds in the order in which they arrive.
 
-    While the write cache or the journal's queue is full, adds wait (nothing is journaled), at most ``throttle_s``; then
-    they are refused with TOO_MANY_REQUESTS. Adds that arrive behind a waiting one of the same directories wait behind
-    it, so one ledger's order is kept; a full directory holds up no other.
+    While the write cache or the journal's queue is full, adds wait for at most ``throttle_s``, without being journaled;
+    then they are rejected with TOO_MANY_REQUESTS. Adds that arrive after a waiting one for the same directories also
+    wait, so the order within a ledger is kept; a full directory does not block the others.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class AddPath:
         self._timer: TimerHandle | None = None
 
     def add(self, connection: Responder, run: AddRun) -> None:
-        """Store and journal the entries; the answers follow when they are durable, a refusal at once.
+        """Store and journal the entries; answers follow when they are durable, rejections immediately.
 
-        All adds of the run together if nothing is in the way of any, else one by one.
+        The adds of a run are stored together if all of them can be, otherwise one by one.
         """
         if len(run.bodies) > 1 and not self._is_waiting(run) and _is_valid(run) and self._store(connection, run):
             return
@@ -69,27 +69,27 @@ class AddPath:
             self._wait(connection, add)
 
     def retry_waiting(self) -> None:
-        """Call after the write cache was swapped, or when a journal has room again: waiting adds go on, in order."""
+        """Retry waiting adds, in order; call after the write cache was swapped and when a journal has room again."""
         for place, queue in list(self._waiting.items()):
             while queue and self._store(*queue[0][1:]):
                 queue.popleft()
             self._drop_if_empty(place)
 
     def refuse_waiting(self) -> None:
-        """Call when writes have stopped: nothing will make room for the adds that wait."""
+        """Reject all waiting adds; call when writes have stopped, because no room will be made for them."""
         waiting, self._waiting = self._waiting, {}
         for queue in waiting.values():
             for _, connection, add in queue:
                 connection.answer(add, Status.READ_ONLY)
 
     def _is_waiting(self, run: AddRun) -> bool:
-        """Whether others wait where the run would be stored."""
+        """Whether other adds already wait for the directories of this run."""
         return bool(self._waiting) and self._handles.place_of(run.ledger_id) in self._waiting
 
     def _store(self, connection: Responder, run: AddRun) -> bool:
-        """Whether the run was dealt with, stored or refused; False: nothing was done.
+        """Whether the run was stored or rejected; False if nothing was done.
 
-        False for a single add: the write cache is full, or the journal's queue is. Or a checkpoint must end before the
+        False for a single add: the write cache or the journal's queue is full, or a checkpoint must finish before the
         id of a deleted ledger can be used again. False for several: not all of them can be stored now.
         """
         ledger_id = run.ledger_id
@@ -99,7 +99,7 @@ class AddPath:
                 connection.answer(run, Status.FENCED)
                 return True
             if handle.is_limbo and not run.is_recovery_add:
-                # No writer may go on from an end that is not known (storage section 9.2).
+                # No writer may continue from an unknown end (storage section 9.2).
                 connection.answer(run, Status.UNKNOWN_LEDGER_STATE)
                 return True
             if not handle.journal.has_room_for(run):
@@ -146,15 +146,15 @@ class AddPath:
 
 
 def _is_valid(run: AddRun) -> bool:
-    """Whether every body is an entry of its ledger and id, and one that a replay takes for nothing else."""
-    if run.ledger_id < 0 or min(run.entry_ids) < 0:  # hazard H19: a negative id would replay as a control record
+    """Whether each body is an entry with these ids that a replay cannot mistake for another record."""
+    if run.ledger_id < 0 or min(run.entry_ids) < 0:  # hazard H19: replay reads a negative id as a control record
         return False
     if min(map(len, run.bodies)) < ENTRY_HEADER_BYTES_MIN:
         return False
     ledger_ids, entry_ids, _ = zip(*map(_HEAD.unpack_from, run.bodies), strict=True)
     if list(entry_ids) != run.entry_ids or ledger_ids.count(run.ledger_id) != len(ledger_ids):
         return False
-    return run.ledger_id != 0 or not any(map(is_zero_filled, run.bodies))  # replay takes zeros for a hole
+    return run.ledger_id != 0 or not any(map(is_zero_filled, run.bodies))  # replay treats zeros as a hole
 
 
 def _last_add_confirmed(bodies: list[bytes]) -> int:

@@ -1,7 +1,7 @@
-"""When checkpoints happen: on a timer, when the write cache fills up, and once at the end. Source: storage section 5.8.
+"""When checkpoints run: on a timer, when the write cache fills up, and at the stop. Source: storage section 5.8.
 
-``storage.engine.ledger_storage`` has the order of the steps that makes a crash safe. This service decides when, and
-runs the lane side in the checkpoint lane. Without room on a disk none begins: the bookie is read-only until then.
+``storage.engine.ledger_storage`` defines the order of the steps that makes a crash safe. This service runs them in the
+checkpoint lane. While a disk has no space for a checkpoint none starts, and the bookie is read-only.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_LANE = "checkpoint"
 
 REST_SHARE: Final = 1.0
-"""Rest for each second of work. By the clock, not by what was computed: on a busy machine, and beside reads, the same
-work is in their way for longer."""
+"""Seconds of rest for each second of work. Elapsed time counts, not CPU time: on a busy machine, or with many reads,
+the same work blocks reads for longer."""
 
 REST_S_MAX: Final = 1.0
-"""Longest rest at once: one slow sync is no reason to stop for as long."""
+"""Longest single rest, so that one slow sync does not cause an equally long pause."""
 
 
 class CheckpointPace:
-    """Called between the parts of a checkpoint, in its lane: it rests as long as it worked.
+    """Called between the parts of a checkpoint, in its lane: rests as long as it worked.
 
-    So reads keep more than half of their rate. A checkpoint of a million rows computes for seconds, and meanwhile each
-    read would wait for the interpreter several times. What counts is therefore the share of the time in which the
-    checkpoint's lane wants the interpreter, not the length of its turns.
+    This way reads keep more than half of their rate. A checkpoint of a million rows computes for seconds, and each read
+    waits for the interpreter several times. So what matters is the share of time in which the checkpoint's lane wants
+    the interpreter, not how long it holds it each time.
     """
 
     def __init__(self, now_s: Callable[[], float], sleep: Callable[[float], None]) -> None:
-        """``now_s``: a clock that never goes back; ``sleep``: waits for some seconds."""
+        """``now_s``: a monotonic clock; ``sleep``: waits for a number of seconds."""
         self._now_s = now_s
         self._sleep = sleep
         self._rested_at_s = 0.0
         self._is_urgent: Callable[[], bool] = lambda: False
 
     def urge_when(self, is_urgent: Callable[[], bool]) -> None:
-        """Never rest while this says so: adds wait for the checkpoint, or the bookie is being stopped."""
+        """Do not rest while ``is_urgent`` returns True: adds wait for the checkpoint, or the bookie is stopping."""
         self._is_urgent = is_urgent
 
     def begin(self) -> None:
-        """A checkpoint begins in the lane that calls this."""
+        """Start measuring; call this in the lane when a checkpoint begins."""
         self._rested_at_s = self._now_s()
 
     def pause(self) -> None:
@@ -62,11 +62,11 @@ class CheckpointPace:
 
 
 class RetryDelays(NamedTuple):
-    """How long after a failed checkpoint the next one begins."""
+    """Delays between a failed checkpoint and the next attempt."""
 
     usual_s: float = 1.0
     full_s_max: float = 10.0
-    """While a disk is full (diskCheckInterval); less when checkpoints are due more often."""
+    """Upper limit while a disk is full (diskCheckInterval); the checkpoint interval is used if it is shorter."""
 
 
 USUAL_RETRY_DELAYS = RetryDelays()
@@ -102,45 +102,45 @@ class CheckpointService:
         self._settling: list[asyncio.Future[None]] = []
 
     def on_caches_swapped(self, callback: Callable[[], None]) -> None:
-        """Call back at the start of every checkpoint, when the write caches have room again, and at its good end."""
+        """Register a callback for the start of each checkpoint, when caches have room again, and for its success."""
         self._swap_callbacks.append(callback)
 
     def request(self) -> None:
-        """Make the next checkpoint start now, or as soon as the one under way has ended."""
+        """Start the next checkpoint now, or as soon as the running one has ended."""
         self._wake.set()
 
     async def flushed(self) -> None:
-        """Return when a checkpoint that begins from now on has ended, well or not. Without room there may be none."""
+        """Return when the next checkpoint to start has ended, even if it failed; without disk space, possibly never."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(ended)
         self.request()
         await ended
 
     async def settle(self) -> None:
-        """Wait until all that was taken so far is durable in the ledger directories; for a caller beside ``run``."""
+        """Wait until everything accepted so far is durable in the ledger directories. Needs ``run`` to be running."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._settling.append(settled)
         self.request()
         await settled
 
     async def run(self) -> None:
-        """Checkpoint until ``stop``. A failed one is tried again: the journal keeps what it could not flush.
+        """Run checkpoints until ``stop``. A failed one is retried; the journal keeps what was not flushed.
 
-        Raises what trying again does not mend: IndexFailedError, DiskUnusableError; and NoWritableDiskError.
+        Raises errors that a retry cannot fix: IndexFailedError, DiskUnusableError and NoWritableDiskError.
         """
         while await self._wait_due():
             if await self.require_room():
                 await self._try_checkpoint()
 
     async def begin(self) -> None:
-        """Before anybody is served: read-only from the start where a disk lacks room. NoWritableDiskError."""
+        """Call before serving requests: switches to read-only if a disk has too little space. NoWritableDiskError."""
         if self._storage.flush_failure is not None:
             self._note_failure(self._storage.flush_failure)
         else:
             await self.require_room()
 
     async def require_room(self) -> bool:
-        """Whether the disks have room for a checkpoint; if not, the bookie is read-only from now on."""
+        """Whether the disks have space for a checkpoint; if not, switches the bookie to read-only."""
         needed_bytes = sum(engine.checkpoint_bytes for engine in self._storage.engines)
         try:
             await self._workers.run(CHECKPOINT_LANE, self._room.require, needed_bytes)
@@ -170,10 +170,10 @@ class CheckpointService:
             logger.error("checkpoint failed; its entries stay in the journal: %s", sentence(error))
 
     async def _wait_due(self) -> bool:
-        """True when a checkpoint is due, False when the service is to stop."""
+        """True when a checkpoint is due, False when the service stops."""
         if self._has_failed:
             is_full = self._modes.is_disk_full
-            event = self._stopping  # requests do not make the retry come sooner
+            event = self._stopping  # requests do not shorten the delay
             usual_s, full_s_max = self._retry_delays
             timeout_s = max(usual_s, min(self._interval_s, full_s_max)) if is_full else usual_s
         else:
@@ -185,8 +185,8 @@ class CheckpointService:
         return not self._stopping.is_set()
 
     async def _checkpoint(self, between_parts: Callable[[], None]) -> None:
-        """One checkpoint of all ledger directories; StorageError or OSError when it could not be finished."""
-        # The retry of a failed one takes nothing newer: who came since waits for the next.
+        """One checkpoint of all ledger directories; StorageError or OSError if it failed."""
+        # The retry of a failed checkpoint includes nothing newer: later callers of ``settle`` wait for the next one.
         settling: list[asyncio.Future[None]] = []
         is_retry = self._storage.is_retry_due
         if not is_retry:
@@ -210,31 +210,31 @@ class CheckpointService:
         for settled in settling:
             if not settled.done():
                 settled.set_result(None)
-        for callback in self._swap_callbacks:  # ids of deleted ledgers can be used again
+        for callback in self._swap_callbacks:  # ids of deleted ledgers can be used again now
             callback()
         self._report_marks()
-        # Freeing the tables takes milliseconds, which the loop does not have.
+        # Freeing the tables takes milliseconds: too long for the loop.
         await self._workers.run(CHECKPOINT_LANE, self._storage.release_checkpoint, checkpoint)
 
     def _write(self, checkpoint: StorageCheckpoint, between_parts: Callable[[], None]) -> None:
-        """In the lane."""
+        """Runs in the checkpoint lane."""
         self._pace.begin()
         self._storage.write_checkpoint(checkpoint, between_parts)
 
     def _between_parts(self) -> None:
-        """In the lane."""
+        """Runs in the checkpoint lane."""
         self._pace.pause()
-        # The journal, for one, has gone on meanwhile, and knows no reserve.
+        # The journal and others may have used disk space in the meantime; they respect no reserve.
         self._room.require_still()
 
     def _is_urgent(self) -> bool:
-        """Whether somebody waits for the end of the checkpoint under way, or for the next."""
+        """Whether callers wait for this checkpoint or the next one, or a write cache is filling up."""
         if self._stopping.is_set() or self._waiting or self._settling:
             return True
         return any(engine.is_filling_up for engine in self._storage.engines)
 
     def _report_marks(self) -> None:
-        """Name the directories that took no mark, once: the largest mark counts, which the others have."""
+        """Log each directory without the new mark, once. The others have it, and the largest mark counts."""
         paths = {str(failure.filename) for failure in self._storage.mark_failures}
         for failure in self._storage.mark_failures:
             if str(failure.filename) not in self._paths_without_mark:
@@ -242,15 +242,15 @@ class CheckpointService:
         self._paths_without_mark = paths
 
     async def flush(self) -> None:
-        """Make everything durable that was taken so far, with what room there is: nothing comes behind it.
+        """Make everything accepted so far durable, using all space there is, because no checkpoint follows.
 
-        The retry of a failed checkpoint takes nothing newer.
+        The retry of a failed checkpoint includes nothing newer, so a second checkpoint is needed then.
         """
         if self._storage.is_retry_due:
             await self._checkpoint(self._pace.pause)
         await self._checkpoint(self._pace.pause)
 
     def stop(self) -> None:
-        """Let ``run`` return; a checkpoint under way is finished first."""
+        """Let ``run`` return after the checkpoint that is running, if any."""
         self._stopping.set()
         self._wake.set()

@@ -1,8 +1,8 @@
-"""Group commit: one write and one sync for all records that queued up meanwhile.
+"""Group commit: one write and one sync for all records that are queued.
 
-There is no deliberate wait unless the settings ask for one: while a group is being synced the next one gathers, so
-batches grow with the load. Rule: a reply travels with the record that makes it true and is released only when the sync
-that covers it has returned; less than that is for the settings to say. Source: storage section 3.7, without hazard H5.
+There is no deliberate wait unless the settings ask for one: while one group is synced, the next one gathers, so groups
+grow with the load. An answer travels with its record and is sent only after the sync that covers the record has
+returned, unless the settings allow less. Source: storage section 3.7, without hazard H5.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from storage.journal.format import EXPLICIT_LAC_VERSION_MIN, GROUP_BYTES_MAX
 from storage.journal.writer import JournalWriter
 
 Ticket: TypeAlias = tuple[Responder, AddRun]
-"""Adds that wait for their records, and the connection that waits for the answer."""
+"""Adds that wait for the sync of their records, and the connection to answer on."""
 
 _RETRY_DELAY_S = 1.0
-"""How long a journal without room on its disk waits before it tries again."""
+"""How long to wait before the next attempt after the journal's disk had no space."""
 
 
 class _Group:
-    """Records that share one write and one sync, and who waits for them."""
+    """Records that share one write and one sync, and the adds and futures that wait for them."""
 
     __slots__ = ("records", "size_bytes", "tickets", "waiters")
 
@@ -42,11 +42,10 @@ class _Group:
 
 
 class GroupCommit:
-    """Owns one journal: queues records on the loop, commits them in groups on a lane.
+    """Owns one journal: queues records on the loop and commits them in groups in a lane.
 
-    Records are complete payloads (ledger id, entry id, ...). After a failed write or sync nothing is acknowledged any
-    more: ``run`` raises JournalFailedError and every wait does too. Without room on the disk the queue stands until
-    there is some.
+    Records are complete payloads (ledger id, entry id, ...). After a failed write or sync nothing more is acknowledged:
+    ``run`` and every waiting future raise JournalFailedError. While the disk has no space, the queue waits.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class GroupCommit:
         on_disk_room: Callable[[JournalFullError | None], None],
         retry_delay_s: float = _RETRY_DELAY_S,
     ) -> None:
-        """``on_disk_room``: called with the error when the disk has no room, with None when it has some again."""
+        """``on_disk_room``: called with the error when the disk has no space, and with None when it has space again."""
         self._writer = writer
         self._workers = workers
         self._lane = lane
@@ -84,14 +83,14 @@ class GroupCommit:
 
     @property
     def has_room(self) -> bool:
-        """Whether the queue is short enough for another add; ``on_room`` calls back when it is so again."""
+        """Whether the queue has room for another add; ``on_room`` reports when it has room again."""
         return (
             self._queued_bytes < self._config.queue_bytes_max
             and self._queued_count < self._config.queue_record_count_max
         )
 
     def has_room_for(self, run: AddRun) -> bool:
-        """Whether that holds for each add of a run."""
+        """Whether the queue has room for each add of a run."""
         count = len(run.bodies)
         if count == 1:
             return self.has_room
@@ -101,18 +100,18 @@ class GroupCommit:
         )
 
     def on_room(self, callback: Callable[[], None]) -> None:
-        """Call back whenever there is room again in a queue that was full."""
+        """Register a callback for when a full queue has room again."""
         self._room_callbacks.append(callback)
 
     @property
     def holds_explicit_lacs(self) -> bool:
-        """Whether the journal has a record for explicit LACs: from version 6 on (storage section 3.6)."""
+        """Whether the journal format has a record for explicit LACs: version 6 and later (storage section 3.6)."""
         return self._config.format_version >= EXPLICIT_LAC_VERSION_MIN
 
     def append(self, connection: Responder, run: AddRun) -> None:
         """Queue adds; they are answered when they are durable, and never if the journal fails.
 
-        Where the settings say that adds are not journaled, they are answered at once.
+        If the settings say that adds are not journaled, they are answered immediately.
         """
         if not self._config.is_data_written:
             if self._failure is None:
@@ -123,17 +122,17 @@ class GroupCommit:
         self._queue_adds(connection, run)
 
     def append_silently(self, record: bytes) -> None:
-        """Queue a record that nobody waits for but that later records depend on."""
+        """Queue a record that has no waiter but that later records depend on."""
         self._queue([record])
         self._wake.set()
 
     def append_and_wait(self, record: bytes) -> asyncio.Future[None]:
-        """Queue a record; the future ends when it is durable, or fails with JournalFailedError."""
+        """Queue a record; the future completes when it is durable, or fails with JournalFailedError."""
         self._queue([record])
         return self.barrier()
 
     def barrier(self) -> asyncio.Future[None]:
-        """A future that ends when all records queued so far are durable, whatever adds wait for."""
+        """A future that completes when all records queued so far are durable, even if adds need no sync."""
         is_work_left = self._gathering.records or self._complete or self._is_writing or self._sync_due_s is not None
         if self._failure is not None or not is_work_left:
             return self.confirmation()
@@ -143,9 +142,9 @@ class GroupCommit:
         return waiter
 
     def confirmation(self) -> asyncio.Future[None]:
-        """A future that has ended, for a record that is durable already; failed if the journal has failed.
+        """A completed future, for a record that is already durable; failed if the journal has failed.
 
-        What is in memory after a failure may not be on disk: from then on nothing is confirmed.
+        After a failure, what is in memory may not be on disk, so nothing is confirmed from then on.
         """
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failure is None:
@@ -155,7 +154,7 @@ class GroupCommit:
         return confirmed
 
     async def run(self) -> None:
-        """Commit groups until ``stop`` and an empty queue; JournalFailedError when a write or sync failed."""
+        """Commit groups until ``stop`` and an empty queue; JournalFailedError after a failed write or sync."""
         while True:
             await self._wait_for_work()
             self._wake.clear()
@@ -172,7 +171,7 @@ class GroupCommit:
                 return
 
     def give_up_room(self) -> None:
-        """From now on want of room is a failure like any other: who stops a bookie does not wait for a disk."""
+        """Treat a full disk as a failure from now on: stopping a bookie must not wait for disk space."""
         self._has_given_up_room.set()
 
     def stop(self) -> None:
@@ -204,14 +203,14 @@ class GroupCommit:
         self._gathering = _Group()
 
     async def _wait_for_work(self) -> None:
-        """Return when something is queued, when what was written is to be synced, or at the end."""
+        """Return when a record is queued, when a sync is due, or when stopping."""
         if self._sync_due_s is None:
             await self._wake.wait()
         else:
             await _wait(self._wake, max(0.0, self._sync_due_s - _now_s()))
 
     async def _gather(self) -> None:
-        """Give others the time to join the group, unless one is complete already."""
+        """Give more records time to join the group, unless a group is already complete."""
         while not self._complete and not self._stopping.is_set() and self._gathering.records:
             left_s = self._gathering_since_s + self._wait_s - _now_s()
             if left_s <= 0:
@@ -220,7 +219,7 @@ class GroupCommit:
             self._wake.clear()
 
     async def _commit(self, group: _Group) -> None:
-        # Whoever waits for a fence, an explicit LAC or a forced ledger is told of nothing less than a sync.
+        # Fences, explicit LACs and forced ledgers complete only after a sync.
         is_synced = self._config.is_data_synced or bool(group.waiters)
         await self._write(group, is_synced=is_synced)
         for connection, run in group.tickets:
@@ -237,7 +236,7 @@ class GroupCommit:
                     callback()
 
     async def _write(self, group: _Group, *, is_synced: bool) -> None:
-        """Write a group, or only sync what was written before where it has no records."""
+        """Write a group. A group without records only syncs what was written before."""
         self._is_writing = True
         try:
             if group.records:
@@ -261,7 +260,7 @@ class GroupCommit:
             try:
                 await self._workers.run(self._lane, self._writer.write_group, records, is_synced=is_synced)
             except JournalFullError as error:
-                # Nothing was acknowledged, so that the same records may be written again, at the same place.
+                # No record was acknowledged, so the same records can be written again at the same offset.
                 has_found_none = True
                 self._on_disk_room(error)
                 if self._has_given_up_room.is_set():
@@ -275,7 +274,7 @@ class GroupCommit:
             self._on_disk_room(None)
 
     def _fail(self, failure: JournalFailedError, group: _Group) -> None:
-        """A failed sync is final: no ticket is released any more, every waiter learns of it."""
+        """A failed sync is final: no more adds are acknowledged, and every waiter gets the failure."""
         self._failure = failure
         for lost in (group, *self._complete, self._gathering):
             for waiter in lost.waiters:
@@ -285,7 +284,7 @@ class GroupCommit:
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for an event, at most so long."""
+    """Wait for an event, at most ``timeout_s``."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()

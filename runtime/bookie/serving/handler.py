@@ -1,11 +1,11 @@
-"""What the bookie answers to each request. Source: wire section 5, storage section 6.
+"""The bookie's answer to each request. Source: wire section 5, storage section 6.
 
-The handler runs on the loop. An add touches no thread until its group is committed; a read is answered from the caches
-at once, all misses of one tick become one job of the reads lane, or of the lane for urgent reads.
+The handler runs on the event loop. An add needs no thread until its group is committed. A read is answered from the
+caches if possible; all misses of one tick form one job in the reads lane, or in the lane for urgent reads.
 
-Departures from the Java bookie, all towards safety: negative ids are refused (hazard H19), an add whose request names
-another entry than its body is refused, a fencing read waits for the fence to be durable whatever the read part says
-(H10), READ_LAC keeps the true error (H16), a wrong key is always UNAUTHORIZED.
+Differences from the Java bookie, all of them safer: negative ids are rejected (hazard H19); so is an add whose request
+has another entry id than its body; a fencing read waits until the fence is durable, whatever the read returns (H10);
+READ_LAC returns the real error (H16); a wrong key is always UNAUTHORIZED.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class BookieRequestHandler:
         self._modes = modes
 
     def handle(self, connection: Responder, call: BookieCall) -> None:
-        """Do what a call asks for; the answer follows now or later."""
+        """Handle a call; the answer is sent now or later."""
         if isinstance(call, AddRun):
             self._add(connection, call)
         elif isinstance(call, ReadCall):
@@ -98,7 +98,7 @@ class BookieRequestHandler:
             self._bookie_info(connection, call)
 
     def read_from_memory(self, call: ReadCall) -> ReadAnswer | None:
-        """Body and LAC of an entry if they are in memory; None says nothing about the disk."""
+        """Body and LAC of an entry if they are in memory; otherwise None, even if the entry is on disk."""
         ledger_id, entry_id = call.ledger_id, call.entry_id
         if ledger_id < 0 or entry_id <= INVALID_ENTRY_ID:
             return None
@@ -111,7 +111,7 @@ class BookieRequestHandler:
         return None if max_lac is None else ReadAnswer(call.txn_id, Status.OK, body, max_lac)
 
     def _add(self, connection: Responder, run: AddRun) -> None:
-        """Store entries (wire 5.1). A deferred sync is not deferred: an answer after the sync is always allowed."""
+        """Store entries (wire 5.1). A deferred sync is done right away: answering after the sync is always allowed."""
         if self._modes.allows_add(run.ledger_id, is_high_priority=run.is_high_priority):
             self._adds.add(connection, run)
         else:
@@ -175,14 +175,14 @@ class BookieRequestHandler:
         self._reads.submit(job, finish)
 
     def _write_lac(self, connection: Responder, call: WriteLacCall) -> None:
-        """Keep an explicit LAC (wire 5.5); fencing does not block it, being read-only does."""
+        """Store an explicit LAC (wire 5.5); rejected while the bookie is read-only, but not if the ledger is fenced."""
         ledger_id, body = call.ledger_id, call.body
         if len(body) < EXPLICIT_LAC_BYTES_MIN or ledger_id < 0 or _LEDGER_ID.unpack_from(body)[0] != ledger_id:
             connection.answer(call, Status.BAD_REQUEST)
         elif self._modes.mode is BookieMode.READ_ONLY:
             connection.answer(call, Status.READ_ONLY)
         elif not self._handles.journal_of(ledger_id).holds_explicit_lacs:
-            # Java says OK and forgets it in a crash (storage section 3.6).
+            # Java answers OK but loses the LAC in a crash (storage section 3.6).
             connection.answer(call, Status.BAD_VERSION)
         else:
             self._spawn(self._keep_lac(connection, call))
@@ -198,7 +198,7 @@ class BookieRequestHandler:
             connection.answer(call, BookieInfoAnswer(call.txn_id, Status.OK, space.total_bytes, space.free_bytes))
 
     async def drain(self) -> None:
-        """Wait for the requests that need more than one step; none may come any more."""
+        """Wait for the requests that need more than one step; the caller submits no new ones."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         self._reads.close()
@@ -244,7 +244,7 @@ class BookieRequestHandler:
             connection.answer(call, Status.OK)
 
     async def _force_ledger(self, connection: Responder, call: ForceLedgerCall) -> None:
-        """Answer when all that was journaled for the ledger so far is durable (wire 5.8)."""
+        """Answer when everything journaled for the ledger so far is durable (wire 5.8)."""
         try:
             await self._handles.journal_of(call.ledger_id).barrier()
         except StorageError:
@@ -265,7 +265,7 @@ class BookieRequestHandler:
                 logger.error("ledger %d: cannot list its entries: %s", ledger_id, error)
         if engine.ledger(ledger_id) is None:
             status, entries = _no_such_ledger(engine), None
-        elif may_lack or _may_lack_entries(engine, ledger_id):  # whatever is not in the list would be denied
+        elif may_lack or _may_lack_entries(engine, ledger_id):  # a list denies all other entries
             status, entries = Status.UNKNOWN_LEDGER_STATE, None
         else:
             status = Status.IO_ERROR if entries is None else Status.OK
@@ -280,12 +280,12 @@ class BookieRequestHandler:
 def _join(
     job: ReadJob, cached: tuple[int, bytes] | None, outcome: ReadOutcome, may_lack_entries: bool
 ) -> tuple[Status, bytes | None]:
-    """Answer from what the disk said and what the cache held when the question was asked.
+    """Combine the result from the disk with ``cached``, the last entry that was in the cache.
 
-    ``cached`` must be taken before the disk is asked: a checkpoint may move entries from the cache to the disk
-    meanwhile. The last entry is the greater of the two (hazard H8). Where entries may be lacking nothing is denied, and
-    the last entry is not known (storage section 9.2): as it was when the question was asked, for the repair may have
-    ended since, and as it is now, for the index may have been exchanged.
+    Take ``cached`` before reading the disk, because a checkpoint may move entries from the cache to the disk in the
+    meantime. The last entry is the greater of the two (hazard H8). If entries may be missing, neither "no such entry"
+    nor a last entry is reported (storage section 9.2). ``may_lack_entries`` is that state at the time of the request;
+    it is read again here, because the repair may have ended or the index may have been exchanged since.
     """
     status, body = outcome.status, outcome.body
     if job.entry_id == INVALID_ENTRY_ID and status is Status.OK:
@@ -298,11 +298,11 @@ def _join(
 
 
 def _may_lack_entries(engine: LedgerDirectoryEngine, ledger_id: int) -> bool:
-    """Whether the ledger is in limbo, or every one is while the index may be incomplete."""
+    """Whether entries may be missing here: the ledger is in limbo, or the whole index may be incomplete."""
     row = engine.ledger(ledger_id)
     return engine.negatives_are_unknown or (row is not None and row.is_limbo)
 
 
 def _no_such_ledger(engine: LedgerDirectoryEngine) -> Status:
-    """What to say of a ledger without a row: a fact, unless rows may be missing."""
+    """Status for a ledger without a row: NO_SUCH_LEDGER, unless rows may be missing."""
     return Status.UNKNOWN_LEDGER_STATE if engine.negatives_are_unknown else Status.NO_SUCH_LEDGER

@@ -20,7 +20,7 @@ _HANDLES_MAX = 100_000
 
 
 class LedgerHandle:
-    """A ledger that this process has write access to; opened once per process and ledger."""
+    """A ledger that this process has write access to; opened once per process."""
 
     __slots__ = ("engine", "journal", "ledger_id", "master_key")
 
@@ -32,21 +32,21 @@ class LedgerHandle:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether ordinary adds are out for good: by a fence, or because a log of the ledger was found damaged."""
+        """Whether ordinary adds are rejected permanently: by a fence, or because a log of the ledger is damaged."""
         row = self.engine.ledger(self.ledger_id)
         return row is not None and row.is_fenced
 
     @property
     def is_limbo(self) -> bool:
-        """Whether entries of it may have been lost here; ends with the repair."""
+        """Whether entries of it may have been lost on this bookie; the repair clears this."""
         row = self.engine.ledger(self.ledger_id)
         return row is not None and row.is_limbo
 
 
 class LedgerHandles:
-    """The handles of one bookie, on the loop.
+    """The handles of one bookie; used on the loop.
 
-    Beyond ``handles_max`` the oldest handle is dropped; its ledger journals its key again at the next write.
+    Beyond ``handles_max`` the oldest handle is dropped; the next write to its ledger journals the key again.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class LedgerHandles:
         self._fences_in_flight: dict[int, asyncio.Future[None]] = {}
 
     def journal_of(self, ledger_id: int) -> GroupCommit:
-        """Journal that keeps all records of a ledger, hence in order."""
+        """The journal for all records of a ledger; a single one keeps them in order."""
         return self._journals[ledger_id % len(self._journals)]
 
     def place_of(self, ledger_id: int) -> int:
-        """The same number for ledgers that share both their ledger directory and their journal."""
+        """A number shared by the ledgers that have both ledger directory and journal in common."""
         return ledger_id % self._place_count
 
     def open(self, ledger_id: int, master_key: bytes, *, is_plain_add: bool = False) -> LedgerHandle:
@@ -72,8 +72,8 @@ class LedgerHandles:
 
         A collected ledger is created again, fenced; a plain add gets LedgerCollectedError instead.
 
-        The first access in a process journals the key, ahead of every record that needs it in a replay. Fences too
-        rely on it (hazard H3).
+        The first access in a process journals the key before any record that needs it in a replay, which includes
+        fences (hazard H3).
         """
         handle = self._handles.get(ledger_id)
         if handle is not None and handle.master_key == master_key:
@@ -97,15 +97,15 @@ class LedgerHandles:
         return handle
 
     def forget(self, ledger_id: int) -> None:
-        """Let go of a ledger that was deleted: whoever writes to it again creates it again, key record and all."""
+        """Drop the handle of a deleted ledger: the next write creates the ledger again and journals its key."""
         self._handles.pop(ledger_id, None)
 
     def fence(self, ledger_id: int) -> asyncio.Future[None]:
-        """Refuse ordinary adds from now on; the future ends when that is durable, or fails with the journal.
+        """Reject ordinary adds from now on; the future completes when that is durable, or fails with the journal.
 
-        Of a ledger that was opened, or whose row is durable. Adds accepted before are ahead of the fence in the same
-        journal. Idempotent: a fence on its way is awaited; one that is durable is confirmed unless the journal has
-        failed.
+        The ledger must have been opened, or have a durable row. Adds accepted earlier are before the fence in the same
+        journal. Idempotent: waits for a fence that is not yet durable; for a durable one, returns a completed future,
+        or a failed one if the journal has failed.
         """
         in_flight = self._fences_in_flight.get(ledger_id)
         if in_flight is not None:

@@ -1,7 +1,7 @@
 """Reads that miss the caches: all misses of one tick go to the reads lane together.
 
-Rule (storage section 12): "no such entry" is a statement of fact. It is given only when caches and index both say no;
-anything that cannot be read is an I/O error.
+Rule (storage section 12): "no such entry" is a statement of fact. It is returned only if neither caches nor index have
+the entry; any failure to read is an I/O error.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ URGENT_READS_LANE = "urgent-reads"
 _LOG_INTERVAL_S: Final = 10.0
 
 _JOBS_PER_TURN_MAX = 64
-"""Bodies are in memory from their turn of the lane to their answer: so many at once, however many reads a tick brings.
-A peer that does not take its answers is refused the rest."""
+"""Reads per turn of the lane. Limits how many bodies are in memory before they are answered, however many reads a tick
+brings. A peer that does not read its responses gets no more."""
 
 _TURN_ENTRY_COUNT_MAX = 10_000
-"""Rows that one turn of the reads lane looks at: reads wait behind it."""
+"""Rows that one turn of the reads lane looks at; other reads wait for it."""
 
 GROUP_COUNT_MAX = 500_000
-"""Of a list that nobody could be sent anyway; beyond it the answer is given up."""
+"""Groups in an entry list; a longer one would not fit into an answer, so the listing is abandoned."""
 
 
 class ReadOutcome(NamedTuple):
-    """What the disk says: the body if the status is OK, and the last stored entry if it was asked for."""
+    """Result of a read from disk: the body if the status is OK, and the last stored entry if it was requested."""
 
     status: Status
     body: bytes | None
     last_entry: tuple[int, bytes] | None
     is_end_known: bool = False
-    """Whether ``last_entry`` was asked for and could be told; None is then a fact."""
+    """Whether ``last_entry`` was requested and read. If so, None means that no entry is stored."""
     read_ahead: tuple[bytes, ...] = ()
-    """Bodies of the entries behind this one, of a ledger that somebody goes through."""
+    """Bodies of the entries after this one, of a ledger that is read sequentially."""
     errors: tuple[tuple[str, str], ...] = ()
-    """What could not be read, and the sentence why."""
+    """What could not be read, and why."""
 
 
 class ReadJob(NamedTuple):
-    """One question to an engine. Entry id -1 asks for the last entry alone."""
+    """One read from an engine. Entry id -1 asks for the last entry only."""
 
     engine: LedgerDirectoryEngine
     ledger_id: int
     entry_id: int
     needs_last_entry: bool
     read_generation: int
-    """``engine.read_generation`` when the question was asked: an answer older than a checkpoint is not cached."""
+    """``engine.read_generation`` at the time of the request. Results from before a checkpoint are not cached."""
     is_sequential: bool
     """Whether to read ahead."""
 
 
 def new_job(engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int, *, needs_last_entry: bool) -> ReadJob:
-    """The question as of now."""
+    """A read with the current state of the engine."""
     is_sequential = engine.is_sequential_read(ledger_id, entry_id)
     return ReadJob(engine, ledger_id, entry_id, needs_last_entry, engine.read_generation, is_sequential)
 
@@ -88,7 +88,7 @@ class ReadBatcher:
         self._batches: set[asyncio.Task[None]] = set()
 
     def submit(self, job: ReadJob, done: ReadDone) -> None:
-        """Queue a read; ``done`` is called on the loop with the outcome, always."""
+        """Queue a read; ``done`` is always called with the outcome, on the loop."""
         if not self._jobs:
             asyncio.get_running_loop().call_soon(self._start_batch)
         self._jobs.append(job)
@@ -106,7 +106,7 @@ class ReadBatcher:
         return future
 
     def close(self) -> None:
-        """Tell of the errors that were only counted so far."""
+        """Log the errors that were only counted so far."""
         self._log.close()
 
     def _start_batch(self) -> None:
@@ -121,7 +121,7 @@ class ReadBatcher:
             outcomes = await self._workers.run(self._lane, read_all, jobs[turn])
             for job, done, outcome in zip(jobs[turn], callbacks[turn], outcomes, strict=True):
                 for what, sentence in outcome.errors:
-                    # Of one file: a log that is gone may have held a million entries. Sentences begin with its path.
+                    # Limited per file: a missing log may affect a million entries. Messages begin with the path.
                     self._log.report(what, sentence, sentence.partition(": ")[0])
                 bodies = () if outcome.body is None else (outcome.body, *outcome.read_ahead)
                 for entry_id, body in enumerate(bodies, job.entry_id):
@@ -130,13 +130,13 @@ class ReadBatcher:
 
 
 def read_all(jobs: list[ReadJob]) -> list[ReadOutcome]:
-    """Answer a batch of reads from index and entry logs; runs in a lane and never raises for one entry's sake."""
+    """Answer a batch of reads from index and entry logs; runs in a lane. Errors are part of the outcomes."""
     turn = _Turn(jobs[0].engine.read_ahead_bytes_max)
     return [turn.answer(job) for job in jobs]
 
 
 class _Turn:
-    """One turn of the reads lane: what a read brings beyond its own entry serves the next ones."""
+    """One turn of the reads lane: entries read ahead answer later reads of the same turn."""
 
     def __init__(self, ahead_bytes_max: int) -> None:
         self._ahead: dict[tuple[int, int], bytes] = {}
@@ -144,7 +144,7 @@ class _Turn:
         self._former = (INVALID_ENTRY_ID, INVALID_ENTRY_ID)
 
     def answer(self, job: ReadJob) -> ReadOutcome:
-        """Answer one question."""
+        """Execute one read."""
         last_entry = None
         is_end_known = False
         errors: tuple[tuple[str, str], ...] = ()
@@ -153,7 +153,7 @@ class _Turn:
                 last_entry = job.engine.stored.find_last(job.ledger_id)
                 is_end_known = True
             except (StorageError, OSError) as error:
-                # The entry itself may still be readable: its answer then goes out without a LAC.
+                # The entry itself may still be readable; its answer then has no LAC.
                 errors += ((f"ledger {job.ledger_id}: cannot read the last entry", str(error)),)
         if job.entry_id == INVALID_ENTRY_ID:
             status = Status.OK if is_end_known else Status.IO_ERROR
@@ -168,7 +168,7 @@ class _Turn:
         return ReadOutcome(Status.OK, bodies[0], last_entry, is_end_known, tuple(bodies[1:]), errors)
 
     def _read(self, job: ReadJob) -> list[bytes]:
-        """The body, and those read ahead; empty when the entry is certainly not there."""
+        """The body and those read ahead; empty if the entry certainly does not exist."""
         engine, ledger_id, entry_id = job.engine, job.ledger_id, job.entry_id
         is_sequential = job.is_sequential or self._former == (ledger_id, entry_id - 1)
         self._former = (ledger_id, entry_id)
@@ -193,14 +193,14 @@ async def list_entries(
     *,
     turn_entry_count_max: int = _TURN_ENTRY_COUNT_MAX,
 ) -> EntryList | None:
-    """Ids of all entries that were stored when this was asked; None: too irregular to be told.
+    """Ids of all entries that were stored at the time of the call; None if the list has too many gaps to be sent.
 
-    A ledger that is deleted meanwhile may come out in part: the caller looks whether it is still there. Raises what
-    the index raises: a list with less than all would deny entries.
+    If the ledger is deleted in the meantime the list may be incomplete; the caller must check. Index errors are raised,
+    because an incomplete list would deny entries.
     """
     while True:
         deleted_count = engine.delete_count
-        # The caches first: a checkpoint may move entries from there to the disk, never back.
+        # The caches first: a checkpoint may move entries from there to the disk, but never back.
         cached = await workers.run(READS_LANE, _sorted_once, engine.list_cached_entries(ledger_id))
         builder = EntryListBuilder()
         first_entry_id: int | None = 0
@@ -226,12 +226,12 @@ def _take_part(
     cached: list[int],
     count_max: int,
 ) -> int | None:
-    """Take the next ids, of disk and caches; returns where to go on, None at the end."""
+    """Add the next ids from disk and caches; returns the id to continue at, None at the end."""
     stored = engine.stored.list_entries(ledger_id, first_entry_id, count_max)
     next_cached = bisect.bisect_left(cached, first_entry_id)
     part = cached[next_cached : next_cached + count_max]
     ids = sorted({*stored, *part})
-    # Neither side was looked at beyond its part.
+    # Ids after the end of either part are left to the next call.
     ends = [side[-1] for side in (stored, part) if len(side) == count_max]
     if not ends:
         builder.extend(ids)

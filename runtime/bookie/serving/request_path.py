@@ -1,4 +1,4 @@
-"""The lanes behind the request handler: group commit per journal, checkpoints, and the adds that wait for them."""
+"""The lanes that the request handler uses: group commit per journal, checkpoints, and the adds that wait for them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RequestPath:
         self._services: list[asyncio.Task[None]] = []
 
     def start(self, watch: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]) -> None:
-        """Run the journals and the checkpoints; ``watch`` makes their tasks."""
+        """Run the journals and the checkpoints; ``watch`` creates their tasks."""
         self._services = [watch(journal.run()) for journal in self.journals]
         self._services.append(watch(self.checkpoints.run()))
 
