@@ -134,15 +134,15 @@ class Console:
     def say(self, sentence: str) -> None:
         """Print an informational message; silent with ``--quiet``."""
         if not self._settings.is_quiet:
-            self._tell(_talk(sentence))
+            self._write_message(_escape(sentence))
 
     def warn(self, sentence: str) -> None:
         """Print a warning, also with ``--quiet``."""
-        self._tell(f"{self._paint('warning:', '33')} {_talk(sentence)}")
+        self._write_message(f"{self._paint('warning:', '33')} {_escape(sentence)}")
 
     def error(self, sentence: str) -> None:
         """Print why the command failed, also with ``--quiet``."""
-        self._tell(f"{self._paint('error:', '1;31')} {_talk(sentence)}")
+        self._write_message(f"{self._paint('error:', '1;31')} {_escape(sentence)}")
 
     async def confirm(self, question: str) -> None:
         """Ask yes or no after a plan was shown; anything but yes, no terminal, or end of input raises RefusedError.
@@ -153,15 +153,15 @@ class Console:
             return
         if not self._answers.isatty():
             raise RefusedError("nothing was changed: confirmation required, but stdin is not a terminal: use --yes")
-        self._tell(f"{_talk(question)} [y/N] ", end="")
+        self._write_message(f"{_escape(question)} [y/N] ", end="")
         try:
             answer = await read_line(self._answers)
         except BaseException:
-            self._tell("")  # so that the next message begins on its own line
+            self._write_message("")  # so that the next message begins on its own line
             raise
         if answer.strip().lower() not in {"y", "yes"}:
             if not answer.endswith("\n"):
-                self._tell("")
+                self._write_message("")
             raise RefusedError("nothing was changed: the answer was no")
 
     @contextmanager
@@ -175,7 +175,7 @@ class Console:
 
     # --- streams -----------------------------------------------------------------------------------------------
 
-    def _tell(self, text: str, end: str = "\n") -> None:
+    def _write_message(self, text: str, end: str = "\n") -> None:
         # A closed pipe or a terminal that was hung up must not stop the work half way.
         with contextlib.suppress(OSError):
             print(text, end=end, file=self._err, flush=True)
@@ -287,7 +287,7 @@ def _not_written(error: OSError) -> Exception:
     return OSError(error.errno, error.strerror, "stdout")
 
 
-def _talk(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape the text, but keep its line breaks: it may quote text from other sources."""
     return rendering.clean(text, "\n")
 

@@ -76,7 +76,7 @@ def local_session(
                 try:
                     session = builder.getOrCreate()
                 except Exception as error:  # the JVM fails in many ways, all foreign
-                    raise SparkReportError(f"Spark did not start: {_last_words(log_path) or error}") from error
+                    raise SparkReportError(f"Spark did not start: {_last_log_lines(log_path) or error}") from error
             try:
                 for number in noted[:1]:
                     signal.raise_signal(number)
@@ -133,7 +133,7 @@ def _read(log_path: str) -> str:
         return log.read()
 
 
-def _last_words(log_path: str) -> str:
+def _last_log_lines(log_path: str) -> str:
     lines = [line.strip() for line in _read(log_path).splitlines() if line.strip()]
     return lines[-1] if lines else ""
 

@@ -213,8 +213,8 @@ class LocalCluster:
         for bookie in idle:
             process = processes[bookie.id]
             if not await wait_registered(live, bookie.id, before[bookie.id], process):
-                last_words = self._last_words(bookie.name, log_sizes[bookie.id])
-                raise BkctlError(f"bookie {bookie.id} did not start: {last_words}")
+                last_lines = self._last_log_lines(bookie.name, log_sizes[bookie.id])
+                raise BkctlError(f"bookie {bookie.id} did not start: {last_lines}")
             self._say(f"bookie {bookie.id} is running (pid {process.pid})")
 
     def _spawn(self, state: ClusterState, bookie: BookieRecord) -> ProcessIdentity:
@@ -307,7 +307,7 @@ class LocalCluster:
         except FileNotFoundError:
             return 0
 
-    def _last_words(self, name: str, offset: int) -> str:
+    def _last_log_lines(self, name: str, offset: int) -> str:
         """Last error line of a log from ``offset`` on, or the path of the log."""
         with open(self._log(name), encoding="utf-8", errors="replace") as file:
             file.seek(offset)

@@ -217,7 +217,7 @@ async def _acquire(
         since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
     wait_s = context.settings.zookeeper.session_timeout_ms / 1000 + _SESSION_END_SLACK_S
-    is_told = False
+    is_reported = False
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     while True:
@@ -228,9 +228,9 @@ async def _acquire(
         except OperationLockedError as error:
             if loop.time() >= deadline or not is_dead(error.holder):
                 raise
-            if not is_told:
+            if not is_reported:
                 context.console.say(f"waiting for the ZooKeeper session of a killed process to end: {error.holder}")
-                is_told = True
+                is_reported = True
         await asyncio.sleep(_LOCK_POLL_S)
 
 

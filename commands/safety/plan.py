@@ -93,6 +93,8 @@ def _first_difference(saved: Plan, fresh: Plan) -> str:
     for before, now in zip(saved.items, fresh.items, strict=False):
         if before != now:
             changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
-            told = ", ".join(f"{key} {before.get(key)} then, {now.get(key)} now" for key in changed if key != "path")
-            return f"{before.get('path')}: {told}" if told else f"{before.get('path')} then, {now.get('path')} now"
+            changes = ", ".join(f"{key} {before.get(key)} then, {now.get(key)} now" for key in changed if key != "path")
+            return (
+                f"{before.get('path')}: {changes}" if changes else f"{before.get('path')} then, {now.get('path')} now"
+            )
     return f"{len(saved.items)} changes then, {len(fresh.items)} now"

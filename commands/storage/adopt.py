@@ -55,7 +55,7 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
             sentence = "no index of a Java bookie in these directories: nothing to do"
             plan = make_plan(own, summary=[sentence], items=[])
             nothing_to_change(context, plan, table=PLAN_TABLE)
-            _tell(context, None, BuildReport())
+            _report(context, None, BuildReport())
             return Outcome.OK
         plan = _plan(own, survey)
         async with open_change(context, plan, table=PLAN_TABLE) as change:
@@ -63,7 +63,7 @@ async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
             with context.console.progress("adopting") as progress:
                 report = await work_beside_loop(lambda require: _adopt(own, progress, require))
             change.details.update(ledgers=report.ledger_count, unreadable=report.unreadable_count)
-    _tell(context, survey.storage.value, report)
+    _report(context, survey.storage.value, report)
     context.console.say("start the bookie with bkctl bookie start and the same settings")
     return Outcome.PARTIAL if report.unreadable_count else Outcome.OK
 
@@ -99,7 +99,7 @@ def _adopt(own: OwnStorage, progress: Progress, require_wanted: Callable[[], Non
     return adopt_folders(own.file_system, open_plyvel, own.children, own.config, on_progress=shown)
 
 
-def _tell(context: CommandContext, storage: str | None, report: BuildReport) -> None:
+def _report(context: CommandContext, storage: str | None, report: BuildReport) -> None:
     unreadable = [{"path": each.path, "reason": each.reason} for each in report.unreadable]
     body: dict[str, object] = {
         "storage": storage,

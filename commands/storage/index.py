@@ -116,7 +116,7 @@ async def rebuild(
         plans = plan_rebuild(own.file_system, open_plyvel, own.config, wanted or None)
         if not any(plan.databases for plan in plans):
             nothing_to_change(context, _empty_plan(own), table=_PLAN_TABLE)
-            _tell(context, RebuildReport(directories=(), journal_damages=(), needs_integrity_check=False))
+            _report(context, RebuildReport(directories=(), journal_damages=(), needs_integrity_check=False))
             return Outcome.OK
         plan = _plan(own, plans)
         async with open_change(context, plan, table=_PLAN_TABLE) as change:
@@ -128,7 +128,7 @@ async def rebuild(
                     ).run(plans)
                 )
             change.details = {"is_complete": report.is_complete, "needs_integrity_check": report.needs_integrity_check}
-    _tell(context, report)
+    _report(context, report)
     return Outcome.OK if report.is_complete else Outcome.PARTIAL
 
 
@@ -192,7 +192,7 @@ def _item(action: str, path: str, reason: str) -> dict[str, Any]:
     return {"action": action, "path": path, "expected_version": None, "reason": reason}
 
 
-def _tell(context: CommandContext, report: RebuildReport) -> None:
+def _report(context: CommandContext, report: RebuildReport) -> None:
     directories = [_directory_row(directory) for directory in report.directories]
     damages = [
         _damage_row(log.path, log.damage.reason, log.damage.ledger_ids)

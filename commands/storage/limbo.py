@@ -108,7 +108,7 @@ async def end(
         wanted = _wanted(survey, chosen)
         if not wanted:
             nothing_to_change(context, _empty_plan(own, chosen), table=_PLAN_TABLE)
-            _tell(context, ended_count=0, left_count=_limbo_count(survey), logs=())
+            _report(context, ended_count=0, left_count=_limbo_count(survey), logs=())
             return Outcome.OK
         _require_settled(survey)
         logs = await _read_logs(context, own, survey, wanted)
@@ -119,7 +119,7 @@ async def end(
             own.locks.claim()
             ended_count = await work_beside_loop(lambda _: _end(own, survey, wanted - kept))
             change.details["ledgers"] = ended_count
-    _tell(context, ended_count=ended_count, left_count=_limbo_count(survey) - ended_count, logs=logs)
+    _report(context, ended_count=ended_count, left_count=_limbo_count(survey) - ended_count, logs=logs)
     context.console.say(
         "start the bookie: its repair is still due and compares all closed ledgers with other bookies; wait until its "
         "log reports the end of the integrity check, then check that the other bookies' repairs have ended too"
@@ -247,7 +247,7 @@ def _empty_plan(own: OwnStorage, chosen: Collection[int] | None) -> Plan:
     return make_plan(own, summary=[sentence], items=[])
 
 
-def _tell(context: CommandContext, *, ended_count: int, left_count: int, logs: _DoubtfulLogs) -> None:
+def _report(context: CommandContext, *, ended_count: int, left_count: int, logs: _DoubtfulLogs) -> None:
     kept = [{"path": log.path, "reason": log.reason, "ledgers": _listed(log)} for log in logs]
     body = {"ledgers": ended_count, "ledgers_left": left_count}
     context.console.record("StorageLimboEnded", body, name="ledgers", details={"kept": kept})

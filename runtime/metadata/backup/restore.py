@@ -233,7 +233,7 @@ class ClusterRestore:
                 self._store, self._target.root, self._archive.tree, self._archive.ids, before_each=self._before_each
             )
             new_ids = NewIds(is_counted_anew=True, first_id=first_id)
-        await (self._open_doors() if self._target.is_fresh else self._reopen_doors())
+        await (self._create_registration_nodes() if self._target.is_fresh else self._recreate_registration_nodes())
         return new_ids
 
     async def _has_generators(self) -> bool:
@@ -257,7 +257,7 @@ class ClusterRestore:
         with contextlib.suppress(NodeExistsError):
             await self._store.create(self._paths.layout, encode_layout(LedgerLayout(self._archive.tree)))
 
-    async def _open_doors(self) -> None:
+    async def _create_registration_nodes(self) -> None:
         nodes = [CreateNode(self._paths.available), CreateNode(self._paths.read_only)]
         if (instance_id := self._archive.header.instance_id) is not None:
             nodes.append(CreateNode(self._paths.instance_id, instance_id.encode()))
@@ -270,7 +270,7 @@ class ClusterRestore:
                     await self._store.create(node.path, node.data)
         await clear_restore_mark(self._store, self._target.root)
 
-    async def _reopen_doors(self) -> None:
+    async def _recreate_registration_nodes(self) -> None:
         """Create the directories of registrations if an interrupted nuke has deleted them; it does so first."""
         for path in (self._paths.available, self._paths.read_only):
             if await self._store.exists(path) is None:

@@ -153,7 +153,7 @@ class _Notes:
         )
 
 
-class _Eyes:
+class _PermittedReads:
     """Reads for a walk; reports nodes that this user may not read and treats them as absent."""
 
     def __init__(self, store: MetadataStore, on_denied: Callable[[str], None]) -> None:
@@ -197,8 +197,8 @@ class _Examination:
     async def walk(self, on_progress: Callable[[int], None] | None) -> None:
         """Check each node by itself, and collect the ledgers of marks and locks."""
         root, tree = self._around.root, self._around.tree
-        eyes = _Eyes(self._store, self._note_denied)
-        nodes = walk_tree(eyes, root, is_skipped=lambda path: is_below_stray(path[len(root) + 1 :], tree))
+        reads = _PermittedReads(self._store, self._note_denied)
+        nodes = walk_tree(reads, root, is_skipped=lambda path: is_below_stray(path[len(root) + 1 :], tree))
         nodes_count = 0
         async with contextlib.aclosing(nodes):
             async for found in nodes:

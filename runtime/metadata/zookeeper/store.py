@@ -181,9 +181,9 @@ class ZooKeeperStore:
         self._wake_waiters()
         if state == KazooState.LOST:
             for callback in list(self._session_lost_callbacks):
-                self._tell(callback)
+                self._notify(callback)
 
-    def _tell(self, callback: Callable[[], None]) -> None:
+    def _notify(self, callback: Callable[[], None]) -> None:
         try:
             callback()
         except Exception as error:  # the other callbacks must still be called

@@ -64,7 +64,7 @@ class StandingWatch(Generic[T]):
                 logger.log(level, "watching %s: %s; trying again", self._path, error)
                 await asyncio.sleep(_RETRY_DELAY_S)
                 continue
-            self._tell(value)
+            self._notify(value)
             await fired.wait()
 
     async def _read_once(self, watcher: Watcher) -> T | None:
@@ -76,7 +76,7 @@ class StandingWatch(Generic[T]):
                 if await self._arm_absent(watcher):
                     return None
 
-    def _tell(self, value: T | None) -> None:
+    def _notify(self, value: T | None) -> None:
         if not self._is_active:
             return
         try:
