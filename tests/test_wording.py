@@ -1,6 +1,6 @@
 """User-visible text and documents are plain English: no word of a list of odd ones.
 
-To cover another package or folder of documents, add its path to ``CODE``, ``MESSAGES`` or ``DOCUMENTS``.
+To cover another package or folder of documents, add its path to ``CODE`` or ``DOCUMENTS``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import pytest
 
 from tests.test_repository import read, tracked_files
 
-CODE = ("bkctl/", "commands/", "spark_reports/")
-MESSAGES = ("runtime/", "storage/")
-"""Packages of which only the strings that users see are covered, not yet the docstrings."""
+CODE = ("bkctl/", "commands/", "runtime/", "spark_reports/", "storage/")
 DOCUMENTS = ("docs/", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
 ODD_WORDS = {
@@ -49,16 +47,14 @@ ODD_WORDS = {
 }
 """A pattern, ignoring case, and what to write instead."""
 
-TECHNICAL = re.compile(r"`[^`]*`|https?://\S+|\]\([^)]*\)")
+TECHNICAL = re.compile(r"`+[^`]*`+|https?://\S+|\]\([^)]*\)")
 """Names of code and links: not prose."""
 
 
 def code_texts(path: str) -> Iterator[tuple[int, str]]:
     """Line and text of each string constant of a module that is prose; docstrings and parts of f-strings included."""
-    tree = list(ast.walk(ast.parse(read(path))))
-    docstrings = {id(node.value) for node in tree if isinstance(node, ast.Expr)} if path.startswith(MESSAGES) else set()
-    for node in tree:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+    for node in ast.walk(ast.parse(read(path))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value if " " in node.value.strip() else ""
 
 
@@ -80,11 +76,7 @@ def odd_words(path: str) -> Iterator[str]:
 
 def covered() -> list[str]:
     files = tracked_files()
-    code = [
-        path
-        for path in files
-        if path.startswith(CODE + MESSAGES) and path.endswith(".py") and not path.endswith("_pb2.py")
-    ]
+    code = [path for path in files if path.startswith(CODE) and path.endswith(".py") and not path.endswith("_pb2.py")]
     return code + [path for path in files if path.startswith(DOCUMENTS) and path.endswith(".md")]
 
 
