@@ -43,31 +43,25 @@ _NOTHING_CONFIGURED = "nothing is configured"
 
 def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSettings:
     """Merge all sources; ConfigurationError, InvalidArgumentError."""
-    has_file = sources.conf is not None or bool(sources.toml.bookie) or sources.is_toml_named
+    is_configured = has_file(sources)  # --set does not count as a file
     sources = with_overrides(sources, flags)
     conf = sources.conf
     if conf is not None:
         _refuse_unprotected(conf)
     metadata_uri, origin = resolve_metadata_uri(sources)
-    if metadata_uri is None and has_file:
+    if metadata_uri is None and is_configured:
         raise ConfigurationError(
             "no cluster specified: set metadataServiceUri in the configuration file, or use --metadata-uri "
             f"(a bookie starts its own ZooKeeper only if nothing is configured){_perhaps_meant(conf)}"
         )
-    values = bookie_values(sources, flags)
+    values = bookie_values(sources, flags, has_own_cluster=metadata_uri is None)
     for name, option in (("journal_directories", "--journal-dir"), ("ledger_directories", "--ledger-dir")):
         given = values.get(_DIRECTORIES[name])
         if given is None or not given.value:
             raise ConfigurationError(
                 f"no {name.replace('_', ' ')} specified: use {option} or the configuration file{_perhaps_meant(conf)}"
             )
-    log_paths = {each.path for each in _LOG}
-    log = build({path: given for path, given in values.items() if path in log_paths}, LogSettings, _LOG, "bookie")
-    values = {path: given for path, given in values.items() if path not in log_paths}
-    values["bookie", "metadata_uri"] = Given(metadata_uri or "", origin, f"metadata URI of {origin}")
-    values |= {("bookie", *path): given for path, given in _zookeeper_values(sources).items()}
-    settings = (*settings_of("bookie"), *described(ZooKeeperConfig, "bookie", "zookeeper"))
-    config = build(values, BookieConfig, settings, "bookie")
+    config, log = build_bookie(sources, values)
     warnings = [*_uri_warnings(sources, metadata_uri, origin), *_journal_warnings(values)]
     if conf is not None:
         warnings += [*unknown_key_notes(conf.settings()), *ignored_key_notes(conf.settings())]
@@ -79,7 +73,24 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     )
 
 
-def bookie_values(sources: Sources, flags: BookieFlags) -> Givens:
+def has_file(sources: Sources) -> bool:
+    """Whether a file configures the bookie. If none does, and there is no metadata URI, it has a cluster of its own."""
+    return sources.conf is not None or bool(sources.toml.bookie) or sources.is_toml_named
+
+
+def build_bookie(sources: Sources, values: Givens) -> tuple[BookieConfig, LogSettings]:
+    """The configuration of a bookie and of its log, from its values; ConfigurationError."""
+    log_paths = {each.path for each in _LOG}
+    log = build({path: given for path, given in values.items() if path in log_paths}, LogSettings, _LOG, "bookie")
+    values = {path: given for path, given in values.items() if path not in log_paths}
+    metadata_uri, origin = resolve_metadata_uri(sources)
+    values["bookie", "metadata_uri"] = Given(metadata_uri or "", origin, f"metadata URI of {origin}")
+    values |= {("bookie", *path): given for path, given in _zookeeper_values(sources).items()}
+    settings = (*settings_of("bookie"), *described(ZooKeeperConfig, "bookie", "zookeeper"))
+    return build(values, BookieConfig, settings, "bookie"), log
+
+
+def bookie_values(sources: Sources, flags: BookieFlags, *, has_own_cluster: bool) -> Givens:
     """The values from all sources for [bookie]; directories are normalized, so that each has one name everywhere."""
     settings = settings_of("bookie")
     values = _toml_values(sources)
@@ -91,7 +102,7 @@ def bookie_values(sources: Sources, flags: BookieFlags) -> Givens:
         if path in values and isinstance(given := values[path].value, list | tuple):
             directories = [normal_directory(each) if isinstance(each, str) else each for each in given]
             values[path] = values[path]._replace(value=directories)
-    if resolve_metadata_uri(sources)[0] is None:
+    if has_own_cluster:
         values = _own_cluster_values() | values
     return values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bkctl.bookie_settings import bookie_values
+from bkctl.bookie_settings import bookie_values, build_bookie, has_file
 from bkctl.java_keys import IGNORED, REFUSED
 from bkctl.setting_readers import Given, Givens, all_settings
 from bkctl.settings import Sources, general_values, resolve_metadata_uri, section_values, zookeeper_values
@@ -10,6 +10,11 @@ from commands.context import BookieFlags, SettingInfo, SettingsOverview
 from storage.setting import Described
 
 _DEFAULT = "default"
+_REQUIRED: Givens = {
+    ("bookie", "storage", name): Given(["unset"], _DEFAULT, "")
+    for name in ("journal_directories", "ledger_directories")
+}
+"""Stand-ins for what only ``bookie start`` needs: on the machine of a client no directories are set."""
 
 
 def settings_overview(sources: Sources) -> SettingsOverview:
@@ -22,7 +27,10 @@ def settings_overview(sources: Sources) -> SettingsOverview:
         givens["context",] = Given(sources.flags.cluster, "--context", "--context")
     for section in ("client", "replication"):
         givens |= section_values(sources, section)
-    givens |= zookeeper_values(sources) | bookie_values(sources, BookieFlags())
+    has_own_cluster = metadata_uri is None and not has_file(sources)
+    bookie = bookie_values(sources, BookieFlags(), has_own_cluster=has_own_cluster)
+    build_bookie(sources, _REQUIRED | bookie)  # refuses what bookie start refuses
+    givens |= zookeeper_values(sources) | bookie
     refused = {key: f"refused unless empty or false: {reason}" for key, reason in REFUSED.items()}
     ignored = {key: f"ignored: {reason}" for key, reason in IGNORED.items()}
     return SettingsOverview(tuple(setting_info(each, givens) for each in all_settings()), refused | ignored)
@@ -37,7 +45,7 @@ def setting_info(each: Described, givens: Givens) -> SettingInfo:
     java_range = None
     if java is not None and each.type in {int, float}:
         unit = setting.unit if java.unit in {"", "decimal"} else java.unit
-        java_range = f"{each.java_range.text} {unit}".strip()
+        java_range = f"{text} {unit}".strip() if (text := each.java_range.text) else None
     return SettingInfo(
         name=each.name if each.is_in_toml else ".".join(each.path),
         help=setting.help,

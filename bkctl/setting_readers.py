@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
@@ -81,18 +81,23 @@ def _parsed(each: Described, text: str, written: str) -> object:
     return text
 
 
-def toml_values(table: Mapping[str, Any], struct: type[Any], where: str, origin: str, path: Path) -> Givens:
-    """Settings of a TOML table; ConfigurationError for a name that the struct does not have: it may be misspelt."""
+def toml_values(
+    table: Mapping[str, Any], struct: type[Any], where: str, origin: str, path: Path, known: Sequence[str] = ()
+) -> Givens:
+    """Settings of a TOML table; ConfigurationError for a name that the struct does not have: it may be misspelt.
+
+    ``where`` is empty for the whole file. ``known``: the names to suggest, if these are not all fields of the struct.
+    """
     fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
     givens: Givens = {}
     for name, value in table.items():
         if name not in fields:
-            meant = near_miss(name, fields, similarity_min=_SIMILARITY_MIN)
+            known = known or list(fields)
+            meant = near_miss(name, known, similarity_min=_SIMILARITY_MIN)
             hint = "" if meant is None else f"; did you mean '{meant}'?"
-            raise ConfigurationError(
-                f"{origin}: settings of {where}: unknown name '{name}' (known: {', '.join(fields)}){hint}"
-            )
-        place, types = f"{where}.{name}", (fields[name], *get_args(fields[name]))
+            of = f"settings of {where}: " if where else ""
+            raise ConfigurationError(f"{origin}: {of}unknown name '{name}' (known: {', '.join(known)}){hint}")
+        place, types = f"{where}.{name}" if where else name, (fields[name], *get_args(fields[name]))
         inner = next((each for each in types if isinstance(each, type) and issubclass(each, msgspec.Struct)), None)
         table_struct = inner if isinstance(value, Mapping) else None
         is_secret = any(isinstance(each, Setting) and each.is_secret for each in types)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
 
 
-class TomlContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TomlContext(msgspec.Struct, frozen=True):
     """A named cluster."""
 
     metadata_uri: str
@@ -178,7 +178,7 @@ def resolve_settings(sources: Sources) -> Settings:
 def zookeeper_values(sources: Sources) -> Givens:
     """[zookeeper] for a command: --timeout is the time for an operation unless the section has its own."""
     general = general_values(sources)
-    timeout = general.get(("timeout",), Given(GeneralConfig().timeout, "default", ""))
+    timeout = general.get(("timeout",), Given(GeneralConfig().timeout, "timeout", ""))
     rate = sources.flags.metadata_rate
     seconds = timeout._replace(value=parse_duration_s(str(timeout.value)))
     values = {("zookeeper", "operation_timeout_s"): seconds} | section_values(sources, "zookeeper")
@@ -277,13 +277,29 @@ def _read_toml(path: str) -> TomlFile:
     try:
         with open(path, "rb") as file:
             content = tomllib.load(file)
-        tables = {name: content.pop(name) for name in TomlFile.__struct_fields__[:-1] if name in content}
-        general = toml_values(content, GeneralConfig, "the file", path, ())
+        names = TomlFile.__struct_fields__[:-1]
+        tables = {name: _table(content.pop(name), name, path) for name in names if name in content}
+        known = (*(each.name for each in settings_of("") if each.is_in_toml), *names)
+        general = toml_values(content, GeneralConfig, "", path, (), known)
         build(general, GeneralConfig, settings_of(""), "")
         if refused := [each.name for each in settings_of("") if each.path in general and not each.is_in_toml]:
             raise ConfigurationError(f"{path}: {refused[0]} cannot be set in a file")
-        return msgspec.convert({**tables, "general": content}, TomlFile)
+        contexts = {name: _context(each, f"contexts.{name}", path) for name, each in tables.pop("contexts", {}).items()}
+        return TomlFile(contexts, general=content, **tables)
     except OSError as error:
         raise ConfigurationError(f"cannot read the configuration file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
+
+
+def _table(value: object, name: str, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{path}: {name} must be a table: [{name}]")
+    return value
+
+
+def _context(value: object, name: str, path: str) -> TomlContext:
+    givens = toml_values(_table(value, name, path), TomlContext, name, path, ())
+    if ("metadata_uri",) not in givens:
+        raise ConfigurationError(f"{path}: [{name}] has no metadata_uri")
+    return build(givens, TomlContext, (), "")

@@ -172,7 +172,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):
         return entry_log_bytes_max
 
 
-Threshold = Annotated[float, Setting("Compact entry logs of which less than this fraction is in use; 0 or less: off",
+Threshold = Annotated[float, Setting(
+    "Compact entry logs of which less than this fraction (at most 1) is in use; 0 or less: off",
     java=Java("{parent}CompactionThreshold", "decimal"))]
 CompactionInterval = Annotated[float, Setting("Shortest time between two compactions of this kind; 0 or less: off",
     unit="s", java=Java("{parent}CompactionInterval", "s"))]

@@ -84,3 +84,51 @@ def test_a_misspelt_name_is_answered_with_the_likely_one(run_main: RunMain, key:
     result = run_main("config", "explain", key)
     assert (result.exit_code, result.stderr) == (4, f"error: unknown setting {key}: did you mean {meant}?\n")
     assert "bkctl config show lists all" in run_main("config", "explain", "zzzzqqqq").stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "conf", "sentence"),
+    [
+        ({"BKCTL_BOOKIE_PORT": "70000"}, "", "BKCTL_BOOKIE_PORT=70000: must be from 0 to 65535"),
+        (
+            {"BKCTL_BOOKIE_STORAGE_JOURNAL_FORMAT_VERSION": "3"},
+            "",
+            "BKCTL_BOOKIE_STORAGE_JOURNAL_FORMAT_VERSION=3: must be from 4 to 6",
+        ),
+        ({}, "minorCompactionThreshold=1.5\n", "(minorCompactionThreshold) is 1.5; it must be at most 1"),
+        ({}, "minorCompactionInterval=1\n", "of 1 s is shorter than the time between two garbage collections"),
+        ({}, "diskUsageWarnThreshold=0.99\n", "(diskUsageWarnThreshold) is 0.99 and must not be above full_fraction"),
+    ],
+)
+def test_what_bookie_start_refuses_is_not_shown(
+    run_main: RunMain, tmp_path: Path, environment: dict[str, str], conf: str, sentence: str
+) -> None:
+    (tmp_path / "bk.conf").write_text(CONF + conf)
+    start = run_main("bookie", "start", "--conf", "bk.conf", **environment)
+    assert sentence in start.stderr
+    for words in (("show",), ("explain", "bookie.port")):
+        result = run_main("config", *words, "--conf", "bk.conf", **environment)
+        assert (result.exit_code, result.stderr) == (13, start.stderr)
+
+
+def test_the_machine_of_a_client_needs_no_directories(run_main: RunMain) -> None:
+    result = run_main("config", "show", "--changed", "-o", "name", BKCTL_METADATA_URI="zk://c/ledgers")
+    assert result.stdout.split() == ["metadata_uri", "output", "zookeeper.operation_timeout_s"]
+
+
+def test_the_timeout_of_commands_is_the_origin_of_their_operation_timeout(run_main: RunMain) -> None:
+    found = json.loads(run_main("config", "explain", "zookeeper.operation_timeout_s", "-o", "json").stdout)
+    assert (found["value"], found["default"], found["origin"]) == (10.0, 15.0, "timeout")
+
+
+def test_a_file_without_a_cluster_is_a_configuration(run_main: RunMain, tmp_path: Path) -> None:
+    (tmp_path / "bk.conf").write_text("journalDirectories=/j\nledgerDirectories=/l\n")
+    words = ("config", "show", "--with-origin", "-o", "csv")
+    assert "nothing is configured" in run_main(*words).stdout
+    assert "nothing is configured" not in run_main(*words, "--conf", "bk.conf").stdout
+
+
+def test_a_unit_alone_is_no_range(run_main: RunMain) -> None:
+    found = json.loads(run_main("config", "explain", "minorCompactionInterval", "-o", "json").stdout)
+    assert found["java_range"] is None
+    assert "(at most 1)" in run_main("config", "explain", "minorCompactionThreshold", "-o", "json").stdout

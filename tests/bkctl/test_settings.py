@@ -116,15 +116,31 @@ def test_flags_behind_the_command_beat_those_before_it() -> None:
     ("toml", "sentence"),
     [
         ("metadata_url = 'x'", "metadata_url"),
+        ("[replicaton]\nlock_wait_s = 1", r"c\.toml: unknown name 'replicaton' .*; did you mean 'replication'\?"),
+        ("client = 1", r"c\.toml: client must be a table: \[client\]"),
+        (
+            "[contexts.a]\nmetadata_url = 'x'",
+            r"c\.toml: settings of contexts\.a: unknown name 'metadata_url' .*; did you mean 'metadata_uri'\?",
+        ),
+        ("[contexts.a]\nmetadata_uri = 5", r"c\.toml: contexts\.a\.metadata_uri = 5: expected str, got int"),
+        ("[contexts.a]\nread_only = true", r"c\.toml: \[contexts\.a\] has no metadata_uri"),
+        ("contexts.a = 'x'", r"c\.toml: contexts\.a must be a table"),
         ("[client]\nadd_timeout = 1", "unknown name 'add_timeout'"),
         ("[client]\nadd_timeout_s = -1", r"client\.add_timeout_s = -1: must be above 0"),
-        ("output = 'xml'", "xml"),
+        ("output = 'xml'", r"c\.toml: output = xml: give one of"),
         ("not toml", "c.toml"),
     ],
 )
 def test_mistakes_in_toml_are_named(tmp_path: Path, toml: str, sentence: str) -> None:
     path = write(tmp_path, "c.toml", toml)
     with pytest.raises(ConfigurationError, match=sentence):
+        settings_of(GlobalFlags(config=path))
+
+
+def test_only_names_that_a_file_may_have_are_listed(tmp_path: Path) -> None:
+    path = write(tmp_path, "c.toml", "[xyz]")
+    known = r"metadata_uri, context, output, color, timeout, trash_retention_days, contexts, zookeeper, .*, bookie\)$"
+    with pytest.raises(ConfigurationError, match=rf"unknown name 'xyz' \(known: {known}"):
         settings_of(GlobalFlags(config=path))
 
 
