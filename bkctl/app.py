@@ -23,25 +23,19 @@ class _Member(NamedTuple):
 
 _MEMBERS = {
     "bookie": _Member("commands.bookie.app", "Run a bookie; list the cluster's bookies."),
-    "cluster": _Member(
-        "commands.cluster.app", "Initialize, inspect, back up, restore, format or delete cluster metadata."
-    ),
-    "cookie": _Member("commands.cookie.app", "Inspect and repair cookies; find out why a bookie does not start."),
-    "storage": _Member(
-        "commands.storage.app", "Inspect a local bookie's files; check and repair them while it is stopped."
-    ),
-    "ledger": _Member("commands.ledger.app", "List, read, verify, export, import, delete and rewrite ledgers."),
+    "cluster": _Member("commands.cluster.app", "Create, inspect, back up, restore or delete cluster metadata."),
+    "cookie": _Member("commands.cookie.app", "Inspect and repair cookies; find why a bookie cannot start."),
+    "storage": _Member("commands.storage.app", "Inspect, check and repair the files of a local bookie."),
+    "ledger": _Member("commands.ledger.app", "List, read, verify, export, import and delete ledgers."),
     "metadata": _Member("commands.metadata.app", "Examine the metadata of a whole cluster."),
-    "autorecovery": _Member(
-        "commands.autorecovery.app", "Show and control autorecovery: pending ledgers, workers, auditor."
-    ),
+    "autorecovery": _Member("commands.autorecovery.app", "Show and control autorecovery: queue, workers, auditor."),
     "recover": _Member("commands.recover", "Re-replicate the data of failed bookies."),
     "decommission": _Member(
         "commands.decommission", "Remove a stopped bookie: re-replicate its ledgers, then delete its cookie."
     ),
     "audit": _Member("commands.audit", "Count live copies of every write set, and list under-replicated ledgers."),
     "config": _Member("commands.configuration", "Show and explain settings, with the source of each value."),
-    "dev": _Member("commands.dev.app", "Run servers on this machine: a whole cluster, or only ZooKeeper."),
+    "dev": _Member("commands.dev.app", "Run servers on this machine: a cluster, or only ZooKeeper."),
 }
 _HELP = """Operations toolkit for Apache BookKeeper: run bookies, inspect ledgers, recover failed bookies."""
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"

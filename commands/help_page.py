@@ -13,10 +13,11 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-GENERAL, CLUSTER, BOOKIE, LISTING, CHANGE = "General", "Cluster", "Bookie", "Listing", "Change"
+GENERAL, CLUSTER, BOOKIE, STORAGE = "General", "Cluster", "Bookie", "Storage"
+LISTING, CHANGE = "Listing", "Change"
 """Groups of shared options."""
 
-_LISTED_BY_GROUP = (GENERAL, CLUSTER, BOOKIE)
+_LISTED_BY_GROUP = (GENERAL, CLUSTER, BOOKIE, STORAGE)
 _SENTENCE_MAX = 1000
 _HEADING = re.compile(r"[A-Z][a-z ]+:")
 _NAME = re.compile(r"(?<=^  )(?:-\S*(?: \S+)*|\S+(?: \S+)*(?=  ))")
@@ -25,7 +26,7 @@ _NAME = re.compile(r"(?<=^  )(?:-\S*(?: \S+)*|\S+(?: \S+)*(?=  ))")
 class HelpCommand(TyperCommand):
     """A command with a plain help page; its epilog is an example."""
 
-    shown_group: str | None = None
+    shown_groups: frozenset[str] = frozenset()
     """Shared options that this page explains itself."""
 
     def get_help(self, ctx: Any) -> str:
@@ -38,7 +39,7 @@ class HelpCommand(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments, and the options of this command only."""
-        own = [each for each in self.params if group_of(each) in {None, self.shown_group}]
+        own = [each for each in self.params if group_of(each) in {None, *self.shown_groups}]
         for heading, kind in (("Arguments", "argument"), ("Options", "option")):
             records = [each.get_help_record(ctx) for each in own if each.param_type_name == kind]
             if records:
@@ -53,10 +54,10 @@ class HelpCommand(TyperCommand):
 
     def shared_options(self) -> list[str]:
         """Groups of options of which all are accepted, then single options."""
-        found: dict[str, list[Any]] = {group: [] for group in (GENERAL, CLUSTER, BOOKIE, LISTING, CHANGE)}
+        found: dict[str, list[Any]] = {group: [] for group in (*_LISTED_BY_GROUP, LISTING, CHANGE)}
         for each in self.params:
             group = group_of(each)
-            if group is not None and group != self.shown_group:
+            if group is not None and group not in self.shown_groups:
                 found[group].append(each)
         names: list[str] = []
         for group, options in found.items():
@@ -72,7 +73,7 @@ class OptionsPage(HelpCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """A heading for each group, without blank lines, so that the page fits a small terminal."""
-        formatter.write("Options that commands share. For bookie options, see bkctl bookie start --help.\n")
+        formatter.write("Options that commands share. Bookie and storage: bkctl bookie start --help.\n")
         for group in (GENERAL, CLUSTER, LISTING, CHANGE):
             formatter.write_heading(f"{group} options")
             with formatter.indentation():
@@ -96,7 +97,7 @@ class HelpGroup(TyperGroup):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Where the options are explained."""
-        formatter.write(f"\nRun {ctx.command_path} COMMAND --help for a command, bkctl options for shared options.\n")
+        formatter.write(f"\nRun {ctx.command_path} COMMAND --help; shared options: bkctl options.\n")
 
 
 def group_of(parameter: Any) -> str | None:

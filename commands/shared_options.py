@@ -12,7 +12,7 @@ import typer
 
 from commands.config import ColorMode, OutputForm
 from commands.context import BookieFlags
-from commands.help_page import BOOKIE, CHANGE, CLUSTER, GENERAL, LISTING
+from commands.help_page import BOOKIE, CHANGE, CLUSTER, GENERAL, LISTING, STORAGE
 from runtime.config import BookieConfig
 from storage.config import StorageConfig
 from storage.setting import described
@@ -26,7 +26,7 @@ def setting_option(
     setting = each.setting
     assert setting.flag is not None, name
     low, high = (setting.low, setting.high) if each.type is int else (None, None)
-    text = f"{setting.help}{'; may be repeated' if each.type == tuple[str, ...] else ''}"
+    text = f"{setting.help}{'; repeatable' if each.type == tuple[str, ...] else ''}"
     return typer.Option(setting.flag, metavar=metavar, help=text, min=low, max=high, rich_help_panel=group)
 
 
@@ -34,8 +34,12 @@ def _shared(group: str, name: str, kind: Any, *spellings: str, help: str, **more
     return _parameter(name, kind, typer.Option(*spellings, help=help, rich_help_panel=group, **more))
 
 
-def _of_bookie(name: str, kind: Any, metavar: str, struct: type[msgspec.Struct] = StorageConfig) -> inspect.Parameter:
-    return _parameter(name, kind, setting_option(struct, name, metavar, BOOKIE))
+def _of_bookie(name: str, kind: Any, metavar: str) -> inspect.Parameter:
+    return _parameter(name, kind, setting_option(BookieConfig, name, metavar, BOOKIE))
+
+
+def _of_storage(name: str) -> inspect.Parameter:
+    return _parameter(name, list[str], setting_option(StorageConfig, name, "DIR", STORAGE))
 
 
 def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
@@ -57,60 +61,75 @@ GLOBAL_PARAMETERS = (
         help="table, wide, json, yaml, csv, name or jsonl (default: table on a terminal, otherwise json)"),
     _shared(GENERAL, "no_headers", bool, "--no-headers", help="Omit headings in tables and CSV"),
     _shared(GENERAL, "quiet", bool, "--quiet", "-q", help="Suppress informational messages"),
-    _shared(GENERAL, "debug", bool, "--debug", help="Write debug logs, and the traceback of an error, to stderr"),
+    _shared(GENERAL, "debug", bool, "--debug", help="Write debug logs and tracebacks to stderr"),
     _shared(GENERAL, "color", ColorMode, "--color", metavar="WHEN", help="auto, always or never (default: auto)"),
     _shared(GENERAL, "no_progress", bool, "--no-progress", help="Show no progress bars"),
     _shared(GENERAL, "config", str, "--config", metavar="FILE",
-        help="The TOML file of bkctl (default: ~/.config/bkctl/config.toml)"),
+        help="TOML file (default: ~/.config/bkctl/config.toml)"),
     _shared(CLUSTER, "metadata_uri", str, "--metadata-uri", "-u", metavar="URI",
-        help="The cluster, like zk+hierarchical://zk1:2181;zk2:2181/ledgers"),
+        help="Like zk+hierarchical://zk1:2181;zk2:2181/ledgers"),
     _shared(CLUSTER, "cluster", str, "--context", metavar="NAME", help="The cluster: [contexts.NAME] of the TOML file"),
     _shared(CLUSTER, "conf", str, "--conf", "-c", metavar="FILE",
-        help="A Java bk_server.conf: the cluster, a bookie's settings"),
+        help="A Java bk_server.conf: cluster, bookie settings"),
     _shared(CLUSTER, "timeout", str, "--timeout", metavar="DURATION",
         help="How long to wait for ZooKeeper (default: 10s)"),
     _shared(CLUSTER, "metadata_rate", float, "--rate", metavar="N", min=0,
-        help="ZooKeeper operations per second (default: 5000; 0: unlimited)"),
+        help="Requests/second (default: 5000; 0: no limit)"),
     _shared(LISTING, "sort", str, "--sort", metavar="FIELD[:desc]", help="Sort by a field; FIELD:desc: largest first"),
     _shared(LISTING, "limit", int, "--limit", metavar="N", min=0, help="List at most N items"),
     _shared(CHANGE, "dry_run", bool, "--dry-run", "-n", help="Show the plan and change nothing"),
     _shared(CHANGE, "plan_out", str, "--plan-out", metavar="FILE", help="Save the plan and change nothing"),
     _shared(CHANGE, "apply", str, "--apply", metavar="FILE",
-        help="Carry out a saved plan, if nothing has changed since"),
+        help="Carry out a saved plan; repeat all other arguments"),
     _shared(CHANGE, "yes", bool, "--yes", "-y", help="Answer yes to the confirmation"),
     _shared(CHANGE, "confirm", str, "--confirm", metavar="NAME",
-        help="Confirm a destructive command: the name that it asks you to type"),
+        help="The name that a destructive command asks for"),
 )
 """Parameters of every command; the fields of ``GlobalFlags``."""
 
+STORAGE_PARAMETERS = (
+    _of_storage("journal_directories"),
+    _of_storage("ledger_directories"),
+    _of_storage("index_directories"),
+    _shared(STORAGE, "overrides", list[str], "--set", metavar="KEY=VALUE",
+        help="Override a key of bk_server.conf; repeatable"),
+)
+"""Parameters of commands for a bookie's files; fields of ``BookieFlags``."""
+
 BOOKIE_PARAMETERS = (
-    _of_bookie("port", int, "PORT", BookieConfig),
-    _of_bookie("bookie_id", str, "ID", BookieConfig),
-    _of_bookie("advertised_address", str, "HOST", BookieConfig),
-    _of_bookie("journal_directories", list[str], "DIR"),
-    _of_bookie("ledger_directories", list[str], "DIR"),
-    _of_bookie("index_directories", list[str], "DIR"),
-    _shared(BOOKIE, "overrides", list[str], "--set", metavar="KEY=VALUE",
-        help="Override a key of bk_server.conf; may be repeated"),
+    _of_bookie("port", int, "PORT"),
+    _of_bookie("bookie_id", str, "ID"),
+    _of_bookie("advertised_address", str, "HOST"),
+    *STORAGE_PARAMETERS,
 )
 """Parameters of commands for the bookie of this machine; fields of ``BookieFlags``."""
 # fmt: on
 
 GLOBAL_NAMES = frozenset(parameter.name for parameter in GLOBAL_PARAMETERS)
 BOOKIE_OPTIONS = frozenset(spelling for parameter in BOOKIE_PARAMETERS for spelling in declarations(parameter))
+STORAGE_OPTIONS = frozenset(spelling for parameter in STORAGE_PARAMETERS for spelling in declarations(parameter))
 
 
 def takes_bookie_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Pass ``flags`` to a command function, from the options that describe the bookie of this machine."""
+    return _takes(function, BOOKIE_PARAMETERS)
+
+
+def takes_storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass ``flags`` to a command function, from the options that describe a bookie's directories."""
+    return _takes(function, STORAGE_PARAMETERS)
+
+
+def _takes(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]) -> Callable[..., Any]:
     signature = inspect.signature(function, eval_str=True)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
     assert len(own) < len(signature.parameters), f"{function.__name__} has no parameter flags"
 
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
-        given = {parameter.name: options.pop(parameter.name) for parameter in BOOKIE_PARAMETERS}
+        given = {parameter.name: options.pop(parameter.name) for parameter in parameters}
         flags = msgspec.convert({name: value for name, value in given.items() if value is not None}, BookieFlags)
         return function(*arguments, **options, flags=flags)
 
-    run.__signature__ = signature.replace(parameters=[*own, *BOOKIE_PARAMETERS])  # type: ignore[attr-defined]
+    run.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined]
     return run

@@ -318,7 +318,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
         low=0, high=65535, java=Java("bookiePort"), flag="--port")] = 3181
     is_loopback_allowed: Annotated[bool, Setting("Allow an address that only this machine can reach",
         java=Java("allowLoopback"))] = False
-    is_read_only: Annotated[bool, Setting("Serve only reads and ledger recovery until the next start",
+    is_read_only: Annotated[bool, Setting("Serve only reads and recovery until restarted",
         java=Java("forceReadOnlyBookie"), flag="--read-only")] = False
     flush_interval_s: Annotated[float, Setting("Longest time between two checkpoints",
         unit="s", above=0, java=Java("flushInterval", "ms"))] = 10.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from bkctl.app import build_app
 from commands.effect import Effect
-from commands.help_page import BOOKIE, CHANGE, CLUSTER, GENERAL, LISTING, group_of
+from commands.help_page import BOOKIE, CHANGE, CLUSTER, GENERAL, LISTING, STORAGE, group_of
 
 HEAD = """# Commands
 
@@ -31,7 +31,7 @@ The effect of a command decides how it asks before a change ([safety model](clus
 SHARED = """## Shared options
 
 The section of a command lists the shared options that it accepts: groups and single options. `bkctl options` shows
-these in a terminal. Bookie options describe the bookie of this machine.
+these in a terminal. Bookie and storage options describe the bookie of this machine.
 """
 
 
@@ -63,8 +63,8 @@ def shared_options(app: Any, context: Any) -> str:
     start = app.get_command(context, "bookie").get_command(context, "start")
     rows = [
         (group.lower(), *cells(each, context))
-        for group in (GENERAL, CLUSTER, BOOKIE, LISTING, CHANGE)
-        for each in (start if group == BOOKIE else app).params
+        for group in (GENERAL, CLUSTER, BOOKIE, STORAGE, LISTING, CHANGE)
+        for each in (start if group in {BOOKIE, STORAGE} else app).params
         if group_of(each) == group
     ]
     return f"{table(('group', 'option', 'meaning'), rows)}\n"
@@ -73,7 +73,7 @@ def shared_options(app: Any, context: Any) -> str:
 def section(path: str, command: Any, context: Any) -> str:
     """What the page says about a command."""
     effects = ", ".join(effect.value for effect in Effect if effect in command.callback.effects)
-    own = [each for each in command.params if group_of(each) in {None, command.shown_group}]
+    own = [each for each in command.params if group_of(each) in {None, *command.shown_groups}]
     pieces = " ".join(each.make_metavar(context).strip("{}") for each in own if each.param_type_name == "argument")
     parts = [f"### {path}\n", f"```\n{path} [OPTIONS]{' ' if pieces else ''}{pieces}\n```\n", f"{text_of(command)}\n"]
     if rows := [cells(each, context) for each in own]:

@@ -6,7 +6,7 @@ from commands.autorecovery import auditor, delay, pending, reset_checks, running
 from commands.command import group
 
 app = group(
-    "Show and control autorecovery: pending ledgers, workers, auditor.",
+    "Show and control autorecovery: queue, workers, auditor.",
     status.show_status,
     switch.enable,
     switch.disable,

@@ -12,7 +12,7 @@ from commands.command import command
 from commands.context import BookieFlags, BookieSettings, CommandContext, LogSettings
 from commands.effect import Effect
 from commands.event_loop import ServerStop, stoppable_server
-from commands.help_page import BOOKIE, HelpCommand
+from commands.help_page import BOOKIE, STORAGE, HelpCommand
 from commands.shared_options import setting_option, takes_bookie_options
 from runtime.config import BookieConfig
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _StartPage(HelpCommand):
-    shown_group = BOOKIE
+    shown_groups = frozenset({BOOKIE, STORAGE})
 
 
 @command(
@@ -41,9 +41,8 @@ async def start(
 ) -> None:
     """Run a bookie in the foreground. SIGTERM and Ctrl-C shut it down cleanly.
 
-    Settings come from these options, BKCTL_* variables, a Java bk_server.conf (--conf) and TOML (--config). If nothing
-    is configured, the bookie starts its own ZooKeeper and keeps all data in ./bkctl-data. SIGHUP opens the log file
-    again and reloads the log level and rates (docs/reference/bookie-log.md).
+    Settings come from these options, BKCTL_* variables, --conf (Java) and --config (TOML). Without any, the bookie
+    starts its own ZooKeeper and keeps its data in ./bkctl-data. SIGHUP reloads log level and rates.
     """
     flags = msgspec.structs.replace(flags, is_read_only=read_only, log_file=log_file)
     with stoppable_server() as stop:

@@ -7,7 +7,7 @@ from commands.cluster import format as format_command
 from commands.command import group
 
 app = group(
-    "Initialize, inspect, back up, restore, format or delete cluster metadata.",
+    "Create, inspect, back up, restore or delete cluster metadata.",
     init.init,
     info.show_info,
     info.show_instance_id,

@@ -7,7 +7,7 @@ from commands.cookie import create, delete, expand, generate, migrate, update, v
 from commands.cookie import list as list_command
 
 app = group(
-    "Inspect and repair cookies; find out why a bookie does not start.",
+    "Inspect and repair cookies; find why a bookie cannot start.",
     list_command.list_cookies,
     list_command.show,
     verify.verify,

@@ -25,7 +25,7 @@ async def generate(
         str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the settings)")
     ] = None,
     output_file: Annotated[
-        str | None, typer.Option("--output-file", metavar="FILE", help="Output file (default: stdout)")
+        str | None, typer.Option("--output-file", metavar="FILE", help="New file (default: stdout)")
     ] = None,
     instance_id: Annotated[
         str | None,
@@ -49,5 +49,5 @@ async def generate(
     if output_file is None:
         context.console.raw(data)
         return
-    write_whole(output_file, data)
+    write_whole(output_file, data, is_new=True)
     context.console.say(f"the cookie of bookie {cookie.bookie_id} is in {output_file}")

@@ -13,7 +13,7 @@ from commands.cookie.access import listed, scan_references
 from commands.cookie.own_folders import OwnBookie, open_own_bookie
 from commands.errors import Outcome
 from commands.rendering import Column, Table
-from commands.shared_options import BOOKIE_OPTIONS, takes_bookie_options
+from commands.shared_options import BOOKIE_OPTIONS, STORAGE_OPTIONS, takes_bookie_options
 
 if TYPE_CHECKING:
     from runtime.bookie.cookies.evidence import CookieFinding, Evidence, Remedy
@@ -132,7 +132,8 @@ def _rows_of(where: str, cookie: Cookie | None, damage: str | None, evidence: Ev
 
 def command_text(command_line: tuple[str, ...], remedy: Remedy) -> str:
     """A remedy as a complete command line, with the options for the cluster and the settings given to verify."""
-    wanted = _CLUSTER_OPTIONS | ((BOOKIE_OPTIONS - {*remedy.without}) if remedy.has_settings else frozenset())
+    settings = STORAGE_OPTIONS if remedy.words[0] == "storage" else BOOKIE_OPTIONS
+    wanted = _CLUSTER_OPTIONS | ((settings - {*remedy.without}) if remedy.has_settings else frozenset())
     return shlex.join(["bkctl", *remedy.words, *_given(command_line, wanted)])
 
 

@@ -5,5 +5,5 @@ from __future__ import annotations
 from commands.command import group
 from commands.dev import cluster, zookeeper
 
-app = group("Run servers on this machine: a whole cluster, or only ZooKeeper.", zookeeper.run_zookeeper)
+app = group("Run servers on this machine: a cluster, or only ZooKeeper.", zookeeper.run_zookeeper)
 app.add_typer(cluster.app, name="cluster")

@@ -90,28 +90,35 @@ async def down(
 ) -> None:
     """Stop all processes cleanly; the data is kept unless --delete is given."""
     cluster = _cluster(context, directory)
-    status = cluster.status()
-    if not context.settings.is_dry_run:
-        status = await cluster.down(is_deleting=delete)
-    _print(context, status)
+    if context.settings.is_dry_run:
+        _print(context, cluster.status())
+        context.console.say(f"would stop all servers{' and delete their data' if delete else ''}")
+        return
+    _print(context, await cluster.down(is_deleting=delete))
 
 
 @command("kill", example="dev cluster kill bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
 async def kill(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Kill a bookie without warning (kill -9), as in a crash."""
     cluster = _cluster(context, directory)
-    if not context.settings.is_dry_run:
-        context.console.rows(_SERVER_TABLE.titled("DevClusterServerList"), [_row(await cluster.kill(bookie_id))])
-        return
-    _print(context, cluster.status())
+    is_planned = context.settings.is_dry_run
+    bookie = cluster.running_bookie(bookie_id) if is_planned else await cluster.kill(bookie_id)
+    context.console.rows(_SERVER_TABLE.titled("DevClusterServerList"), [_row(bookie)])
+    if is_planned:
+        context.console.say(f"would kill bookie {bookie.id} (pid {bookie.pid})")
 
 
 @command("start", example="dev cluster start bookie-2 --dir /tmp/bookies", effect=Effect.SERVES, is_local=True)
 async def start(context: CommandContext, bookie_id: BookieArgument, directory: Directory = DIRECTORY_DEFAULT) -> None:
     """Start a stopped bookie again on its data."""
     cluster = _cluster(context, directory)
-    status = cluster.status() if context.settings.is_dry_run else await cluster.start(bookie_id)
-    _print(context, status)
+    if context.settings.is_dry_run:
+        bookie, status = cluster.bookie(bookie_id), cluster.status()
+        stopped = [server.name for server in (status.zookeeper, bookie) if server.pid is None]
+        _print(context, status)
+        context.console.say(f"would start {' and '.join(stopped) or f'nothing: {bookie.name} is running'}")
+        return
+    _print(context, await cluster.start(bookie_id))
 
 
 def _cluster(context: CommandContext, directory: str) -> LocalCluster:

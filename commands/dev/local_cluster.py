@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -92,6 +93,18 @@ class LocalCluster:
         ports = choose_ports(base_port, existing_count + 1, added_count)
         added = tuple(_bookie(number, port) for number, port in enumerate(ports, existing_count + 1))
         return msgspec.structs.replace(state, bookies=state.bookies + added)
+
+    def bookie(self, bookie_id: str) -> ServerStatus:
+        """State of one bookie; BookieNotFoundError."""
+        bookie = self._require_state().bookie(bookie_id)
+        return self._status(bookie.name, bookie.id, bookie.port)
+
+    def running_bookie(self, bookie_id: str) -> ServerStatus:
+        """As ``bookie``; RefusedError when it does not run."""
+        bookie = self.bookie(bookie_id)
+        if bookie.pid is None:
+            raise RefusedError(f"bookie {bookie.id} is not running")
+        return bookie
 
     # --- changes -----------------------------------------------------------------------------------------------
 
@@ -272,7 +285,8 @@ class LocalCluster:
         state = read_state(self._directory)
         if state is None:
             raise NotFoundError(
-                f"no development cluster in {self._directory}: start one with bkctl dev cluster up --dir"
+                f"no development cluster in {self._directory}: "
+                f"start one with bkctl dev cluster up --dir {shlex.quote(self._directory)}"
             )
         return state
 

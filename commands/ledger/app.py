@@ -7,7 +7,7 @@ from commands.ledger import delete, export, import_ledgers, read, rewrite_bookie
 from commands.ledger import list as list_command
 
 app = group(
-    "List, read, verify, export, import, delete and rewrite ledgers.",
+    "List, read, verify, export, import and delete ledgers.",
     list_command.list_ledgers,
     show.show,
     read.read,

@@ -44,27 +44,25 @@ async def delete(
     ] = None,
     from_file: Annotated[
         str | None,
-        typer.Option(
-            "--from-file", metavar="FILE", help="File with ledger ids, one per line; ids without a ledger are ignored"
-        ),
+        typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; those of no ledger are ignored"),
     ] = None,
     unreadable: Annotated[
         bool, typer.Option("--unreadable", help="Also ledgers with unreadable metadata, in any state")
     ] = False,
     force_open: Annotated[
         bool,
-        typer.Option("--force-open", help="Also open ledgers and ledgers in recovery that have no entry on any bookie"),
+        typer.Option("--force-open", help="Also unclosed ledgers without an entry on any bookie"),
     ] = False,
     changes_rate: Annotated[
         float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of deletions per second")
     ] = None,
 ) -> Outcome:
-    """Delete ledgers permanently: the metadata now, the entries when bookies next collect garbage.
+    """Delete ledgers permanently: metadata now, entries with garbage collection.
 
     The plan shows the owners. Ledgers that are open or in recovery are refused; --force-open deletes them too and stops
     their writers, unless a bookie has an entry of them or a registered bookie does not answer. The metadata is first
-    saved in a trash file for bkctl ledger import. Until bookies have collected garbage, importing it brings the entries
-    back too. Type the ID, or use --confirm; for several ledgers, their number.
+    saved in a trash file for bkctl ledger import. Until bookies collect garbage, importing it restores the entries.
+    Type the ID, or use --confirm; for several ledgers, their number.
     """
     from commands.safety.gate import open_change
     from runtime.metadata.pipeline import each_of

@@ -31,7 +31,7 @@ async def export(
     all_ledgers: Annotated[bool, typer.Option("--all", help="All ledgers of the cluster")] = False,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="PATH", help="Output file (default: stdout), or directory for --native"),
+        typer.Option("--to", metavar="PATH", help="New file (default: stdout), or directory for --native"),
     ] = None,
     native: Annotated[
         bool,
@@ -89,7 +89,7 @@ async def _export_native(
         if to is None:
             context.console.raw(ledger.node.data)
         else:
-            write_whole(os.path.join(to, f"{ledger.ledger_id}.ledger"), ledger.node.data)
+            write_whole(os.path.join(to, f"{ledger.ledger_id}.ledger"), ledger.node.data, is_new=True)
         exported += 1
     return exported, unreadable
 
@@ -103,7 +103,7 @@ async def _export_lines(
     root = client.ports.ledgers.root
     instance_id = await read_instance_id(client.store, root)
     exported = unreadable = 0
-    with whole_file(to) if to is not None else _stdout(context) as write:
+    with whole_file(to, is_new=True) if to is not None else _stdout(context) as write:
         async for ledger in found:
             if ledger.node is None:
                 unreadable += 1

@@ -67,9 +67,7 @@ async def import_ledgers(
     file: Annotated[str, typer.Argument(metavar="FILE", help="An export, a dump of one ledger, or a trash file")],
     ledger: Annotated[
         str | None,
-        typer.Option(
-            "--ledger", metavar="LEDGER", help="The ledger of a dump; of other files, import only this ledger"
-        ),
+        typer.Option("--ledger", metavar="LEDGER", help="The ledger of a dump, or the only one to import"),
     ] = None,
     create_only: Annotated[
         bool, typer.Option("--create-only", help="Create missing ledgers; do not change existing ones")

@@ -32,13 +32,16 @@ class State(enum.StrEnum):
     CLOSED = "closed"
 
 
+_STATE_OPTION = typer.Option("--state", metavar="STATE", help="Only open, in-recovery or closed ledgers")
+
+
 @command("list", example="ledger list --state open --created-before 7d", is_listing=True)
 async def list_ledgers(
     context: CommandContext,
     bookie: Annotated[
         str | None, typer.Option("--bookie", metavar="ID", help="Only ledgers with entries on this bookie")
     ] = None,
-    state: Annotated[State | None, typer.Option("--state", help="Only ledgers in this state")] = None,
+    state: Annotated[State | None, _STATE_OPTION] = None,
     created_before: Annotated[
         str | None,
         typer.Option("--created-before", metavar="TIME", help="Like 2026-01-31, 2026-01-31T12:00Z, or 7d (ago)"),
@@ -54,7 +57,7 @@ async def list_ledgers(
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option("--label", metavar="KEY[=VALUE]", help="Only ledgers with this custom metadata; may be repeated"),
+        typer.Option("--label", metavar="KEY[=VALUE]", help="Only ledgers with this custom metadata; repeatable"),
     ] = None,
     not_in: Annotated[
         str | None, typer.Option("--not-in", metavar="FILE", help="Exclude the ledger ids listed in this file")

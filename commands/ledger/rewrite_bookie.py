@@ -42,7 +42,7 @@ class Flip(enum.StrEnum):
 
 @command(
     "rewrite-bookie",
-    example="ledger rewrite-bookie --from 10.0.0.7:3181 --to b7.example.com:3181 --dry-run",
+    example="ledger rewrite-bookie --from 10.0.0.7:3181 --to b7.local:3181 --dry-run",
     effect=Effect.DESTROYS,
     is_cut=True,
     is_configured_by_files=True,
@@ -61,9 +61,7 @@ async def rewrite(
     ] = None,
     include_open: Annotated[
         bool,
-        typer.Option(
-            "--include-open", help="Also rewrite open last segments; only if no client writes or recovers them"
-        ),
+        typer.Option("--include-open", help="Also open last segments, if no client uses them"),
     ] = False,
     changes_rate: Annotated[
         float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of ledgers per second")

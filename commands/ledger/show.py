@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 
-@command("show", example="ledger show 17", is_cut=True)
+@command("show", example="ledger show 17")
 async def show(
     context: CommandContext,
     ledger: Annotated[list[str], typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")],

@@ -47,6 +47,11 @@ class DigestOption(enum.StrEnum):
     DUMMY = "dummy"
 
 
+_DIGEST_OPTION = typer.Option(
+    "--digest", metavar="TYPE", show_default=False, help="crc32c (default), crc32, hmac or dummy"
+)
+
+
 @command("write-test", example="ledger write-test --entries 10000 --entry-size 4k", effect=Effect.REVERSIBLE)
 async def write_test(
     context: CommandContext,
@@ -54,27 +59,25 @@ async def write_test(
     entry_size: Annotated[str, typer.Option("--entry-size", metavar="SIZE", help="Payload size of an entry")] = "1k",
     ledgers: Annotated[
         int,
-        typer.Option("--ledgers", min=1, max=10_000, metavar="N", help="Number of ledgers, written one after another"),
+        typer.Option("--ledgers", min=1, max=10_000, metavar="N", help="Number of ledgers"),
     ] = 1,
     ensemble_size: Annotated[int, typer.Option("--ensemble", "-E", metavar="N", help="Ensemble size")] = 3,
     write_quorum_size: Annotated[int, typer.Option("--write-quorum", "-W", metavar="N", help="Write quorum size")] = 2,
     ack_quorum_size: Annotated[int, typer.Option("--ack-quorum", "-A", metavar="N", help="Ack quorum size")] = 2,
-    digest: Annotated[DigestOption, typer.Option("--digest", help="Digest of entries")] = DigestOption.CRC32C,
+    digest: Annotated[DigestOption, _DIGEST_OPTION] = DigestOption.CRC32C,
     password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=PASSWORD_HELP)] = None,
     in_flight: Annotated[
-        int, typer.Option("--in-flight", min=1, max=10_000, metavar="N", help="Maximum number of outstanding adds")
+        int, typer.Option("--in-flight", min=1, max=10_000, metavar="N", help="Outstanding adds")
     ] = 500,
     rate: Annotated[
         float | None,
-        typer.Option("--rate", min=0.001, metavar="N", help="Entries per second (default: unlimited)"),
+        typer.Option("--rate", min=0.001, metavar="N", help="Maximum entries per second"),
     ] = None,
-    read_back: Annotated[
-        bool, typer.Option("--read-back/--no-read-back", help="Read entries back and compare them")
-    ] = True,
+    read_back: Annotated[bool, typer.Option("--read-back/--no-read-back", help="Read and compare entries")] = True,
 ) -> None:
     """Write test ledgers, close them, read every entry back and compare.
 
-    The ledgers are kept, with application=bkctl write-test in their custom metadata.
+    The ledgers are kept; custom metadata: application=bkctl write-test.
     """
     from runtime.client.write_test import WriteTestConfig
     from runtime.errors import ConfigurationError

@@ -37,8 +37,9 @@ def show_plan(context: CommandContext, plan: Plan, table: Table, totals: Row | N
         require_same_plan(load_plan(settings.apply_path), plan)
     if settings.plan_out_path is not None:
         save_plan(plan, settings.plan_out_path)
-        next_step = ": carry it out with --apply" if plan.items else ""
-        context.console.say(f"plan saved in {settings.plan_out_path}{next_step}")
+        path = settings.plan_out_path
+        next_step = f": repeat the command with --apply {path} in place of --plan-out" if plan.items else ""
+        context.console.say(f"plan saved in {path}{next_step}")
     if settings.is_rehearsal:
         _print_plan(context, plan, table, totals)
         raise PlanShown(f"'{plan.command}' was only planned")

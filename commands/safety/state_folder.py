@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from commands.config import Settings
-from runtime.errors import RefusedError
+from runtime.errors import RefusedError, file_exists
 
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
@@ -51,18 +51,20 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def write_whole(path: str, data: bytes) -> None:
-    """Put a private file in place, all or nothing; OSError with its path."""
-    with whole_file(path) as write:
+def write_whole(path: str, data: bytes, *, is_new: bool = False) -> None:
+    """Put a private file in place, all or nothing; errors as in ``whole_file``."""
+    with whole_file(path, is_new=is_new) as write:
         write(data)
 
 
 @contextmanager
-def whole_file(path: str) -> Iterator[Callable[[bytes], None]]:
+def whole_file(path: str, *, is_new: bool = False) -> Iterator[Callable[[bytes], None]]:
     """Writes a private file that appears, complete and durable, only if the block ends without an error.
 
-    OSError that contains ``path``.
+    OSError that contains ``path``; ConflictError if it exists but ``is_new``.
     """
+    if is_new and os.path.lexists(path):
+        raise file_exists(path)
     temporary = f"{path}.{os.getpid()}.tmp"
     with _named(path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)

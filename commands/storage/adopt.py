@@ -9,7 +9,7 @@ from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
 from commands.errors import Outcome
 from commands.rendering import Column, Lines, Table, counted
-from commands.shared_options import takes_bookie_options
+from commands.shared_options import takes_storage_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.java_bookie import require_stopped, require_version_files
 from commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
@@ -32,7 +32,7 @@ _UNREADABLE_TABLE = Table("Unreadable files", Column("path", "PATH"), Column("re
     effect=Effect.HARMFUL,
     is_configured_by_files=True,
 )
-@takes_bookie_options
+@takes_storage_options
 async def adopt(context: CommandContext, flags: BookieFlags) -> Outcome:
     """Build bkctl's index from the files of a stopped Java bookie, and move Java's index aside.
 

@@ -6,7 +6,7 @@ from commands.command import group
 from commands.storage import adopt, check, entrylog, files, hand_back, index, journal, limbo, mark
 
 app = group(
-    "Inspect a local bookie's files; check and repair them while it is stopped.",
+    "Inspect, check and repair the files of a local bookie.",
     files.files,
     mark.mark,
     check.check,

@@ -10,7 +10,7 @@ from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.errors import Outcome
 from commands.rendering import Column, Table, counted
-from commands.shared_options import takes_bookie_options
+from commands.shared_options import takes_storage_options
 from commands.storage.files import file_rows
 from commands.storage.folder_lists import FIX, find_contradictions
 from commands.storage.own_storage import OwnStorage, open_own_storage
@@ -43,7 +43,7 @@ _TABLE = Table(
     is_local=True,
     is_configured_by_files=True,
 )
-@takes_bookie_options
+@takes_storage_options
 async def check(
     context: CommandContext,
     flags: BookieFlags,

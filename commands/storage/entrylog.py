@@ -15,7 +15,7 @@ from commands.errors import InvalidArgumentError, NotFoundError
 from commands.ledger.rows import bytes_text
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Table, size
-from commands.shared_options import takes_bookie_options
+from commands.shared_options import takes_storage_options
 from commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from commands.storage.own_storage import open_own_storage
 from commands.storage.start_offset import require_log_range
@@ -77,7 +77,7 @@ _LEDGER_TABLE = Table(
     is_local=True,
     is_configured_by_files=True,
 )
-@takes_bookie_options
+@takes_storage_options
 def show(
     context: CommandContext,
     flags: BookieFlags,
@@ -115,7 +115,7 @@ def show(
     is_local=True,
     is_configured_by_files=True,
 )
-@takes_bookie_options
+@takes_storage_options
 def scan(
     context: CommandContext,
     flags: BookieFlags,
@@ -162,7 +162,7 @@ def scan(
     is_local=True,
     is_configured_by_files=True,
 )
-@takes_bookie_options
+@takes_storage_options
 def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, directory: _DirectoryOption = None) -> None:
     """List the bytes of each ledger in an entry log, from the map at its end or by reading all of it.
 

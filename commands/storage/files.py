@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.rendering import Column, Table, size, time_text
-from commands.shared_options import takes_bookie_options
+from commands.shared_options import takes_storage_options
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _TABLE = Table(
 
 
 @command("files", example="storage files", is_listing=True, is_local=True, is_configured_by_files=True)
-@takes_bookie_options
+@takes_storage_options
 def files(context: CommandContext, flags: BookieFlags) -> None:
     """List every file in the bookie's directories with its size and a description.
 

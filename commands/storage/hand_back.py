@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
-from commands.shared_options import takes_bookie_options
+from commands.shared_options import takes_storage_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
 from commands.storage.working import shown_progress, work_beside_loop
@@ -35,7 +35,7 @@ _JAVA_CLASS = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
     effect=Effect.HARMFUL,
     is_configured_by_files=True,
 )
-@takes_bookie_options
+@takes_storage_options
 async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     """Prepare the directories of a stopped bookie for a Java bookie with DbLedgerStorage.
 

@@ -14,7 +14,7 @@ from commands.context import BookieFlags, CommandContext
 from commands.effect import Effect
 from commands.errors import Outcome
 from commands.rendering import Column, Lines, Table, counted, size
-from commands.shared_options import takes_bookie_options
+from commands.shared_options import takes_storage_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.index_show import show
 from commands.storage.java_bookie import require_no_java_index
@@ -86,7 +86,7 @@ class StageWatch:
     is_local=True,
     is_configured_by_files=True,
 )
-@takes_bookie_options
+@takes_storage_options
 async def rebuild(
     context: CommandContext,
     flags: BookieFlags,

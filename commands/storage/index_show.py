@@ -13,7 +13,7 @@ from commands.context import BookieFlags, CommandContext
 from commands.errors import NotFoundError
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Lines, Table, size
-from commands.shared_options import takes_bookie_options
+from commands.shared_options import takes_storage_options
 from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _LOG_TABLE = Table(
 
 
 @command("show", example="storage index show --ledger 17", is_cut=True, is_local=True, is_configured_by_files=True)
-@takes_bookie_options
+@takes_storage_options
 def show(
     context: CommandContext,
     flags: BookieFlags,

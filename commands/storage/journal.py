@@ -15,7 +15,7 @@ from commands.effect import Effect
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Table, counted, size
-from commands.shared_options import takes_bookie_options
+from commands.shared_options import takes_storage_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
@@ -72,7 +72,7 @@ class _Wanted(NamedTuple):
     is_local=True,
     is_configured_by_files=True,
 )
-@takes_bookie_options
+@takes_storage_options
 def scan(
     context: CommandContext,
     flags: BookieFlags,
@@ -118,7 +118,7 @@ def scan(
     effect=Effect.HARMFUL,
     is_configured_by_files=True,
 )
-@takes_bookie_options
+@takes_storage_options
 async def replay(
     context: CommandContext,
     flags: BookieFlags,

@@ -14,7 +14,7 @@ from commands.effect import Effect
 from commands.errors import NotFoundError, Outcome
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Table, counted
-from commands.shared_options import takes_bookie_options
+from commands.shared_options import takes_storage_options
 from commands.storage.folder_lists import require_agreeing_folders
 from commands.storage.java_bookie import require_no_java_index
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
@@ -54,7 +54,7 @@ _DoubtfulLogs = Sequence["DoubtfulLog"]
 
 
 @command("list", example="storage limbo list", is_listing=True, is_local=True, is_configured_by_files=True)
-@takes_bookie_options
+@takes_storage_options
 def list_ledgers(context: CommandContext, flags: BookieFlags) -> None:
     """List the ledgers in limbo of a stopped bookie: it reports their missing entries as "unknown".
 
@@ -80,12 +80,12 @@ def list_ledgers(context: CommandContext, flags: BookieFlags) -> None:
     is_local=True,
     is_configured_by_files=True,
 )
-@takes_bookie_options
+@takes_storage_options
 async def end(
     context: CommandContext,
     flags: BookieFlags,
     ledger: Annotated[
-        list[str] | None, typer.Option("--ledger", metavar="ID", help="Only this ledger; may be repeated")
+        list[str] | None, typer.Option("--ledger", metavar="ID", help="Only this ledger; repeatable")
     ] = None,
 ) -> Outcome:
     """End the limbo of ledgers of a stopped bookie. Use only if none of its entry logs was lost.

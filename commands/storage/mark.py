@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.rendering import Column, Table
-from commands.shared_options import takes_bookie_options
+from commands.shared_options import takes_storage_options
 from commands.storage.own_storage import open_own_storage
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _TABLE = Table(
 
 
 @command("mark", example="storage mark", is_listing=True, is_local=True, is_configured_by_files=True)
-@takes_bookie_options
+@takes_storage_options
 def mark(context: CommandContext, flags: BookieFlags) -> None:
     """Show the marks of the bookie's journals: records before a mark are safe in ledger storage.
 

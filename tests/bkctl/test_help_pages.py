@@ -12,7 +12,7 @@ from tests.bkctl.conftest import RunMain
 from tests.bkctl.test_every_command import APP, COMMANDS, is_taken
 
 LINES_MAX = 25
-WIDTH = "100"
+WIDTH = "80"
 
 
 def groups(member: object, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -23,7 +23,7 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
-from runtime.errors import ConflictError, MetadataError, MetadataFormatError
+from runtime.errors import MetadataError, MetadataFormatError, file_exists
 from runtime.metadata.store import check_path
 from storage.json_text import JsonTextError, decode_json
 from storage.ports import Buffer, File, FileSystem
@@ -81,7 +81,7 @@ class ArchiveWriter:
 
     def __init__(self, fs: FileSystem, path: str, header: ArchiveHeader) -> None:
         if fs.exists(path):
-            raise _taken(path)
+            raise file_exists(path)
         self._fs = fs
         self._path = path
         self._file = _create_temporary(fs, path)
@@ -112,7 +112,7 @@ class ArchiveWriter:
         try:
             self._fs.link(self._file.path, self._path)
         except FileExistsError:
-            raise _taken(self._path) from None
+            raise file_exists(self._path) from None
         except OSError as error:
             if error.errno not in _NO_LINKS or self._fs.exists(self._path):
                 raise
@@ -256,7 +256,3 @@ class _Stream(io.RawIOBase):
         memoryview(buffer)[: len(data)] = data
         self._offset += len(data)
         return len(data)
-
-
-def _taken(path: str) -> ConflictError:
-    return ConflictError(f"{path} already exists: a backup never overwrites a file")

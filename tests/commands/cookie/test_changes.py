@@ -18,10 +18,11 @@ NO_BOOKIE_IDS = ("a/b", "a,b", "READONLY", "")
 
 
 def cookie_file(host: BookieHost, *more: str) -> str:
-    path = str(host.folder / "state-cookie")
-    result = host.cookie("generate", "--output-file", path, *more)
+    path = host.folder / "state-cookie"
+    path.unlink(missing_ok=True)
+    result = host.cookie("generate", "--output-file", str(path), *more)
     assert result.exit_code == 0, result.stderr
-    return path
+    return str(path)
 
 
 def changing(host: BookieHost) -> dict[str, list[str]]:
@@ -191,6 +192,8 @@ def test_a_cookie_that_no_bookie_could_start_with_is_not_stored(host: BookieHost
 def test_generate_create_start(host: BookieHost) -> None:
     """A cookie made before the first start is that of an emptied disk: the folders must carry it too."""
     file = cookie_file(host)
+    again = host.cookie("generate", "--output-file", file)
+    assert (again.exit_code, again.stderr) == (5, f"error: {file} already exists: specify a new file\n")
     host.operator.succeed("cookie", "create", ID, "--file", file, "--yes")
     assert host.stored() == Path(file).read_bytes() == host.cookie("generate").stdout.encode()
     assert host.operator.run("cookie", "create", ID, "--file", file, "--yes").exit_code == 5

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from commands.dev.cluster_state import BookieRecord, ClusterState, read_state, require_unused, state_path, write_state
 from commands.dev.local_cluster import LocalCluster
+from commands.dev.processes import identify, write_pid_file
 from commands.errors import InvalidArgumentError, NotFoundError
 from runtime.errors import BookieNotFoundError, ConfigurationError, RefusedError
+from tests.processes import BkctlResult, run_bkctl
 
 STATE = ClusterState(4000, (BookieRecord("bookie-1", "127.0.0.1:4001", 4001), BookieRecord("bookie-2", "b", 4002)))
 
@@ -106,3 +109,30 @@ async def test_nothing_to_do_without_a_cluster(tmp_path: Path) -> None:
         with pytest.raises(NotFoundError, match="no development cluster"):
             await action
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_what_would_be_done(tmp_path: Path) -> None:
+    write_state(str(tmp_path), STATE)
+
+    def dry_run(*words: str) -> BkctlResult:
+        return run_bkctl("dev", "cluster", *words, "--dir", str(tmp_path), "--dry-run")
+
+    for verb, code in (("kill", 4), ("start", 1)):
+        refused = dry_run(verb, "nope")
+        assert (refused.exit_code, refused.stderr[:23]) == (code, "error: no bookie 'nope'")
+    assert dry_run("kill", "bookie-2").stderr == "error: bookie b is not running\n"
+    assert dry_run("start", "bookie-2").stderr == "would start zookeeper and bookie-2\n"
+    assert dry_run("down").stderr == "would stop all servers\n"
+    assert dry_run("down", "--delete").stderr == "would stop all servers and delete their data\n"
+    process = identify(os.getpid())
+    assert process is not None
+    (tmp_path / "bookie-2").mkdir()
+    write_pid_file(str(tmp_path / "bookie-2" / "process.json"), process)
+    assert dry_run("kill", "b").stderr == f"would kill bookie b (pid {os.getpid()})\n"
+    assert dry_run("start", "b").stderr == "would start zookeeper\n"
+
+
+def test_a_missing_cluster_is_reported_with_the_command_that_starts_one(tmp_path: Path) -> None:
+    directory = tmp_path / "my cluster"
+    with pytest.raises(NotFoundError, match=f"start one with bkctl dev cluster up --dir '{directory}'$"):
+        cluster(directory).status()

@@ -35,6 +35,7 @@ def dump(stage: LedgerStage, metadata: LedgerMetadata, name: str = "dump") -> st
 
 async def export(stage: LedgerStage, *arguments: str) -> tuple[str, list[dict[str, Any]]]:
     path = stage.directory / "export.jsonl"
+    path.unlink(missing_ok=True)
     result = await stage.run("export", *arguments, "--to", str(path))
     assert result.exit_code == 0, result
     return str(path), [json.loads(line) for line in path.read_text().splitlines()]
@@ -251,6 +252,13 @@ async def test_export_of_what_is_not_there(stage: LedgerStage) -> None:
         assert result.exit_code == code
         assert list(stage.directory.glob("out*")) == [], "all or nothing"
     assert (await stage.run("export", "1", "--to", "/proc/nowhere/out")).exit_code == 1
+    target.mkdir()
+    (target / "1.ledger").write_text("mine")
+    for taken, arguments in [(target / "1.ledger", []), (target, []), (target / "1.ledger", ["--native"])]:
+        to = target if arguments else taken
+        refused = await stage.run("export", "1", *arguments, "--to", str(to))
+        assert (refused.exit_code, refused.stderr) == (5, f"error: {taken} already exists: specify a new file\n")
+    assert (target / "1.ledger").read_text() == "mine"
     assert (await stage.run("export", "1", "--to", "/dev/full/x")).exit_code == 1
 
 
@@ -258,6 +266,7 @@ async def test_show_of_several(stage: LedgerStage) -> None:
     await stage.plant(1, labelled(CLOSED, application="pulsar", pulsar__cursor="s"))
     await stage.plant(2**62, OPEN)
     await stage.plant(3, b"garbage")
+    assert (await stage.run("show", "1", "--limit", "0")).exit_code == 2, "it lists nothing"
     both = await stage.succeed("show", "1", hex(2**62), "1")
     assert [(each["ledger_id"], each["state"]) for each in both["items"]] == [("1", "closed"), (str(2**62), "open")]
     assert both["items"][0]["owner"] == "application=pulsar, pulsar/cursor=s"

@@ -131,7 +131,9 @@ async def test_a_saved_plan_without_changes_does_not_ask_to_be_applied(stage: Ma
     path = str(tmp_path / "plan.json")
     saving = stage(plan_out_path=path)
     assert await only_shown(saving.context, PLAN)
-    assert saving.err.getvalue() == f"plan saved in {path}: carry it out with --apply\n"
+    assert saving.err.getvalue() == (
+        f"plan saved in {path}: repeat the command with --apply {path} in place of --plan-out\n"
+    )
     empty = msgspec.structs.replace(PLAN, items=(), summary=("nothing to do",))
     saving = stage(plan_out_path=path)
     assert await only_shown(saving.context, empty)

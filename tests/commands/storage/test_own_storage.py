@@ -47,3 +47,10 @@ def test_folders_without_a_bookie_s_files(folders: Folders) -> None:
             result = folders.run("check", option, str(path))
             assert (result.exit_code, said in result.stderr) == (4, True), result.stderr
     assert list(empty.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--port", "--bookie-id", "--advertised-address"])
+def test_options_that_do_not_change_directories_are_refused(folders: Folders, option: str) -> None:
+    folders.fill()
+    result = folders.run("check", option, "3181")
+    assert (result.exit_code, f"No such option: {option}" in result.stderr) == (2, True), result.stderr

@@ -167,12 +167,12 @@ def test_a_wrong_count_is_found(tmp_path: Path) -> None:
 def test_no_file_is_ever_replaced(tmp_path: Path) -> None:
     path = tmp_path / "a.gz"
     write(path)
-    with pytest.raises(ConflictError, match="never overwrites"):
+    with pytest.raises(ConflictError, match="already exists: specify a new file"):
         write(path)
     late = tmp_path / "b.gz"
     with ArchiveWriter(OsFileSystem(), str(late), HEADER) as writer:
         late.write_bytes(b"somebody was faster")
-        with pytest.raises(ConflictError, match="never overwrites"):
+        with pytest.raises(ConflictError, match="already exists: specify a new file"):
             writer.finish(0)
     assert late.read_bytes() == b"somebody was faster"
     assert sorted(os.listdir(tmp_path)) == ["a.gz", "b.gz"]
