@@ -77,5 +77,5 @@ def test_help_pages() -> None:
     assert result.exit_code == 0
     assert "mark" in result.stdout
     page = run_bkctl("storage", "mark", "--help").stdout
-    assert "Shared options: general, --conf, bookie, --sort, --limit (see bkctl options)" in page
+    assert "Shared options: general, --conf, storage, --sort, --limit (see bkctl options)" in page
     assert "--metadata-uri" not in page
