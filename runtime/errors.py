@@ -54,11 +54,6 @@ class ConflictError(BkctlError):
     """Another process has locked or changed the object."""
 
 
-def file_exists(path: str) -> ConflictError:
-    """The error for an output file that a command must not overwrite."""
-    return ConflictError(f"{path} already exists: specify a new file")
-
-
 class ProtocolError(BkctlError):
     """A peer violated the protocol; the connection is closed."""
 

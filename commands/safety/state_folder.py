@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from commands.config import Settings
-from runtime.errors import RefusedError, file_exists
+from runtime.errors import RefusedError
+from runtime.new_file import put_in_place, require_absent
+from storage.adapters.filesystem import OsFileSystem
 
 _FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
@@ -63,8 +65,8 @@ def whole_file(path: str, *, is_new: bool = False) -> Iterator[Callable[[bytes],
 
     OSError that contains ``path``; ConflictError if it exists but ``is_new``.
     """
-    if is_new and os.path.lexists(path):
-        raise file_exists(path)
+    if is_new:
+        require_absent(OsFileSystem(), path)
     temporary = f"{path}.{os.getpid()}.tmp"
     with _named(path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
@@ -81,10 +83,13 @@ def whole_file(path: str, *, is_new: bool = False) -> Iterator[Callable[[bytes],
         finally:
             os.close(descriptor)
         with _named(path):
-            os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+            if is_new:
+                put_in_place(OsFileSystem(), temporary, path)
+            else:
+                os.replace(temporary, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ is incomplete and invalid. It has passwords in clear text, so only the owner of 
 from __future__ import annotations
 
 import contextlib
-import errno
 import gzip
 import hashlib
 import io
@@ -23,8 +22,9 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
-from runtime.errors import MetadataError, MetadataFormatError, file_exists
+from runtime.errors import MetadataError, MetadataFormatError
 from runtime.metadata.store import check_path
+from runtime.new_file import put_in_place, require_absent
 from storage.json_text import JsonTextError, decode_json
 from storage.ports import Buffer, File, FileSystem
 
@@ -39,8 +39,6 @@ _GZIP_WINDOW_BITS = 31
 
 _WRITE_BYTES = 256 * 1024
 _READ_BYTES = 256 * 1024
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-"""Errors that report a file system without hard links."""
 
 
 class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,8 +78,7 @@ class ArchiveWriter:
     """
 
     def __init__(self, fs: FileSystem, path: str, header: ArchiveHeader) -> None:
-        if fs.exists(path):
-            raise file_exists(path)
+        require_absent(fs, path)
         self._fs = fs
         self._path = path
         self._file = _create_temporary(fs, path)
@@ -104,19 +101,9 @@ class ArchiveWriter:
         self._pending += self._compressor.flush()
         self._write_pending()
         self._file.sync()
-        self._put_in_place()
+        put_in_place(self._fs, self._file.path, self._path)
         self._fs.sync_directory(os.path.dirname(self._path))
         return end
-
-    def _put_in_place(self) -> None:
-        try:
-            self._fs.link(self._file.path, self._path)
-        except FileExistsError:
-            raise file_exists(self._path) from None
-        except OSError as error:
-            if error.errno not in _NO_LINKS or self._fs.exists(self._path):
-                raise
-            self._fs.rename(self._file.path, self._path)
 
     def _put(self, line: msgspec.Struct) -> None:
         data = msgspec.json.encode(line) + b"\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from commands.config import Settings
-from commands.safety.state_folder import append_synced, open_private, state_folder, write_whole
-from runtime.errors import RefusedError
+from commands.safety.state_folder import append_synced, open_private, state_folder, whole_file, write_whole
+from runtime.errors import ConflictError, RefusedError
 
 
 def mode_of(path: str | Path) -> int:
@@ -51,3 +51,24 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         write_whole(str(tmp_path / "folder"), b"third")
     assert raised.value.filename == str(tmp_path / "folder")
     assert sorted(os.listdir(tmp_path)) == ["folder", "plan"]
+
+
+def test_a_new_file_never_replaces_one_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "export"
+    path.write_bytes(b"first")
+    with pytest.raises(ConflictError, match="already exists: specify a new file"):
+        write_whole(str(path), b"second", is_new=True)
+    late = tmp_path / "late"
+
+    def lose_the_race() -> None:
+        with whole_file(str(late), is_new=True) as write:
+            write(b"ours")
+            late.write_bytes(b"created meanwhile")
+
+    with pytest.raises(ConflictError, match="already exists: specify a new file"):
+        lose_the_race()
+    assert (path.read_bytes(), late.read_bytes()) == (b"first", b"created meanwhile")
+    write_whole(str(tmp_path / "new"), b"whole", is_new=True)
+    assert (tmp_path / "new").read_bytes() == b"whole"
+    assert mode_of(tmp_path / "new") == 0o600
+    assert sorted(os.listdir(tmp_path)) == ["export", "late", "new"]
