@@ -61,7 +61,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
             raise ConfigurationError(
                 f"no {name.replace('_', ' ')} specified: use {option} or the configuration file{_perhaps_meant(conf)}"
             )
-    config, log = build_bookie(sources, values)
+    config, log = build_bookie(sources, values, metadata_uri, origin)
     warnings = [*_uri_warnings(sources, metadata_uri, origin), *_journal_warnings(values)]
     if conf is not None:
         warnings += [*unknown_key_notes(conf.settings()), *ignored_key_notes(conf.settings())]
@@ -78,12 +78,13 @@ def has_file(sources: Sources) -> bool:
     return sources.conf is not None or bool(sources.toml.bookie) or sources.is_toml_named
 
 
-def build_bookie(sources: Sources, values: Givens) -> tuple[BookieConfig, LogSettings]:
+def build_bookie(
+    sources: Sources, values: Givens, metadata_uri: str | None, origin: str
+) -> tuple[BookieConfig, LogSettings]:
     """The configuration of a bookie and of its log, from its values; ConfigurationError."""
     log_paths = {each.path for each in _LOG}
     log = build({path: given for path, given in values.items() if path in log_paths}, LogSettings, _LOG, "bookie")
     values = {path: given for path, given in values.items() if path not in log_paths}
-    metadata_uri, origin = resolve_metadata_uri(sources)
     values["bookie", "metadata_uri"] = Given(metadata_uri or "", origin, f"metadata URI of {origin}")
     values |= {("bookie", *path): given for path, given in _zookeeper_values(sources).items()}
     settings = (*settings_of("bookie"), *described(ZooKeeperConfig, "bookie", "zookeeper"))

@@ -29,7 +29,7 @@ def settings_overview(sources: Sources) -> SettingsOverview:
         givens |= section_values(sources, section)
     has_own_cluster = metadata_uri is None and not has_file(sources)
     bookie = bookie_values(sources, BookieFlags(), has_own_cluster=has_own_cluster)
-    build_bookie(sources, _REQUIRED | bookie)  # refuses what bookie start refuses
+    build_bookie(sources, _REQUIRED | bookie, metadata_uri, origin)  # refuses what bookie start refuses
     givens |= zookeeper_values(sources) | bookie
     refused = {key: f"refused unless empty or false: {reason}" for key, reason in REFUSED.items()}
     ignored = {key: f"ignored: {reason}" for key, reason in IGNORED.items()}

@@ -109,11 +109,8 @@ def audit_in_session(
                 totals.merge(msgspec.json.decode(row["totals"], type=AuditTotals))
         finally:
             frame.unpersist()
-    except (
-        PySparkException,
-        Py4JError,
-    ) as error:  # the second where the JVM fails outside of Python, as on a full disk
-        # Java does not say which disk is full.
+    except (PySparkException, Py4JError) as error:
+        # Py4JError: the JVM failed outside of Python, as on a full disk. Java does not say which disk is full.
         purpose = "" if out_directory is None else f" (the report was for {out_directory})"
         raise SparkReportError(f"the Spark job failed: {_reason(str(error))}{purpose}") from error
     return _finish(totals, registrations, out_directory)

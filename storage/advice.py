@@ -21,6 +21,11 @@ LOST_DATA_ADVICE: Final = (
 )
 """For a lost or damaged journal. Acknowledged entries may be lost, so this bookie must not report any as absent."""
 
+UNCLEAN_ADVICE: Final = "so the bookie did not shut down cleanly: start it again, and stop it"
+"""For commands that need everything flushed, when there is a file DIRTY."""
+
+REORDERED_ADVICE: Final = "the number or order of the ledger directories changed; restore the old list"
+"""For a ledger in a directory other than the one that its id selects."""
 
 FULL_DISK_RUNBOOK: Final = "docs/runbooks/full-disk.md"
 """How to free disk space."""

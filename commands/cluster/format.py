@@ -24,7 +24,7 @@ async def format_cluster(context: CommandContext) -> None:
 
     async with open_session(context, must_exist=False) as session:
         tree = await find_tree(context, session)
-        await cluster_format.require_nobody_connected(session.store, session.root)
+        await cluster_format.require_no_connections(session.store, session.root)
         header = await new_header(session, tree)
         survey = await look(context, session, tree)
         actions = {"ledgers": "delete", "ledger ids": "delete", "cookies": "delete", "LAYOUT": "rewrite"}
@@ -42,7 +42,7 @@ async def format_cluster(context: CommandContext) -> None:
             arguments={"layout": tree.value},
         )
         async with open_change(context, plan, session.store, table=TREE_TABLE) as change:
-            await cluster_format.require_nobody_connected(session.store, session.root)
+            await cluster_format.require_no_connections(session.store, session.root)
             backup_path = await save_before(context, session, header, tree, survey)
             change.details["backup"] = backup_path
             instance_id = await cluster_format.format_cluster(

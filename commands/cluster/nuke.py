@@ -31,7 +31,7 @@ async def nuke(context: CommandContext) -> None:
             context.console.record("ClusterNuke", {"root": session.root, "removed": False}, name="root")
             return
         tree = await find_tree(context, session)
-        await cluster_format.require_nobody_connected(session.store, session.root)
+        await cluster_format.require_no_connections(session.store, session.root)
         if unknown := await cluster_format.find_unknown_children(session.store, session.root, tree):
             raise cluster_format.unknown_children_error(session.root, unknown)
         header = await new_header(session, tree)
@@ -48,7 +48,7 @@ async def nuke(context: CommandContext) -> None:
             arguments={"layout": tree.value},
         )
         async with open_change(context, plan, session.store, table=TREE_TABLE) as change:
-            await cluster_format.require_nobody_connected(session.store, session.root)
+            await cluster_format.require_no_connections(session.store, session.root)
             backup_path = await save_before(context, session, header, tree, survey)
             change.details["backup"] = backup_path
             await cluster_format.nuke_cluster(session.store, session.root, tree, before_each=change.require_lock)

@@ -43,7 +43,7 @@ async def restore(
     run again. Type the instance id of the backup, or use --confirm.
     """
     from runtime.metadata.backup.archive import ArchiveReader
-    from runtime.metadata.backup.cluster_format import require_nobody_connected
+    from runtime.metadata.backup.cluster_format import require_no_connections
     from runtime.metadata.backup.restore import look_at_target, read_archive
     from runtime.metadata.ledgers.layout import LedgerLayout, choose_tree
     from runtime.net.loop import LoopClock
@@ -59,7 +59,7 @@ async def restore(
             )
         async with open_session(context, must_exist=False, warns_of_restore=False) as session:
             choose_tree(LedgerLayout(archive.tree), session.uri.tree)
-            await require_nobody_connected(session.store, session.root)
+            await require_no_connections(session.store, session.root)
             target = await look_at_target(session.store, session.root, archive)
             if not target.is_fresh and await find_tree(context, session) is not archive.tree:
                 raise ConflictError(f"nothing was changed: the cluster's layout is not {archive.tree.value}")
@@ -75,7 +75,7 @@ async def _plan_and_run(
 ) -> Outcome:
     from commands.safety.gate import open_change
     from commands.safety.plan import Plan
-    from runtime.metadata.backup.cluster_format import require_nobody_connected
+    from runtime.metadata.backup.cluster_format import require_no_connections
     from runtime.metadata.backup.restore import ClusterRestore, look_at_target
 
     preview = ClusterRestore(session.store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
@@ -90,7 +90,7 @@ async def _plan_and_run(
         arguments={"sha256": archive.sha256},
     )
     async with open_change(context, plan, session.store) as change:
-        await require_nobody_connected(session.store, target.root)
+        await require_no_connections(session.store, target.root)
         if await look_at_target(session.store, target.root, archive) != target:
             raise ConflictError(
                 "nothing was changed: the cluster has changed since the plan was made: run the command again"

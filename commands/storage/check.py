@@ -121,11 +121,11 @@ def _row(finding: StorageFinding) -> dict[str, Any]:
         "entry_id": None if finding.entry_id is None else str(finding.entry_id),
         "offset": finding.offset,
         "finding": finding.reason,
-        "fix": finding.way_out,
+        "fix": finding.fix,
     }
 
 
 def _problem(check: str, path: str, reason: str, fix: str) -> dict[str, Any]:
     from storage.offline.storage_check import StorageFinding
 
-    return _row(StorageFinding(check, path, reason, way_out=fix))
+    return _row(StorageFinding(check, path, reason, fix=fix))

@@ -20,6 +20,7 @@ from commands.storage.java_bookie import require_no_java_index
 from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from commands.storage.working import shown_progress, work_beside_loop
 from runtime.errors import RefusedError
+from storage.advice import UNCLEAN_ADVICE
 
 if TYPE_CHECKING:
     from commands.progress import Progress
@@ -149,10 +150,7 @@ def _wanted(survey: LimboSurvey, chosen: Collection[int] | None) -> frozenset[in
 def _require_settled(survey: LimboSurvey) -> None:
     """RefusedError if more may be lost than the rows show, or if the ledgers would be in limbo again after a start."""
     if survey.dirty_path is not None:
-        raise RefusedError(
-            f"nothing was changed: {survey.dirty_path} exists, so the bookie did not shut down cleanly: start it "
-            "again, and stop it"
-        )
+        raise RefusedError(f"nothing was changed: {survey.dirty_path} exists, {UNCLEAN_ADVICE}")
     if survey.is_unnoted:
         raise RefusedError(
             "nothing was changed: the bookie does not know yet which ledgers may miss entries or fences; its "

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from storage.advice import REORDERED_ADVICE
 from storage.config import StorageConfig
 from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine.checkpoint import CheckpointDone, CheckpointJob, go_on
@@ -336,8 +337,8 @@ def _require_routing(config: StorageConfig, engines: Sequence[LedgerDirectoryEng
         if ledger_id is not None:
             right = config.ledger_directories[ledger_id % len(engines)]
             raise MisplacedLedgerError(
-                f"{config.ledger_directories[position]} has ledger {ledger_id}, which belongs in {right}: the "
-                "number or order of the ledger directories changed; restore the old list"
+                f"{config.ledger_directories[position]} has ledger {ledger_id}, which belongs in {right}: "
+                f"{REORDERED_ADVICE}"
             )
 
 

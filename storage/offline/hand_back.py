@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
+from storage.advice import UNCLEAN_ADVICE
 from storage.config import JOURNAL_VERSION_MAX, StorageConfig
 from storage.engine.ledger_storage import LedgerStorage
 from storage.entry_log.examination import examine_log
@@ -85,9 +86,7 @@ def needs_hand_back(fs: FileSystem, config: StorageConfig) -> bool:
         return True
     dirty = next((path for folder in folders if fs.exists(path := os.path.join(folder, DIRTY))), None)
     if dirty is not None:
-        raise AdoptionRefusedError(
-            f"nothing was changed: {dirty} exists, so the bookie did not shut down cleanly: start it again, and stop it"
-        )
+        raise AdoptionRefusedError(f"nothing was changed: {dirty} exists, {UNCLEAN_ADVICE}")
     for folder in folders:
         damaged = [entry_log_file_name(log_id) for log_id in read_quarantine(fs, folder)]
         if damaged:

@@ -53,7 +53,7 @@ class StorageFinding(msgspec.Struct, frozen=True):
     path: str
     reason: str
     offset: int | None = None
-    way_out: str | None = None
+    fix: str | None = None
     """None: no action is needed."""
     is_problem: bool = True
     ledger_id: LedgerId | None = None
@@ -119,7 +119,7 @@ class StorageCheck:
             catalog = read_catalog(self._fs, folder)
             journals_to_replay(self._fs, folder, start, catalog)
         except StorageError as error:
-            yield StorageFinding("journals", folder, without_advice(error), way_out=LOST_DATA_ADVICE)
+            yield StorageFinding("journals", folder, without_advice(error), fix=LOST_DATA_ADVICE)
         except OSError as error:
             yield _unreadable("journals", folder, error)
         journal_ids = list_journals(self._fs, folder)
@@ -146,11 +146,11 @@ class StorageCheck:
         except CorruptFileError as error:
             # Records before the mark are already in the ledger storage; replay does not read them.
             is_needed = (journal_id, error.offset) >= start
-            way_out = LOST_DATA_ADVICE if is_needed else None
-            yield StorageFinding("journals", path, error.reason, error.offset, way_out, is_problem=is_needed)
+            fix = LOST_DATA_ADVICE if is_needed else None
+            yield StorageFinding("journals", path, error.reason, error.offset, fix, is_problem=is_needed)
             return
         except (StorageError, OSError) as error:
-            yield StorageFinding("journals", path, without_path(error), way_out=LOST_DATA_ADVICE)
+            yield StorageFinding("journals", path, without_path(error), fix=LOST_DATA_ADVICE)
             return
         if is_read and scan.end.dropped_bytes:
             reason = f"{scan.end.dropped_bytes} bytes that were never synced ({scan.end.reason.value})"
@@ -178,7 +178,7 @@ class StorageCheck:
             quarantined = read_quarantine(self._fs, folder)
         except CorruptFileError as error:
             yield StorageFinding(
-                "entry logs", error.path, error.reason, way_out="delete it: the logs are then checked again"
+                "entry logs", error.path, error.reason, fix="delete it: the logs are then checked again"
             )
         except OSError as error:
             yield _unreadable("entry logs", folder, error)
@@ -187,9 +187,7 @@ class StorageCheck:
         try:
             mixed = read_mixed_logs(self._fs, folder)
         except CorruptFileError as error:
-            yield StorageFinding(
-                "entry logs", error.path, error.reason, way_out="see docs/guide/adopt-a-java-bookie.md"
-            )
+            yield StorageFinding("entry logs", error.path, error.reason, fix="see docs/guide/adopt-a-java-bookie.md")
         except OSError as error:
             yield _unreadable("entry logs", folder, error)
         for log_id in list_entry_logs(self._fs, folder):
@@ -205,18 +203,18 @@ class StorageCheck:
             self.counts.log_count += 1
             self.counts.entry_count += found.entry_count
             if found.damage is not None:
-                yield StorageFinding("entry logs", path, _damage(found.damage), way_out=f"see {_RUNBOOK}")
+                yield StorageFinding("entry logs", path, _damage(found.damage), fix=f"see {_RUNBOOK}")
             elif found.dropped_bytes:
                 reason = f"{found.dropped_bytes} bytes at its end are not a complete entry: never synced"
                 yield StorageFinding("entry logs", path, reason, is_problem=False)
             elif log_id in quarantined:
                 reason = f"the collector skips it: {quarantined[log_id]}"
-                yield StorageFinding("entry logs", path, reason, way_out=f"see {_RUNBOOK}")
+                yield StorageFinding("entry logs", path, reason, fix=f"see {_RUNBOOK}")
             misread = found.damage.misread_ids if found.damage is not None else ()
             elsewhere = sorted(each for each in found.ledger_ids.difference(misread) if each % count != position)
             if elsewhere and mixed is not None and log_id > mixed:
                 reason = f"it has entries of ledgers that belong elsewhere ({listed(elsewhere)})"
-                yield StorageFinding("entry logs", path, reason, way_out=_ELSEWHERE_ADVICE)
+                yield StorageFinding("entry logs", path, reason, fix=_ELSEWHERE_ADVICE)
 
     def _of_collected(self, folder: str) -> Iterator[StorageFinding]:
         try:
@@ -248,7 +246,7 @@ class StorageCheck:
             sound.add(database)
         elif state.condition is not IndexCondition.NEW:
             path = os.path.join(index_folder, database)
-            yield StorageFinding("index", path, state.detail, way_out=advise_on_lost_index(self._fs, self._config))
+            yield StorageFinding("index", path, state.detail, fix=advise_on_lost_index(self._fs, self._config))
 
     def _of_locations(self, ledger_folder: str, path: str, rows: LocationRows) -> Iterator[StorageFinding]:
         """Locations whose log is missing or too short or, in a deep check, does not contain the entry."""
@@ -275,9 +273,9 @@ class StorageCheck:
         for log in shortfalls.found():
             log_path = os.path.join(ledger_folder, entry_log_file_name(log.log_id))
             runbook = _MISSING_RUNBOOK if log.is_missing else _RUNBOOK
-            yield StorageFinding("entry logs", log_path, log.reason, way_out=f"see {runbook}")
+            yield StorageFinding("entry logs", log_path, log.reason, fix=f"see {runbook}")
         for error in damages:
-            yield StorageFinding("index", path, without_advice(error), way_out=REBUILD_ADVICE)
+            yield StorageFinding("index", path, without_advice(error), fix=REBUILD_ADVICE)
 
     def _of_entries(
         self, children: Children, ledger_folder: str, path: str, pieces: Iterator[bytes]
@@ -286,12 +284,12 @@ class StorageCheck:
         folder = os.path.abspath(ledger_folder)
         bytes_max = self._config.engine.entry_log.entry_bytes_max
         tasks = (ProbeRows(directory=folder, rows=piece, entry_bytes_max=bytes_max) for piece in pieces)
-        told_count = count = 0
+        reported_count = count = 0
         with children.pool(PROBE_MODULE, os.path.dirname(path), children.core_count) as pool:
             for _, probed in pool.run(tasks, Probed, lambda _: self._on_progress(path)):
                 count += probed.problem_count
-                for problem in probed.problems[: PROBLEM_COUNT_MAX - told_count]:
-                    told_count += 1
+                for problem in probed.problems[: PROBLEM_COUNT_MAX - reported_count]:
+                    reported_count += 1
                     yield StorageFinding(
                         "locations",
                         os.path.join(ledger_folder, problem.log),
@@ -301,9 +299,9 @@ class StorageCheck:
                         ledger_id=problem.ledger_id,
                         entry_id=problem.entry_id,
                     )
-        if count > told_count:
-            reason = f"{count - told_count} more entries are not where the index says"
-            yield StorageFinding("locations", path, reason, way_out=_KEEP_INDEX_ADVICE)
+        if count > reported_count:
+            reason = f"{count - reported_count} more entries are not where the index says"
+            yield StorageFinding("locations", path, reason, fix=_KEEP_INDEX_ADVICE)
 
 
 # A rebuilt index would not contain entries whose ids in the log are damaged, and the bookie would deny them.
@@ -335,16 +333,16 @@ def _guarded(check: str, path: str, found: Iterator[StorageFinding]) -> Iterator
         if isinstance(error, OSError):
             yield _unreadable(check, path, error)
         else:
-            yield StorageFinding(check, path, without_advice(error), way_out=f"see {_DISK_RUNBOOK}")
+            yield StorageFinding(check, path, without_advice(error), fix=f"see {_DISK_RUNBOOK}")
 
 
 def _unreadable(check: str, path: str, error: OSError) -> StorageFinding:
-    return StorageFinding(check, error.filename or path, without_path(error), way_out=f"see {_DISK_RUNBOOK}")
+    return StorageFinding(check, error.filename or path, without_path(error), fix=f"see {_DISK_RUNBOOK}")
 
 
 def _of_marks(marks: JournalMarks) -> Iterator[StorageFinding]:
     if marks.trouble is not None:
-        yield StorageFinding("marks", marks.directory, marks.trouble, way_out=LOST_DATA_ADVICE)
+        yield StorageFinding("marks", marks.directory, marks.trouble, fix=LOST_DATA_ADVICE)
     for file in marks.files:
         if file.state is MarkState.DAMAGED:
             # Nothing is lost: another directory's record is used, or replay reads everything.
@@ -358,10 +356,10 @@ def _of_marks(marks: JournalMarks) -> Iterator[StorageFinding]:
 def _of_rows(path: str, rows: LocationRows) -> Iterator[StorageFinding]:
     """Malformed rows, and rows of ledgers that are not in the ledgers database."""
     for row in rows.invalid:
-        yield StorageFinding("locations", path, f"{row} is not a location", way_out=_KEEP_INDEX_ADVICE)
+        yield StorageFinding("locations", path, f"{row} is not a location", fix=_KEEP_INDEX_ADVICE)
     if rows.invalid_count > len(rows.invalid):
         reason = f"{rows.invalid_count - len(rows.invalid)} more rows are not locations"
-        yield StorageFinding("locations", path, reason, way_out=_KEEP_INDEX_ADVICE)
+        yield StorageFinding("locations", path, reason, fix=_KEEP_INDEX_ADVICE)
     if rows.leftover_count:
         reason = f"{rows.leftover_count} locations of deleted ledgers, which a crash left"
         yield StorageFinding("locations", path, reason, is_problem=False)

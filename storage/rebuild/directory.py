@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from storage.advice import REORDERED_ADVICE
 from storage.config import StorageConfig
 from storage.disk_room import DiskRoom
 from storage.entry_log.damage import LogDamage
@@ -230,7 +231,7 @@ class LocationRebuild:
         right = directories[log.misplaced_ledger_id % len(directories)]
         raise MisplacedLedgerError(
             f"{os.path.join(self._directory, name)} has ledger {log.misplaced_ledger_id}, which belongs in "
-            f"{right}: the number or order of the ledger directories changed; restore the old list"
+            f"{right}: {REORDERED_ADVICE}"
         )
 
 

@@ -204,7 +204,7 @@ def _lacking_version(evidence: Evidence) -> CookieFinding | None:
 
 
 def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) -> CookieFinding:
-    way_out = (
+    fix = (
         f"Only if the index is lost permanently: create the directory, and {_INDEX_ADVICE}"
         if is_index
         else f"Only if the data is lost permanently: bkctl {' '.join(remove_bookie(evidence).words)}"
@@ -212,7 +212,7 @@ def _missing_disk(evidence: Evidence, folder: FolderState, *, is_index: bool) ->
     return CookieFinding(
         Cause.MISSING_DISK,
         f"missing disk: {folder.path} does not exist, but bookie {evidence.bookie_id} stored data there: mount "
-        f"its disk and check again. {way_out}",
+        f"its disk and check again. {fix}",
         verify_again(),
     )
 

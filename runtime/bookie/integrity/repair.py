@@ -201,8 +201,8 @@ class IntegrityService:
             return False
         except LedgerRecoveryError as error:
             doubting = await self._doubting(ledger_id, found.value.last_segment.ensemble)
-            way_out = f"; {_way_out(doubting)}" if is_end_in_doubt(found.value, doubting) else ""
-            self._failures[ledger_id] = f"{error}{way_out}"
+            advice = f"; {_advice(doubting)}" if is_end_in_doubt(found.value, doubting) else ""
+            self._failures[ledger_id] = f"{error}{advice}"
             return False
         except BkctlError as error:
             self._failures[ledger_id] = str(error)
@@ -236,7 +236,7 @@ class IntegrityService:
         return outcome.is_complete
 
 
-def _way_out(doubting: Sequence[str]) -> str:
+def _advice(doubting: Sequence[str]) -> str:
     return (
         "no further round can complete it, because each of these bookies may have lost its copies: "
         f"{', '.join(doubting)}; if you are certain that one of them has lost nothing, see `bkctl storage limbo "

@@ -25,7 +25,7 @@ _LAST_TO_GO = (COOKIES, HEALTH_CHECK_DISABLED, UNDER_REPLICATION, LAYOUT, INSTAN
 """Order of deletion: after a kill in between, the next run still finds the cluster's identity and can continue."""
 
 
-async def require_nobody_connected(store: MetadataStore, root: str) -> None:
+async def require_no_connections(store: MetadataStore, root: str) -> None:
     """RefusedError while a bookie is registered, in either mode, or an auditor, a worker or a recovery runs."""
     await store.sync(root)
     paths = Paths(root)

@@ -170,7 +170,7 @@ def test_harm_is_found(config: StorageConfig, tmp_path: Path, name: str) -> None
     assert found, everything
     assert len(everything) <= len(found) + 1, "whatever cannot be read, the rest is checked, and is sound"
     assert {each.is_problem for each in found} == {harm.is_problem}
-    assert all((each.way_out is not None) == harm.is_problem for each in found)
+    assert all((each.fix is not None) == harm.is_problem for each in found)
 
 
 def test_an_id_of_misread_bytes_is_no_ledger_that_lacks_something(config: StorageConfig, tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_folders_of_java(tmp_path: Path) -> None:
     folders = java_folders("interleaved-4.18.0/crash", tmp_path)
     found = check(folders.config)
     assert {each.check for each in found} == {"index"}
-    assert all("storage adopt" in (each.way_out or "") for each in found)
+    assert all("storage adopt" in (each.fix or "") for each in found)
 
 
 def test_a_record_of_another_journal_is_a_finding(config: StorageConfig, tmp_path: Path) -> None:

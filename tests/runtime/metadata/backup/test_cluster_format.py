@@ -12,7 +12,7 @@ from runtime.metadata.backup.cluster_format import (
     find_unknown_children,
     format_cluster,
     nuke_cluster,
-    require_nobody_connected,
+    require_no_connections,
 )
 from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.ledgers.layout import LedgerTree
@@ -211,14 +211,14 @@ async def test_a_bookie_that_registers_at_the_last_moment_stops_a_nuke(
 )
 async def test_nobody_may_be_connected(store: ZooKeeperStore, root: str, where: str, sentence: str) -> None:
     await plant(store, root, persistent(java_tree("hierarchical at work")))
-    await require_nobody_connected(store, root)
-    await require_nobody_connected(store, f"{root}-absent")
+    await require_no_connections(store, root)
+    await require_no_connections(store, f"{root}-absent")
     await store.create(f"{root}/{where}", is_ephemeral=True)
     with pytest.raises(RefusedError, match=sentence):
-        await require_nobody_connected(store, root)
+        await require_no_connections(store, root)
 
 
 async def test_many_bookies_are_counted(store: ZooKeeperStore, root: str) -> None:
     await asyncio.gather(*(store.create(f"{root}/available/b{n}", make_parents=True) for n in range(7)))
     with pytest.raises(RefusedError, match=r"7 bookies \(b0, b1, b2, b3, b4 and 2 more\) are registered"):
-        await require_nobody_connected(store, root)
+        await require_no_connections(store, root)
