@@ -32,6 +32,7 @@ USED: Final = _split("zkServers zkLedgersRootPath ledgerManagerFactoryClass") | 
 
 REFUSED: Final = {
     "tlsProviderFactoryClass": "TLS is not supported yet",
+    "httpServerTlsEnable": "TLS of the admin interface is not supported yet",
     "bookieAuthProviderFactoryClass": "authentication is not supported yet",
     "authorizedRoles": "restricting clients is not supported yet",
     "skipReplayJournalInvalidRecord": "it would skip the rest of a journal after a damaged record, with acknowledged "
@@ -49,9 +50,9 @@ _IGNORED: Final = {
         prometheusStatsHttpEnable prometheusStatsHttpPort prometheusStatsLatencyRolloverSeconds
         sanityCheckMetricsEnabled statsProviderClass taskExecutionWarnTimeMicros
         """,
-    "there is no HTTP server yet": """
-        httpServerClass httpServerEnabled httpServerHost httpServerKeyStorePassword httpServerKeyStorePath
-        httpServerPort httpServerTlsEnable httpServerTrustStorePassword httpServerTrustStorePath
+    "the admin interface is part of bkctl, and has no TLS": """
+        httpServerClass httpServerKeyStorePassword httpServerKeyStorePath httpServerTrustStorePassword
+        httpServerTrustStorePath
         """,
     "the bookie has its own storage engine": """
         entryLogPerLedgerCounterLimitsMultFactor entrylogMapAccessExpiryTimeInSeconds fileInfoCacheInitialCapacity

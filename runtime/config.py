@@ -295,6 +295,19 @@ class IntegrityConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+class AdminConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The admin interface of a bookie: always on a unix socket, and on TCP if enabled."""
+
+    is_http_enabled: Annotated[bool, Setting("Open the admin interface on TCP too",
+        java=Java("httpServerEnabled"))] = False
+    http_host: Annotated[str, Setting("Address of the admin port; 0.0.0.0: all addresses",
+        java=Java("httpServerHost"))] = "127.0.0.1"
+    http_port: Annotated[int, Setting("TCP port of the admin interface; 0: any free port", low=0, high=65535,
+        java=Java("httpServerPort"))] = 8080
+    token_file: Annotated[str | None, Setting("File with the token that changes over TCP need",
+        java=Java("adminTokenFile"), variable="BKCTL_ADMIN_TOKEN_FILE", unset="no changes over TCP")] = None
+
+
 class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One bookie: its identity, its address, its data."""
 
@@ -337,4 +350,5 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
     disks: DiskConfig = DiskConfig()
     garbage_collection: GarbageCollectionConfig = GarbageCollectionConfig()
     integrity: IntegrityConfig = IntegrityConfig()
+    admin: AdminConfig = AdminConfig()
     zookeeper: ZooKeeperConfig = ZooKeeperConfig()

@@ -92,27 +92,36 @@ class Host(Protocol):
         """The process that listens on a port, for error messages: "process 4711 (java)", or "another process"."""
 
 
-class ListeningPort(Protocol):
-    """An open port that accepts connections."""
-
-    @property
-    def port(self) -> int:
-        """The port number."""
+class ListeningSocket(Protocol):
+    """An open socket that accepts connections."""
 
     def close(self) -> None:
         """Stop accepting connections; open ones stay. Safe to repeat."""
 
 
+class ListeningPort(ListeningSocket, Protocol):
+    """An open TCP port that accepts connections."""
+
+    @property
+    def port(self) -> int:
+        """The port number."""
+
+
 class Listen(Protocol):
     """Opens a TCP port."""
 
-    async def __call__(
-        self, accept: Callable[[], asyncio.BufferedProtocol], host: str | None, port: int
-    ) -> ListeningPort:
+    async def __call__(self, accept: Callable[[], asyncio.BaseProtocol], host: str | None, port: int) -> ListeningPort:
         """Listen on ``host`` (None: all addresses) and ``port`` (0: a free one); OSError.
 
         ``accept`` creates the protocol of each new connection.
         """
+
+
+class ListenLocal(Protocol):
+    """Opens a unix socket for this user."""
+
+    async def __call__(self, accept: Callable[[], asyncio.BaseProtocol], path: str) -> ListeningSocket:
+        """Listen on the socket ``path``, whose directory belongs to the caller; OSError, ConfigurationError."""
 
 
 class ReadReply(msgspec.Struct, frozen=True, gc=False):

@@ -13,7 +13,7 @@ from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import MetadataUri
 from runtime.net.bookie_connection import Resolver
-from runtime.ports import Bookies, Clock, Host, Listen, Workers
+from runtime.ports import Bookies, Clock, Host, Listen, ListenLocal, Workers
 from storage.ports import Children, FileSystem, OpenIndexStore
 
 
@@ -35,6 +35,7 @@ class BookiePorts:
     workers: Workers
     host: Host
     listen: Listen
+    listen_local: ListenLocal
     connect_metadata: ConnectMetadata
     connect_bookies: Callable[[Resolver, ClientConfig], Bookies]
     """Requests to other bookies; connects to a bookie at the first request to it."""

@@ -132,7 +132,7 @@ class TcpPort:
         self._server.close()
 
 
-async def listen_tcp(accept: Callable[[], asyncio.BufferedProtocol], host: str | None, port: int) -> TcpPort:
+async def listen_tcp(accept: Callable[[], asyncio.BaseProtocol], host: str | None, port: int) -> TcpPort:
     """Listen on ``host`` (None: all addresses) and ``port`` (0: a free one); OSError."""
     server = await asyncio.get_running_loop().create_server(accept, host, port, backlog=_BACKLOG)
     for listening in server.sockets:

@@ -100,6 +100,7 @@ class Machine:
             workers=self.workers,
             host=ModelHost(),
             listen=self.network.listen,
+            listen_local=self.network.listen_local,
             connect_metadata=connect_metadata,
             connect_bookies=connect_bookies,
             release="bkctl in memory",

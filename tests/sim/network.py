@@ -21,12 +21,16 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self.ports: dict[int, MemoryPort] = {}
 
-    async def listen(self, accept: Callable[[], asyncio.BufferedProtocol], host: str | None, port: int) -> MemoryPort:
+    async def listen(self, accept: Callable[[], asyncio.BaseProtocol], host: str | None, port: int) -> MemoryPort:
         number = port or next(free for free in range(_FIRST_PORT, 65_536) if free not in self.ports)
         if number in self.ports:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         opened = self.ports[number] = MemoryPort(self, number, accept)
         return opened
+
+    async def listen_local(self, accept: Callable[[], asyncio.BaseProtocol], path: str) -> MemoryPort:
+        """A unix socket that no client of this network connects to."""
+        return MemoryPort(self, 0, accept)
 
     def connect(self, port: int) -> WireClient:
         """A client of this port; ConnectionRefusedError."""
@@ -34,6 +38,7 @@ class MemoryNetwork:
             raise ConnectionRefusedError(f"nothing listens on port {port}")
         client = WireClient()
         protocol = self.ports[port].accept()
+        assert isinstance(protocol, asyncio.BufferedProtocol)
         client.transport = MemoryTransport(protocol, client)
         protocol.connection_made(client.transport)
         return client
@@ -42,7 +47,7 @@ class MemoryNetwork:
 class MemoryPort:
     """A port that accepts connections."""
 
-    def __init__(self, network: MemoryNetwork, port: int, accept: Callable[[], asyncio.BufferedProtocol]) -> None:
+    def __init__(self, network: MemoryNetwork, port: int, accept: Callable[[], asyncio.BaseProtocol]) -> None:
         self._network = network
         self.port = port
         self.accept = accept

@@ -20,6 +20,7 @@ BOOT = [
     "lock the directories",
     "check the cookies again",
     "write VERSION files",
+    "open the admin interface",
     "open the storage",
     "replay the journals",
     "check the disks",
@@ -42,6 +43,7 @@ STOP = [
     "serve requests",
     "start the journals and checkpoints",
     "open the storage",
+    "open the admin interface",
     "lock the directories",
     "connect to the metadata store",
     "bind the port",
@@ -130,7 +132,7 @@ async def test_an_undo_that_fails_does_not_keep_the_others() -> None:
         if name == "second":
             raise OSError("no disk")
 
-    stages = Stages()
+    stages = Stages(lambda _: None)
     for name in ("first", "second", "third"):
         assert await stages.run(name, stage(name), undo) == name
     with pytest.raises(OSError, match="no disk"):

@@ -111,7 +111,7 @@ class PhotographedDisk(TracedDisk):
     def photograph(self, moment: str) -> None:
         if self.photograph_into is not None:
             target = self.photograph_into / f"{len(self.photographs):03d}"
-            shutil.copytree(self._root, target)
+            shutil.copytree(self._root, target, ignore=shutil.ignore_patterns("*.sock"))
             self.photographs.append((moment, target))
 
     def note(self, operation: str, path: str) -> None:

@@ -20,6 +20,7 @@ from runtime.config import BookieConfig, ClientConfig
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.bookie_connection import Resolver
 from runtime.net.host import OsHost, listen_tcp
+from runtime.net.local_socket import listen_unix
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.net.pool import BookiePool
 from storage.adapters.child_pool import ChildProcesses
@@ -49,6 +50,7 @@ def real_ports() -> BookiePorts:
         workers=LaneWorkers(),
         host=OsHost(),
         listen=listen_tcp,
+        listen_local=listen_unix,
         connect_metadata=ZooKeeperStore.connect,
         connect_bookies=connect_bookies,
         release=f"bkctl {importlib.metadata.version('bkctl')}",

@@ -22,6 +22,8 @@ from typing import Any, Self
 
 import msgspec
 
+from runtime.admin.server import AdminServer
+from runtime.bookie.admin.interface import open_interface, published_address
 from runtime.bookie.boot.folder_claim import FolderClaim, release
 from runtime.bookie.boot.stages import Stages
 from runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
@@ -39,6 +41,7 @@ from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
 from runtime.bookie.ports import BookieMetadata, BookiePorts
 from runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService
 from runtime.bookie.serving.request_path import RequestPath
+from runtime.bookie.view import BookieView
 from runtime.client.ports import ClientPorts, SuspectBookies
 from runtime.config import BookieConfig, ClientConfig
 from runtime.errors import BookieFailedError, ConfigurationError, PortInUseError
@@ -88,34 +91,39 @@ class BookieServer:
             position_count=len(config.storage.ledger_directories),
         )
         self._live = LiveSettings(config)
-        self._stages = Stages()
+        self.view = BookieView(
+            config=config,
+            ports=ports,
+            modes=self._modes,
+            started_ms=ports.clock.now_ms(),
+            integrity_progress=IntegrityProgress(),
+        )
+        self._stages = Stages(self._note_stage)
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failed.add_done_callback(_retrieve)
-        self.bookie_id = ""
+
+    @property
+    def bookie_id(self) -> str:
         """Empty until the port is bound."""
-        self.port = 0
-        """Port it listens on, once booted."""
-        self.garbage_collector: GarbageCollector | None = None
-        """Set at the end of the boot."""
-        self.online_rebuild: OnlineRebuild | None = None
-        """Set at the end of the boot."""
-        self.integrity_progress = IntegrityProgress()
-        """Progress of restoring lost entries, if any were lost."""
-        self.repair: IntegrityService | None = None
-        """Set at the end of the boot."""
+        return self.view.bookie_id
+
+    @property
+    def port(self) -> int:
+        """Port it listens on, once bound."""
+        return self.view.port
 
     async def __aenter__(self) -> Self:
         try:
             await self._boot()
         except BaseException:
-            await self._stages.undo()
+            await self._stop()
             raise
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._stages.undo()
+        await self._stop()
 
     def reload(self, config: BookieConfig) -> None:
         """Apply the new rates of ``config``; other changes are only logged."""
@@ -142,6 +150,7 @@ class BookieServer:
         store = await run("connect to the metadata store", connecting, lambda session: session.close())
         metadata = BookieMetadata(store, uri, config, self._live)
         names, boot, storage = await self._open_storage(metadata)
+        self.view.storage = storage
         pace = CheckpointPace(lambda: self._ports.clock.monotonic_ns() / 1e9, self._ports.workers.wait)
         checkpoints = CheckpointService(
             storage, self._ports.workers, config.flush_interval_s, self._room, self._modes, pace
@@ -153,6 +162,7 @@ class BookieServer:
         is_repair_due = await run("note lost entries", noting)
         path = await run("start the journals and checkpoints", self._start(storage, checkpoints), self._flush)
         await run("write DIRTY marks", self._leave_dirty_marks())
+        self.view.path = path
         await run("serve requests", self._serve(listener, path), BookieListener.close)
         registration = self._new_registration(metadata, names)
         register, keep_status = registration.register, mode_files.write
@@ -168,7 +178,8 @@ class BookieServer:
         if is_repair_due:
             repair.request()
         parts = BookieParts(storage, path, self._modes, collector, repair)
-        self.online_rebuild = OnlineRebuild(parts, self._ports, config.storage, self._fail)
+        self.view.online_rebuild = OnlineRebuild(parts, self._ports, config.storage, self._fail)
+        self.view.is_running = True
         logger.info("bookie %s listening on port %d", self.bookie_id, self.port)
 
     async def _bind(self) -> BookieListener:
@@ -182,10 +193,10 @@ class BookieServer:
             )
         )
         try:
-            self.port = await listener.open(self._ports.listen, self._identity.bind_host, config.port)
+            self.view.port = await listener.open(self._ports.listen, self._identity.bind_host, config.port)
         except OSError as error:
             raise _port_error(error, config, self._ports.file_system, self._ports.host) from error
-        self.bookie_id = self._identity.bookie_id(self.port)
+        self.view.bookie_id = self._identity.bookie_id(self.port)
         # A failed bookie sends no more answers, however long the rest of its stop takes.
         self._failed.add_done_callback(lambda _: listener.stop())
         return listener
@@ -198,6 +209,8 @@ class BookieServer:
         check = await run("check the cookies again", claim.check_again(names))
         cookie = await run("write VERSION files", claim.stamp(names, check, self._machine_boot))
         marks = read_dirty_marks(self._ports.file_system, self._ledger_folders, self._machine_boot)
+        # From here on probes see how the start proceeds. The directories are locked, so no other process has a socket.
+        await run("open the admin interface", open_interface(self.view), AdminServer.close)
         boot = StorageBoot(self._ports, self._config.storage, marks, self._room)
         # Closed in the lane, because a cancelled replay leaves a job there that must end first.
         storage = await run("open the storage", boot.open(locks), lambda opened: workers.run(BOOT_LANE, opened.close))
@@ -271,7 +284,12 @@ class BookieServer:
             metadata.store,
             metadata.uri.root,
             self.bookie_id,
-            rpc_service_info(self._identity.host, self.port, self._ports.release),
+            rpc_service_info(
+                self._identity.host,
+                self.port,
+                self._ports.release,
+                http=published_address(self.view, self._identity.host),
+            ),
             clock=self._ports.clock,
             session_timeout_ms=self._config.zookeeper.session_timeout_ms,
             on_failed=self._fail,
@@ -281,7 +299,7 @@ class BookieServer:
     async def _new_garbage_collector(
         self, names: BookieNames, metadata: BookieMetadata, path: RequestPath
     ) -> GarbageCollector:
-        collector = self.garbage_collector = await assemble_garbage_collector(
+        collector = self.view.collector = await assemble_garbage_collector(
             self._config, self._ports, metadata, names, path, self._room, self._live
         )
         self._modes.on_no_room(collector.request)
@@ -297,18 +315,25 @@ class BookieServer:
             ports=peers,
             workers=self._ports.workers,
             checkpoints=checkpoints,
-            progress=self.integrity_progress,
+            progress=self.view.integrity_progress,
             allows_add=lambda ledger_id: self._modes.allows_add(ledger_id, is_high_priority=True),
         )
-        service = self.repair = IntegrityService(tools, self._config.integrity)
+        service = self.view.repair = IntegrityService(tools, self._config.integrity)
         self._live.on_change(lambda changed: service.set_bytes_per_s_max(changed.integrity.bytes_per_s_max))
         return service
+
+    async def _stop(self) -> None:
+        self.view.is_running, self.view.is_stopping = False, True
+        await self._stages.undo()
+
+    def _note_stage(self, name: str) -> None:
+        self.view.stage = name
 
     def _note_disks(self, verdict: DiskVerdict) -> None:
         self._disk_level = verdict.level
         self._modes.note_disks(verdict)
-        if self.garbage_collector is not None:
-            self.garbage_collector.note_disk_level(verdict.level)
+        if self.view.collector is not None:
+            self.view.collector.note_disk_level(verdict.level)
 
     def _watch(self, service: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(service)

@@ -15,7 +15,9 @@ logger = logging.getLogger(__name__)
 class Stages:
     """The stages completed so far. ``undo`` undoes them in reverse order."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_stage: Callable[[str], None]) -> None:
+        """``on_stage``: called with the name of each stage when it begins."""
+        self._on_stage = on_stage
         self._undo = contextlib.AsyncExitStack()
 
     async def run(self, name: str, work: Awaitable[T], undo: Callable[[T], Awaitable[None]] | None = None) -> T:
@@ -24,6 +26,7 @@ class Stages:
         A stage that fails or is cancelled leaves nothing to undo.
         """
         logger.debug("boot: %s", name)
+        self._on_stage(name)
         try:
             result = await work
         except BaseException:

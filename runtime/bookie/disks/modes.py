@@ -78,6 +78,11 @@ class BookieModes:
         """Whether there is too little disk space to finish a checkpoint."""
         return ReadOnlyReason.NO_ROOM in self._reasons
 
+    @property
+    def allows_recovery_adds(self) -> bool:
+        """Whether adds with high priority (from recovery) are accepted in some ledger directory."""
+        return any(self.allows_add(position, is_high_priority=True) for position in range(self._position_count))
+
     def allows_add(self, ledger_id: int, *, is_high_priority: bool) -> bool:
         """Whether an add may be stored. With high priority (from recovery) also while read-only, unless it could not be
         flushed: no checkpoint or no journal record can be written."""

@@ -11,6 +11,8 @@ from runtime.ledger.metadata import parse_host_and_port
 
 RPC_ENDPOINT_ID: Final = "bookie"
 RPC_PROTOCOL: Final = "bookie-rpc"
+HTTP_ENDPOINT_ID: Final = "httpserver"
+HTTP_PROTOCOL: Final = "http"
 VERSION_PROPERTY: Final = "version"
 """Property in which a bkctl bookie publishes its software; a Java bookie publishes none."""
 
@@ -55,11 +57,24 @@ class BookieServiceInfo(msgspec.Struct, frozen=True):
                 return BookieAddress(endpoint.host, endpoint.port)
         return None
 
+    @property
+    def http_address(self) -> BookieAddress | None:
+        """Address of the admin interface; None when the bookie publishes none."""
+        for endpoint in self.endpoints:
+            if endpoint.id == HTTP_ENDPOINT_ID:
+                return BookieAddress(endpoint.host, endpoint.port)
+        return None
 
-def rpc_service_info(host: str, port: int, version: str | None = None) -> BookieServiceInfo:
-    """Service info of a bookie that offers only ledger requests, with its software version as a property."""
+
+def rpc_service_info(
+    host: str, port: int, version: str | None = None, *, http: BookieAddress | None = None
+) -> BookieServiceInfo:
+    """Service info of a bookie: its port for ledger requests, its admin port if it has one, its software version."""
     properties = {} if version is None else {VERSION_PROPERTY: version}
-    return BookieServiceInfo((Endpoint(RPC_ENDPOINT_ID, host, port, RPC_PROTOCOL),), properties)
+    endpoints = [Endpoint(RPC_ENDPOINT_ID, host, port, RPC_PROTOCOL)]
+    if http is not None:
+        endpoints.append(Endpoint(HTTP_ENDPOINT_ID, http.host, http.port, HTTP_PROTOCOL))
+    return BookieServiceInfo(tuple(endpoints), properties)
 
 
 def encode_service_info(info: BookieServiceInfo) -> bytes:

@@ -63,8 +63,8 @@ class CollectedBookie:
 
     @property
     def collector(self) -> GarbageCollector:
-        assert self.server.garbage_collector is not None
-        return self.server.garbage_collector
+        assert self.server.view.collector is not None
+        return self.server.view.collector
 
     def copy_fast(self) -> None:
         """Lift the limit on how fast compaction copies, as a reload of the settings does."""

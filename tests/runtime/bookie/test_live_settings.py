@@ -94,14 +94,14 @@ def test_copies_and_fetches_follow_a_new_rate() -> None:
 @pytest.mark.cluster
 async def test_the_parts_of_a_running_bookie_follow_its_settings(bookie_config: BookieConfig) -> None:
     async with running_bookie(bookie_config) as server:
-        collector = server.garbage_collector
+        collector = server.view.collector
         assert collector is not None
-        assert server.repair is not None
+        assert server.view.repair is not None
         throttles = [directory._compactor._throttle for directory in collector._directories]
         collector_budget = collector._passes.overreplicated._store._budget  # type: ignore[attr-defined]
-        scan_budget = server.repair._ports.ledgers._store._budget  # type: ignore[attr-defined]
+        scan_budget = server.view.repair._ports.ledgers._store._budget  # type: ignore[attr-defined]
         server.reload(msgspec.structs.replace(FASTER, storage=bookie_config.storage))
         assert {throttle._per_s_max for throttle in throttles} == {5000}
         assert collector_budget._interval_s == pytest.approx(1 / 7, rel=0.1)
         assert scan_budget._interval_s == pytest.approx(1 / 8, rel=0.1)
-        assert server.repair._refill._rate._ns_per_byte == 1e6
+        assert server.view.repair._refill._rate._ns_per_byte == 1e6

@@ -48,8 +48,8 @@ class Running:
 
     @property
     def rebuild(self) -> OnlineRebuild:
-        assert self.server.online_rebuild is not None
-        return self.server.online_rebuild
+        assert self.server.view.online_rebuild is not None
+        return self.server.view.online_rebuild
 
     async def begin(self) -> asyncio.Task[object]:
         """A rebuild that has begun: adds are refused, negative answers unknown."""
@@ -240,7 +240,7 @@ async def test_the_ledgers_of_a_damaged_log_are_fenced_as_well(config: BookieCon
         for ledger_id in LEDGERS:  # the first has been written to by this process
             assert await running.peer.add(ledger_id, 101, high_priority=True) is Status.FENCED
         async with asyncio.timeout(30):
-            while not running.server.integrity_progress.rounds:  # noqa: ASYNC110
+            while not running.server.view.integrity_progress.rounds:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     # The repair found them gone from the metadata, so the collector will take them as they are.
     storage = open_storage(config.storage)
@@ -338,7 +338,7 @@ async def test_a_fence_that_a_damaged_log_is_the_reason_of_is_durable_before_any
         with contextlib.suppress(UnknownLedgerStateError):
             await running.peer.read(1, 0, fence_with=KEY)
         photograph = tmp_path.parent / f"{tmp_path.name}-photograph"
-        shutil.copytree(root, photograph)
+        shutil.copytree(root, photograph, ignore=shutil.ignore_patterns("*.sock"))
         go_on.set()
         await task
     storage = open_storage(moved(config.storage, root, photograph))

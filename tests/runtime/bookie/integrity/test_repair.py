@@ -367,10 +367,10 @@ async def test_what_an_online_rebuild_did_not_find_is_fetched_at_once(
     await trio.stop(VICTIM)
     harm(tmp_path / VICTIM / "ledgers" / "current" / "0.log")
     server = await trio.start(VICTIM, is_read_only=True)
-    assert server.online_rebuild is not None
-    report = await server.online_rebuild.run()
+    assert server.view.online_rebuild is not None
+    report = await server.view.online_rebuild.run()
     assert report.directories[0].limbo_count == 1
-    peer, progress = trio.peers[VICTIM], server.integrity_progress
+    peer, progress = trio.peers[VICTIM], server.view.integrity_progress
     async with asyncio.timeout(60):
         while not progress.rounds or progress.is_due:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -384,11 +384,11 @@ async def test_what_an_online_rebuild_did_not_find_is_fetched_at_once(
 
 async def test_who_holds_the_repair_has_it_begin_anew_afterwards(trio: Trio) -> None:
     server = await trio.start(VICTIM)
-    assert server.repair is not None
-    async with server.repair.held():
-        server.repair.request()
+    assert server.view.repair is not None
+    async with server.view.repair.held():
+        server.view.repair.request()
         await asyncio.sleep(0.1)
-        assert server.integrity_progress.rounds == 0
+        assert server.view.integrity_progress.rounds == 0
     async with asyncio.timeout(30):
-        while not server.integrity_progress.rounds:  # noqa: ASYNC110
+        while not server.view.integrity_progress.rounds:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -1,0 +1,128 @@
+"""Requests to the admin interface and their answers, independent of the HTTP library."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from runtime.errors import ConflictError, MetadataUnavailableError, RefusedError
+from storage.errors import BkctlError
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain; charset=utf-8"
+
+
+class AdminRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request whose path and method matched a route."""
+
+    query: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON, or None if there is none; BadRequest."""
+        if not self.body.strip():
+            return None
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise AdminError(Problem.INVALID, f"the body of the request is not JSON: {error}") from error
+
+
+class AdminAnswer(msgspec.Struct, frozen=True):
+    """Status, body and content type of an answer."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = JSON
+
+
+def json_answer(value: object, status: int = 200) -> AdminAnswer:
+    """JSON with an indentation of two spaces, as Java's answers have it."""
+    return AdminAnswer(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n", status)
+
+
+def text_answer(text: str) -> AdminAnswer:
+    """Plain text."""
+    return AdminAnswer(text.encode(), content_type=TEXT)
+
+
+class Problem(enum.Enum):
+    """Why a request failed: the word in the JSON answer, and the HTTP status."""
+
+    INVALID = ("invalid", 400)
+    UNAUTHORIZED = ("unauthorized", 401)
+    REFUSED = ("refused", 403)
+    NOT_FOUND = ("not found", 404)
+    METHOD = ("method not allowed", 405)
+    TOO_SLOW = ("too slow", 408)
+    CONFLICT = ("conflict", 409)
+    TOO_LARGE = ("too large", 413)
+    INTERNAL = ("internal", 500)
+    UNAVAILABLE = ("unavailable", 503)
+
+    @property
+    def word(self) -> str:
+        """The value of ``problem`` in the answer."""
+        return self.value[0]
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self.value[1]
+
+
+class AdminError(BkctlError):
+    """A request that cannot be done."""
+
+    def __init__(self, problem: Problem, message: str) -> None:
+        super().__init__(message)
+        self.problem = problem
+
+
+_PROBLEMS: Final = {
+    RefusedError: Problem.REFUSED,
+    ConflictError: Problem.CONFLICT,
+    MetadataUnavailableError: Problem.UNAVAILABLE,
+}
+
+
+def error_answer(error: BkctlError) -> AdminAnswer:
+    """``{"error": SENTENCE, "problem": WORD}``."""
+    if isinstance(error, AdminError):
+        problem = error.problem
+    else:
+        problem = next((each for kind, each in _PROBLEMS.items() if isinstance(error, kind)), Problem.INTERNAL)
+    return json_answer({"error": str(error), "problem": problem.word}, problem.status)
+
+
+Handler: TypeAlias = Callable[[AdminRequest], Awaitable[AdminAnswer]]
+
+
+class Route(NamedTuple):
+    """One method of one path. ``changes``: over TCP it needs the token."""
+
+    method: str
+    path: str
+    handle: Handler
+    changes: bool = False
+
+
+class RouteTable:
+    """The routes of a server, by path."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._by_path: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            self._by_path.setdefault(route.path, {})[route.method] = route
+
+    def find(self, method: str, path: str) -> Route:
+        """The route of a request; a slash at the end is ignored, as in Java. AdminError."""
+        methods = self._by_path.get(path.rstrip("/") or "/")
+        if methods is None:
+            raise AdminError(Problem.NOT_FOUND, "there is no such path")
+        if method not in methods:
+            raise AdminError(Problem.METHOD, f"the methods of this path are {', '.join(sorted(methods))}")
+        return methods[method]

@@ -1,0 +1,43 @@
+"""What the admin interface and the metrics see of a bookie, from the beginning of its boot to the end of its stop."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from runtime.bookie.collection.collector import GarbageCollector
+from runtime.bookie.disks.modes import BookieModes
+from runtime.bookie.integrity.refill import IntegrityProgress
+from runtime.bookie.integrity.repair import IntegrityService
+from runtime.bookie.online_rebuild import OnlineRebuild
+from runtime.bookie.ports import BookiePorts
+from runtime.bookie.serving.request_path import RequestPath
+from runtime.config import BookieConfig
+from storage.engine.ledger_storage import LedgerStorage
+
+
+@dataclasses.dataclass(kw_only=True)
+class BookieView:
+    """One bookie. A part is None until the boot has created it."""
+
+    config: BookieConfig
+    ports: BookiePorts
+    modes: BookieModes
+    started_ms: int
+    integrity_progress: IntegrityProgress
+    """Progress of restoring lost entries, if any were lost."""
+    bookie_id: str = ""
+    """Empty until the port is bound."""
+    port: int = 0
+    """Port it listens on, once bound."""
+    http_port: int | None = None
+    """TCP port of the admin interface."""
+    stage: str = ""
+    """The stage of the boot that has begun last."""
+    storage: LedgerStorage | None = None
+    path: RequestPath | None = None
+    collector: GarbageCollector | None = None
+    repair: IntegrityService | None = None
+    online_rebuild: OnlineRebuild | None = None
+    is_running: bool = False
+    """Whether it serves requests and is registered."""
+    is_stopping: bool = False

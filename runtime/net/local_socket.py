@@ -1,0 +1,90 @@
+"""Adapter of the port ListenLocal: a unix socket that only this user can connect to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+import stat
+import tempfile
+from collections.abc import Callable
+from typing import Final
+
+from runtime.errors import ConfigurationError
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""Linux: the longest path of a unix socket."""
+
+_BACKLOG = 128
+
+
+class LocalSocket:
+    """An open unix socket; ``close`` also deletes its file."""
+
+    def __init__(self, server: asyncio.Server, paths: tuple[str, ...]) -> None:
+        self._server = server
+        self._paths = paths
+
+    def close(self) -> None:
+        """Stop accepting connections; open ones stay. Safe to repeat."""
+        self._server.close()
+        for path in self._paths:
+            _delete(path)
+        self._paths = ()
+
+
+async def listen_unix(accept: Callable[[], asyncio.BaseProtocol], path: str) -> LocalSocket:
+    """Listen on the unix socket ``path`` (mode 0600); OSError, ConfigurationError.
+
+    The caller owns the directory of ``path``: a file that an earlier process left there is replaced. A path that is
+    too long becomes a symbolic link to a socket in the run directory.
+    """
+    place = path if is_short(path) else os.path.join(_run_directory(), _short_name(path))
+    paths = (path,) if place == path else (path, place)
+    for each in paths:
+        _delete(each)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.bind(place)
+        os.chmod(place, 0o600)  # before it listens: until then every connection is refused
+        if place != path:
+            os.symlink(place, path)
+        server = await asyncio.get_running_loop().create_unix_server(accept, sock=bound, backlog=_BACKLOG)
+    except BaseException:
+        bound.close()
+        for each in paths:
+            _delete(each)
+        raise
+    return LocalSocket(server, paths)
+
+
+def socket_place(path: str) -> str:
+    """The path to connect to for a socket that was opened as ``path``; OSError."""
+    return os.readlink(path) if os.path.islink(path) else path
+
+
+def is_short(path: str) -> bool:
+    """Whether a socket can be opened under this path."""
+    return len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX
+
+
+def _run_directory() -> str:
+    """A directory for sockets that only this user can enter; ConfigurationError."""
+    above = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR")
+    directory = os.path.join(above, "bkctl") if above else os.path.join(tempfile.gettempdir(), f"bkctl-{os.getuid()}")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    found = os.stat(directory, follow_symlinks=False)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConfigurationError(f"{directory} must be a directory that only this user can enter: remove it")
+    return directory
+
+
+def _short_name(path: str) -> str:
+    return f"{hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()[:16]}.admin.sock"
+
+
+def _delete(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
