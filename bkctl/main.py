@@ -41,11 +41,12 @@ class CommandLineInvocation:
         self.root_flags = GlobalFlags()
         self.settings = Settings(is_debug=environment.get("BKCTL_LOG", "").lower() == "debug")
         self.command_path = ""
+        self._console: Console | None = None
 
     @property
     def console(self) -> Console:
-        """Console of the settings known so far."""
-        return standard_console(self.settings, self._environment)
+        """Console of the command; until it is known, one of the settings known so far."""
+        return self._console or standard_console(self.settings, self._environment)
 
     def set_root_flags(self, flags: GlobalFlags) -> None:
         """Store the options given before the command's name."""
@@ -59,6 +60,7 @@ class CommandLineInvocation:
         )
         sources = read_sources(flags, self._environment)
         self.settings = msgspec.structs.replace(resolve_settings(sources), command_line=self._command_line)
+        self._console = standard_console(self.settings, self._environment)
         for warning in variable_warnings(sources):
             self.console.warn(warning)
         is_server = exit_codes.is_logging_command(command_path)
@@ -131,14 +133,10 @@ def describe(error: BaseException, settings: Settings) -> str:
 
 
 def _report(error: BaseException, invocation: CommandLineInvocation) -> int:
-    if invocation.settings.is_debug and not isinstance(error, KeyboardInterrupt):
-        import traceback
-
-        traceback.print_exception(error)
-    if isinstance(error, (KeyboardInterrupt, StoppedBySignalError)):
-        invocation.console.error("interrupted")
-    else:
-        invocation.console.error(describe(error, invocation.settings))
+    shown = error if invocation.settings.is_debug and not isinstance(error, KeyboardInterrupt) else None
+    is_interrupted = isinstance(error, (KeyboardInterrupt, StoppedBySignalError))
+    sentence = "interrupted" if is_interrupted else describe(error, invocation.settings)
+    invocation.console.error(sentence, traceback_of=shown)
     return exit_codes.exit_code_of_error(error, invocation.command_path)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from commands import rendering, table_layout
 from commands.config import ColorMode, OutputForm, Settings
@@ -17,6 +17,9 @@ from commands.progress import Progress, Silence, progress_bar
 from commands.rendering import Column, Lines, Row, Table
 from commands.table_layout import Layout
 from runtime.errors import RefusedError
+
+if TYPE_CHECKING:
+    import logging
 
 _TABLE_ROWS_MAX = 50
 _READER_GONE = "stdout was closed by its reader"
@@ -33,6 +36,7 @@ class Console:
         self._out = out
         self._err = err
         self._answers = answers
+        self._log: logging.Logger | None = None
 
     @property
     def form(self) -> OutputForm:
@@ -131,17 +135,35 @@ class Console:
 
     # --- messages ----------------------------------------------------------------------------------------------
 
+    def log_messages(self, log: logging.Logger) -> None:
+        """Log all further messages instead of printing them, so that they have the form of the log's lines."""
+        self._log = log
+
     def say(self, sentence: str) -> None:
         """Print an informational message; silent with ``--quiet``."""
-        if not self._settings.is_quiet:
+        if self._settings.is_quiet:
+            return
+        if self._log is not None:
+            self._log.info("%s", sentence)
+        else:
             self._write_message(_escape(sentence))
 
     def warn(self, sentence: str) -> None:
         """Print a warning, also with ``--quiet``."""
-        self._write_message(f"{self._paint('warning:', '33')} {_escape(sentence)}")
+        if self._log is not None:
+            self._log.warning("%s", sentence)
+        else:
+            self._write_message(f"{self._paint('warning:', '33')} {_escape(sentence)}")
 
-    def error(self, sentence: str) -> None:
-        """Print why the command failed, also with ``--quiet``."""
+    def error(self, sentence: str, *, traceback_of: BaseException | None = None) -> None:
+        """Print why the command failed, also with ``--quiet``; before it the traceback of an error, if given."""
+        if self._log is not None:
+            self._log.error("%s", sentence, exc_info=traceback_of)
+            return
+        if traceback_of is not None:
+            import traceback
+
+            traceback.print_exception(traceback_of, file=self._err)
         self._write_message(f"{self._paint('error:', '1;31')} {_escape(sentence)}")
 
     async def confirm(self, question: str) -> None:

@@ -14,26 +14,27 @@ from commands.effect import Effect
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_bookie_id
 from runtime.config import BookieConfig
+from runtime.log_level import LogLevel
 from storage.setting import Java, Setting
 
 
-class LogLevel(StrEnum):
-    """Minimum level that a server logs."""
+class LogFormat(StrEnum):
+    """Form of a server's log lines."""
 
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
+    TEXT = "text"
+    JSON = "json"
 
 
 # fmt: off
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a server logs, and from which level on."""
+    """Where a server logs, from which level on, and in which form."""
 
     log_file: Annotated[str | None, Setting("Log file of the bookie; SIGHUP opens it again", java=Java("logFile"),
         flag="--log-file", variable="BKCTL_LOG_FILE", unset="stderr")] = None
     log_level: Annotated[LogLevel, Setting("Lowest level that the bookie logs", java=Java("logLevel"), is_live=True)
         ] = LogLevel.INFO
+    log_format: Annotated[LogFormat, Setting("Form of the log lines: text or json",
+        java=Java("logFormat"), flag="--log-format", variable="BKCTL_LOG_FORMAT")] = LogFormat.TEXT
 # fmt: on
 
 
@@ -48,6 +49,7 @@ class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
     index_directories: tuple[str, ...] = ()
     is_read_only: bool | None = None
     log_file: str | None = None
+    log_format: str | None = None
     overrides: tuple[str, ...] = ()
 
 

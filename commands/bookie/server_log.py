@@ -8,9 +8,11 @@ import os
 import signal
 from collections.abc import Callable
 
-from commands.context import BookieSettings, LogSettings
+from commands.bookie.json_log import JsonFormatter, log_what_python_prints
+from commands.context import BookieSettings, LogFormat, LogSettings
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError
+from runtime.log_level import change_log_level, log_level
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -26,8 +28,11 @@ class ServerLog:
         self._root = logging.getLogger()
         self._before = list(self._root.handlers), self._root.level
         self._is_debug = is_debug
+        self._settings = settings
         self._path = None if settings.log_file is None else os.path.abspath(settings.log_file)
         self._file: logging.FileHandler | None = None
+        if settings.log_format is LogFormat.JSON:
+            self._root.handlers[0].setFormatter(JsonFormatter())
         if self._path is not None:
             try:
                 self._open(self._path)
@@ -35,11 +40,9 @@ class ServerLog:
                 raise ConfigurationError(
                     f"cannot open the log file {self._path} ({error.strerror}): choose another one with --log-file"
                 ) from error
-        self.set_level(settings)
-
-    def set_level(self, settings: LogSettings) -> None:
-        """Log lines of this level and above."""
-        if not self._is_debug:
+        is_json = settings.log_format is LogFormat.JSON
+        self._restore_python = log_what_python_prints() if is_json else None
+        if not is_debug:
             self._root.setLevel(settings.log_level.upper())
 
     def reopen(self) -> None:
@@ -57,15 +60,19 @@ class ServerLog:
         logger.info("log file reopened")
 
     def reload(self, settings: LogSettings) -> None:
-        """Apply a new level."""
+        """Apply a new level. A level that was set at run time stays if the setting is the same as before."""
+        before, self._settings = self._settings, settings
         path = None if settings.log_file is None else os.path.abspath(settings.log_file)
         if path != self._path:
             logger.warning("a changed setting needs a restart: the log file")
-        level, was = settings.log_level.upper(), logging.getLevelName(self._root.level)
-        if not self._is_debug and level != was:
-            self._root.setLevel(logging.INFO)  # log the change whatever the level
-            logger.info("setting changed: log level = %s (was %s)", level.lower(), was.lower())
-            self.set_level(settings)
+        if settings.log_format is not before.log_format:
+            logger.warning("a changed setting needs a restart: the log format")
+        if self._is_debug:
+            return
+        if settings.log_level is not before.log_level:
+            change_log_level(settings.log_level, "setting changed")
+        elif (level := log_level()) is not settings.log_level:
+            logger.info("log level %s, set at run time, stays; the setting is %s", level, settings.log_level)
 
     def note_failure(self, error: BaseException) -> None:
         """Log why the bookie stopped, as the last line of a log file; on stderr the command prints it."""
@@ -77,6 +84,8 @@ class ServerLog:
         handlers, level = self._before
         self._root.handlers[:] = handlers
         self._root.setLevel(level)
+        if self._restore_python is not None:
+            self._restore_python()
         if self._file is not None:
             self._file.close()
 

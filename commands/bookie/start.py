@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
 from commands.command import command
-from commands.context import BookieFlags, BookieSettings, CommandContext, LogSettings
+from commands.context import BookieFlags, BookieSettings, CommandContext, LogFormat, LogSettings
 from commands.effect import Effect
 from commands.event_loop import ServerStop, stoppable_server
 from commands.help_page import BOOKIE, STORAGE, HelpCommand
@@ -38,25 +39,28 @@ async def start(
     flags: BookieFlags,
     read_only: Annotated[bool | None, setting_option(BookieConfig, "is_read_only")] = None,
     log_file: Annotated[str | None, setting_option(LogSettings, "log_file", "FILE")] = None,
+    log_format: Annotated[LogFormat | None, setting_option(LogSettings, "log_format", "FORM")] = None,
 ) -> None:
     """Run a bookie in the foreground. SIGTERM and Ctrl-C shut it down cleanly.
 
-    Settings come from these options, BKCTL_* variables, --conf (Java) and --config (TOML). Without any, the bookie
-    starts its own ZooKeeper and keeps its data in ./bkctl-data. SIGHUP reloads log level and rates.
+    Settings come from options, BKCTL_* variables, --conf and --config. Without any, it starts its own ZooKeeper.
+    SIGHUP reloads log level and rates.
     """
-    flags = msgspec.structs.replace(flags, is_read_only=read_only, log_file=log_file)
+    flags = msgspec.structs.replace(flags, is_read_only=read_only, log_file=log_file, log_format=log_format)
     with stoppable_server() as stop:
         settings = context.load_bookie_settings(flags)
-        for warning in settings.warnings:
-            context.console.warn(warning)
         if context.settings.is_dry_run:
+            _warn(context, settings)
             await _require_meant_cluster(context)
             body: dict[str, object] = msgspec.to_builtins(settings.config)
             context.console.record("BookieConfig", body)
         else:
             from commands.bookie.server_log import Reloader, ServerLog
 
+            if settings.log.log_format is LogFormat.JSON:
+                context.console.log_messages(logging.getLogger(__name__))
             with contextlib.closing(ServerLog(settings.log, is_debug=context.settings.is_debug)) as log:
+                _warn(context, settings)
                 reloader = Reloader(lambda: context.load_bookie_settings(flags), log, stop.request)
                 reloader.follow_signal()
                 try:
@@ -65,6 +69,11 @@ async def start(
                 except Exception as error:
                     log.note_failure(error)
                     raise
+
+
+def _warn(context: CommandContext, settings: BookieSettings) -> None:
+    for warning in settings.warnings:
+        context.console.warn(warning)
 
 
 async def _require_meant_cluster(context: CommandContext) -> None:

@@ -9,10 +9,11 @@ import pytest
 from bkctl.bookie_settings import DATA_DIRECTORY, resolve_bookie_settings
 from bkctl.settings import read_sources
 from commands.config import GlobalFlags
-from commands.context import BookieFlags, BookieSettings, LogLevel, LogSettings
+from commands.context import BookieFlags, BookieSettings, LogFormat, LogSettings
 from commands.errors import InvalidArgumentError
 from runtime.config import ZooKeeperConfig
 from runtime.errors import ConfigurationError
+from runtime.log_level import LogLevel
 
 CONF = """
 metadataServiceUri=zk+hierarchical://conf/ledgers
@@ -282,6 +283,11 @@ def test_the_log_is_set_by_flag_environment_java_file_or_toml(tmp_path: Path) ->
     assert resolve(None, roots).log == LogSettings(log_file="conf.log", log_level=LogLevel.WARNING)
     assert resolve(None, roots, BKCTL_LOG_FILE="env.log").log.log_file == "env.log"
     assert resolve(BookieFlags(log_file="flag.log"), roots, BKCTL_LOG_FILE="env.log").log.log_file == "flag.log"
+    assert resolve(None, roots).log.log_format is LogFormat.TEXT
+    assert resolve(None, roots, BKCTL_LOG_FORMAT="json").log.log_format is LogFormat.JSON
+    json_conf = GlobalFlags(conf=write(tmp_path, "json.conf", CONF + "logFormat=json\n"))
+    assert resolve(None, json_conf).log.log_format is LogFormat.JSON
+    assert resolve(BookieFlags(log_format="text"), json_conf).log.log_format is LogFormat.TEXT
 
 
 @pytest.mark.parametrize("level", ['"loud"', "[]", "1"])
