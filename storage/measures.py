@@ -1,0 +1,109 @@
+"""Measures of a running bookie: durations in nanoseconds, or sizes, counted in buckets.
+
+A measure is written by one thread and can be read by another at any moment. The writer only adds to plain numbers, so
+neither needs a lock; a reader may miss what is being added. There is no clock here: a timer calls ``rotate`` at the end
+of each window.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+QUANTILES: Final = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
+WINDOW_S: Final = 60.0
+"""Usual time between two rotations."""
+
+_FINE_BITS: Final = 3
+"""Each power of two has 2 ** 3 buckets; smaller values have one bucket each."""
+_VALUE_BITS_MAX: Final = 63
+_BUCKET_COUNT: Final = (_VALUE_BITS_MAX - _FINE_BITS + 1) << _FINE_BITS
+_NO_SAMPLES: Final = (math.nan,) * len(QUANTILES)
+
+
+class Timing:
+    """Durations or sizes: how many, their sum, and their quantiles in the last full window.
+
+    A quantile is the middle of a bucket: at most one sixteenth away from a value that was added.
+    """
+
+    __slots__ = ("_counts", "_counts_at_end", "_counts_at_start", "_quantiles", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        """Sum of all values since the start."""
+        self._counts = [0] * _BUCKET_COUNT
+        self._counts_at_start = self._counts_at_end = [0] * _BUCKET_COUNT
+        self._quantiles: tuple[float, ...] | None = _NO_SAMPLES
+
+    def add(self, value: int, count: int = 1) -> None:
+        """Count a value from 0 to 2 ** 63 - 1, ``count`` times."""
+        shift = value.bit_length() - (_FINE_BITS + 1)
+        self._counts[(shift << _FINE_BITS) + (value >> shift) if shift > 0 else value] += count
+        self.total += value * count
+
+    def add_each(self, values: Sequence[int]) -> None:
+        """Count several values, of which many may be equal."""
+        for value, count in Counter(values).items():
+            self.add(value, count)
+
+    @property
+    def count(self) -> int:
+        """Number of values since the start."""
+        return sum(self._counts)
+
+    def rotate(self) -> None:
+        """End a window; the quantiles are those of this window from now on."""
+        self._counts_at_start, self._counts_at_end = self._counts_at_end, self._counts.copy()
+        self._quantiles = None
+
+    def quantiles(self) -> tuple[float, ...]:
+        """Values at ``QUANTILES`` in the last full window; NaN if nothing was added in it."""
+        if self._quantiles is None:
+            self._quantiles = _quantiles_between(self._counts_at_start, self._counts_at_end)
+        return self._quantiles
+
+
+class Outcomes:
+    """The same measure for what succeeded and for what failed."""
+
+    __slots__ = ("failed", "succeeded")
+
+    def __init__(self) -> None:
+        self.succeeded = Timing()
+        self.failed = Timing()
+
+    def rotate(self) -> None:
+        """End a window of both."""
+        self.succeeded.rotate()
+        self.failed.rotate()
+
+
+class Measures:
+    """Measures of one part of the bookie: its subclasses have numbers, timings and further measures as attributes."""
+
+    def rotate(self) -> None:
+        """End a window of all measures in this one."""
+        for value in vars(self).values():
+            if isinstance(value, Timing | Outcomes | Measures):
+                value.rotate()
+
+
+def _quantiles_between(counts_at_start: list[int], counts_at_end: list[int]) -> tuple[float, ...]:
+    sums = list(itertools.accumulate(map(int.__sub__, counts_at_end, counts_at_start)))
+    if not sums[-1]:
+        return _NO_SAMPLES
+    return tuple(_middle(bisect_left(sums, math.ceil(quantile * sums[-1]))) for quantile in QUANTILES)
+
+
+def _middle(bucket: int) -> float:
+    """The middle of the values of a bucket."""
+    shift = (bucket >> _FINE_BITS) - 1
+    if shift <= 0:
+        return float(bucket)
+    first = ((bucket & (1 << _FINE_BITS) - 1) + (1 << _FINE_BITS)) << shift
+    return first + ((1 << shift) - 1) / 2

@@ -1,0 +1,91 @@
+"""Counting durations and sizes: totals are exact, quantiles within the width of a bucket, windows do not overlap."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.measures import QUANTILES, Measures, Outcomes, Timing
+
+_VALUES = st.lists(
+    st.tuples(st.integers(0, 2**63 - 1) | st.integers(0, 40) | st.integers(0, 2**20), st.integers(1, 1000)),
+    min_size=1,
+    max_size=30,
+)
+
+
+def _exact(values: list[int], quantile: float) -> int:
+    """The smallest value that at least this share of all values does not exceed."""
+    return sorted(values)[math.ceil(quantile * len(values)) - 1]
+
+
+@given(_VALUES)
+def test_quantiles_are_within_a_sixteenth_of_the_exact_ones(counted: list[tuple[int, int]]) -> None:
+    timing = Timing()
+    for value, count in counted:
+        timing.add(value, count)
+    timing.rotate()
+    every = [value for value, count in counted for _ in range(count)]
+    assert timing.count == len(every)
+    assert timing.total == sum(every)
+    for quantile, found in zip(QUANTILES, timing.quantiles(), strict=True):
+        assert found == pytest.approx(_exact(every, quantile), rel=1 / 16)
+
+
+@given(st.integers(0, 15))
+def test_small_values_have_buckets_of_their_own(value: int) -> None:
+    timing = Timing()
+    timing.add(value)
+    timing.rotate()
+    assert timing.quantiles() == (value,) * len(QUANTILES)
+
+
+@given(st.lists(st.integers(0, 2**40)))
+def test_adding_each_of_several_values_equals_adding_them_one_by_one(values: list[int]) -> None:
+    together, one_by_one = Timing(), Timing()
+    together.add_each(values)
+    for value in values:
+        one_by_one.add(value)
+    together.rotate()
+    one_by_one.rotate()
+    assert (together.count, together.total) == (one_by_one.count, one_by_one.total) == (len(values), sum(values))
+    assert repr(together.quantiles()) == repr(one_by_one.quantiles())
+
+
+def test_quantiles_cover_the_last_full_window_only() -> None:
+    timing = Timing()
+    timing.add(7, 1000)
+    assert all(map(math.isnan, timing.quantiles()))  # the first window has not ended
+    timing.rotate()
+    assert timing.quantiles() == (7.0,) * len(QUANTILES)
+    timing.add(3)
+    assert timing.quantiles() == (7.0,) * len(QUANTILES)
+    timing.rotate()
+    assert timing.quantiles() == (3.0,) * len(QUANTILES)
+    timing.rotate()
+    assert all(map(math.isnan, timing.quantiles()))
+    assert (timing.count, timing.total) == (1001, 7003)
+
+
+class _Disk(Measures):
+    def __init__(self) -> None:
+        self.sync = Timing()
+
+
+class _Bookie(Measures):
+    def __init__(self) -> None:
+        self.add = Outcomes()
+        self.disk = _Disk()
+        self.bytes_written = 5
+
+
+def test_measures_rotate_all_that_they_contain() -> None:
+    bookie = _Bookie()
+    timings = (bookie.add.succeeded, bookie.add.failed, bookie.disk.sync)
+    for value, timing in enumerate(timings):
+        timing.add(value)
+    bookie.rotate()
+    assert [timing.quantiles()[0] for timing in timings] == [0.0, 1.0, 2.0]
