@@ -113,6 +113,11 @@ class OnlineRebuild:
         self.work_done = 0
         """Bytes of logs read plus rows written and verified so far; for a progress bar without a known end."""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a rebuild is running."""
+        return self._is_running
+
     async def run(self) -> OnlineRebuildReport:
         """Rebuild all location indexes and use the new ones.
 

@@ -6,12 +6,16 @@ import dataclasses
 
 from runtime.bookie.collection.collector import GarbageCollector
 from runtime.bookie.disks.modes import BookieModes
+from runtime.bookie.disks.monitor import DiskMonitor
 from runtime.bookie.integrity.refill import IntegrityProgress
 from runtime.bookie.integrity.repair import IntegrityService
 from runtime.bookie.online_rebuild import OnlineRebuild
 from runtime.bookie.ports import BookiePorts
 from runtime.bookie.serving.request_path import RequestPath
 from runtime.config import BookieConfig
+from runtime.metadata.bookies.registration import BookieRegistration
+from runtime.metadata.store import MetadataStore
+from runtime.net.listener import BookieListener
 from storage.engine.ledger_storage import LedgerStorage
 
 
@@ -33,8 +37,12 @@ class BookieView:
     """TCP port of the admin interface."""
     stage: str = ""
     """The stage of the boot that has begun last."""
+    listener: BookieListener | None = None
+    store: MetadataStore | None = None
     storage: LedgerStorage | None = None
+    disks: DiskMonitor | None = None
     path: RequestPath | None = None
+    registration: BookieRegistration | None = None
     collector: GarbageCollector | None = None
     repair: IntegrityService | None = None
     online_rebuild: OnlineRebuild | None = None

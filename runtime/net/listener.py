@@ -46,6 +46,21 @@ class BookieListener:
             forget=self._forget,
         )
 
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._connections)
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """Memory that the connections use together."""
+        return self._shared.budget
+
+    @property
+    def read_lanes(self) -> ReadLanes:
+        """Reads of all connections that need the disk."""
+        return self._shared.read_lanes
+
     async def open(self, listen: Listen, host: str | None, port: int) -> int:
         """Listen on ``host`` (None: all addresses) and ``port`` (0: any free one); returns the port. OSError."""
         self._port = await listen(self._accept, host, port)

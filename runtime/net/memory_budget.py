@@ -27,6 +27,7 @@ class MemoryBudget:
     def __init__(
         self, bytes_max: int, on_requests_full: Callable[[], None], on_requests_low: Callable[[], None]
     ) -> None:
+        self.bytes_max = bytes_max
         self._requests_bytes_max = bytes_max // 4
         self._frames_bytes_max = bytes_max // 8
         self._answers_bytes_max = bytes_max // 8 * 3
@@ -40,6 +41,11 @@ class MemoryBudget:
         self._waiting: dict[object, tuple[int, DoneWaiting]] = {}
         self.is_full = False
         """Whether the share of requests is used up, so that reading from all connections is paused."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of requests in progress, long frames and unsent answers; reads are counted in their lanes."""
+        return self._requests_bytes + self._frames_bytes + self._answers_bytes
 
     @property
     def free_request_bytes(self) -> int:

@@ -49,6 +49,16 @@ class ReadLane:
         self._turns: dict[_ReadQueue, None] = {}
         self._is_round_scheduled = False
 
+    @property
+    def under_way_count(self) -> int:
+        """Reads in progress."""
+        return self._under_way_count
+
+    @property
+    def waiting_count(self) -> int:
+        """Reads that wait for their turn."""
+        return self._waiting_count
+
     def may_wait(self, own_count: int) -> bool:
         """Whether a connection with ``own_count`` waiting reads may queue another one."""
         return own_count < min(WAITING_READS_MAX, self._waiting_count_max - self._waiting_count)
@@ -146,6 +156,16 @@ class ReadLanes:
         self.ordinary = ReadLane(lane_bytes_max, UNDER_WAY_MAX)
         self.urgent = ReadLane(lane_bytes_max, UNDER_WAY_MAX)
         self.fencing = ReadLane(lane_bytes_max, FENCING_UNDER_WAY_MAX)
+
+    @property
+    def under_way_count(self) -> int:
+        """Reads in progress in all lanes."""
+        return self.ordinary.under_way_count + self.urgent.under_way_count + self.fencing.under_way_count
+
+    @property
+    def waiting_count(self) -> int:
+        """Reads that wait for their turn in any lane."""
+        return self.ordinary.waiting_count + self.urgent.waiting_count + self.fencing.waiting_count
 
 
 class ConnectionReads:

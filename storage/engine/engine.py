@@ -106,6 +106,16 @@ class LedgerDirectoryEngine:
         """Ids of all ledgers that have a row, unordered."""
         return list(self._ledgers)
 
+    @property
+    def ledger_count(self) -> int:
+        """Number of ledgers that have a row."""
+        return len(self._ledgers)
+
+    @property
+    def limbo_count(self) -> int:
+        """Number of ledgers in limbo."""
+        return self._ledgers.limbo_count
+
     def ledger(self, ledger_id: LedgerId) -> LedgerRow | None:
         """Row of a ledger, or None if the ledger is unknown."""
         return self._ledgers.find(ledger_id)
@@ -297,6 +307,21 @@ class LedgerDirectoryEngine:
     def memtable_bytes(self) -> int:
         """Bytes in the write caches, overhead included."""
         return self._active.used_bytes + (0 if self._job is None else self._job.memtable.used_bytes)
+
+    @property
+    def memtable_entry_count(self) -> int:
+        """Entries in the write caches (``Memtable.entry_count``)."""
+        return self._active.entry_count + (0 if self._job is None else self._job.memtable.entry_count)
+
+    @property
+    def read_cache_count(self) -> int:
+        """Entries in the read cache."""
+        return len(self._read_cache)
+
+    @property
+    def read_cache_bytes(self) -> int:
+        """Bytes in the read cache, overhead included."""
+        return self._read_cache.used_bytes
 
     @property
     def checkpoint_bytes(self) -> int:

@@ -77,6 +77,8 @@ class LedgerIndex:
         """Ledgers whose deletion a crash interrupted: locations that are left must still be deleted."""
         self._collected = collected
         self._changes: dict[LedgerId, LedgerRow | None] = {}
+        self.limbo_count = sum(row.is_limbo for row in ledgers.values())
+        """Number of ledgers in limbo."""
         self.find = ledgers.get
         """Row of a ledger, or None. The dict's own method, because every add calls it."""
 
@@ -169,7 +171,8 @@ class LedgerIndex:
 
     def delete(self, ledger_id: LedgerId) -> None:
         """Delete a ledger's row."""
-        self._ledgers.pop(ledger_id, None)
+        row = self._ledgers.pop(ledger_id, None)
+        self.limbo_count -= row is not None and row.is_limbo
         self._changes[ledger_id] = None
 
     def take_changes(self) -> LedgerRowChanges:
@@ -230,6 +233,8 @@ class LedgerIndex:
     def _put(self, ledger_id: LedgerId, row: LedgerRow) -> None:
         assert ledger_id >= 0, f"ledger id {ledger_id}"
         row = _fenced_if_collected(row, ledger_id, self._collected)
+        before = self._ledgers.get(ledger_id)
+        self.limbo_count += row.is_limbo - (before is not None and before.is_limbo)
         self._ledgers[ledger_id] = row
         self._changes[ledger_id] = row
 

@@ -144,19 +144,20 @@ class BookieServer:
 
     async def _boot(self) -> None:
         run, config = self._stages.run, self._config
-        listener = await run("bind the port", self._bind(), BookieListener.close)
+        listener = self.view.listener = await run("bind the port", self._bind(), BookieListener.close)
         uri = parse_metadata_uri(config.metadata_uri)
         connecting = self._ports.connect_metadata(uri.servers, config.zookeeper)
         store = await run("connect to the metadata store", connecting, lambda session: session.close())
         metadata = BookieMetadata(store, uri, config, self._live)
         names, boot, storage = await self._open_storage(metadata)
-        self.view.storage = storage
+        self.view.store, self.view.storage = store, storage
         pace = CheckpointPace(lambda: self._ports.clock.monotonic_ns() / 1e9, self._ports.workers.wait)
         checkpoints = CheckpointService(
             storage, self._ports.workers, config.flush_interval_s, self._room, self._modes, pace
         )
         mode_files = self._new_mode_files()
         disks = await run("check the disks", self._check_disks(mode_files, checkpoints))
+        self.view.disks = disks
         ledgers = await metadata.open_ledgers()
         noting = boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
         is_repair_due = await run("note lost entries", noting)
@@ -164,7 +165,7 @@ class BookieServer:
         await run("write DIRTY marks", self._leave_dirty_marks())
         self.view.path = path
         await run("serve requests", self._serve(listener, path), BookieListener.close)
-        registration = self._new_registration(metadata, names)
+        registration = self.view.registration = self._new_registration(metadata, names)
         register, keep_status = registration.register, mode_files.write
         mode = await run("register", self._register(registration, mode_files), lambda _: registration.unregister())
         following = self._modes.follow(mode, self._ports.clock, register, keep_status)

@@ -58,6 +58,10 @@ class DiskMonitor:
         before = DiskState.FULL if was_full else DiskState.WRITABLE
         self._states = (before,) * (len(self._journals) + len(self._ledgers) + len(self._indexes))
         self._interval_s = config.check_interval_s
+        self.samples: BookieDisks | None = None
+        """Space of the directories at the last check; None before the first one."""
+        self.verdict: DiskVerdict | None = None
+        """Result of the last check; None before the first one."""
 
     async def check(self) -> DiskVerdict:
         """Check once. DiskUnusableError, and errors from ``on_verdict``."""
@@ -73,6 +77,7 @@ class DiskMonitor:
                 change.sample.usable_bytes // 2**20,
             )
         self._interval_s = next_look_s(disks, verdict.states, self._config)
+        self.samples, self.verdict = disks, verdict
         self._on_verdict(verdict)
         return verdict
 

@@ -68,6 +68,11 @@ class AddPath:
         elif self._is_waiting(add) or not self._store(connection, add):
             self._wait(connection, add)
 
+    @property
+    def waiting_count(self) -> int:
+        """Adds that wait for room in the write cache or in the journal's queue."""
+        return sum(map(len, self._waiting.values()))
+
     def retry_waiting(self) -> None:
         """Retry waiting adds, in order; call after the write cache was swapped and when a journal has room again."""
         for place, queue in list(self._waiting.items()):

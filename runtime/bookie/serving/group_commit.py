@@ -89,6 +89,26 @@ class GroupCommit:
             and self._queued_count < self._config.queue_record_count_max
         )
 
+    @property
+    def queued_count(self) -> int:
+        """Records that are queued or being written."""
+        return self._queued_count
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of these records."""
+        return self._queued_bytes
+
+    @property
+    def queue_bytes_max(self) -> int:
+        """Limit of these bytes."""
+        return self._config.queue_bytes_max
+
+    @property
+    def complete_groups_count(self) -> int:
+        """Groups that are being written, or wait for that."""
+        return len(self._complete) + self._is_writing
+
     def has_room_for(self, run: AddRun) -> bool:
         """Whether the queue has room for each add of a run."""
         count = len(run.bodies)

@@ -190,6 +190,11 @@ class BookieRegistration:
         """Whether the current session holds the registration."""
         return self._is_registered
 
+    @property
+    def sessions_lost_count(self) -> int:
+        """Sessions that expired."""
+        return self._sessions_lost_count
+
     async def register(self, mode: BookieMode) -> None:
         """Register, or change the mode.
 

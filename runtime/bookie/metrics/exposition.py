@@ -1,0 +1,129 @@
+"""The metrics of a bookie for Prometheus: a collector, and text format 0.0.4.
+
+``prometheus_client.generate_latest`` cannot write this text: it adds ``_total`` to the name of each counter that does
+not have it. Java's counters do not, and dashboards ask for Java's names.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from runtime.bookie.metrics.catalogue import CATALOGUE
+from runtime.bookie.metrics.metric import PATH, AnyMetric, MetricType, MetricValue, Unit
+from runtime.bookie.view import BookieView
+from storage.measures import QUANTILES, Outcomes, Timing
+
+logger = logging.getLogger(__name__)
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_QUANTILES = tuple(map(str, QUANTILES))
+_NOT_IN_NAMES = re.compile("[^a-zA-Z0-9_:]")
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+
+FAILURES_NAME: Final = "bkctl_metrics_unreadable"
+FAILURES_HELP: Final = (
+    "How often a metric was left out of a scrape because it could not be read; the log has the reason."
+)
+
+
+class BookieCollector(Collector):
+    """Reads the metrics of one bookie. A metric that cannot be read is left out, counted and logged."""
+
+    def __init__(self, view: BookieView, catalogue: Iterable[AnyMetric] = CATALOGUE) -> None:
+        self._view = view
+        self._catalogue = tuple(catalogue)
+        self._failures_count = 0
+        self._failing: set[str] = set()
+
+    def collect(self) -> Iterator[Family]:
+        """The metrics with their present values, as families of prometheus-client."""
+        for metric in self._catalogue:
+            try:
+                families = list(_families(metric, self._view))
+            except Exception:
+                self._note_failure(metric.name)
+            else:
+                self._failing.discard(metric.name)
+                yield from families
+        failures = Family(FAILURES_NAME, FAILURES_HELP, MetricType.COUNTER.value)
+        failures.add_sample(FAILURES_NAME, {}, self._failures_count)
+        yield failures
+
+    def _note_failure(self, name: str) -> None:
+        """Count every failure, and log the first of a metric until it can be read again."""
+        self._failures_count += 1
+        if name not in self._failing:
+            self._failing.add(name)
+            logger.exception("cannot read the metric %s, which is left out", name)
+
+
+class BookieMetrics:
+    """Everything that ``/metrics`` of one bookie shows, with the process and its interpreter."""
+
+    def __init__(self, view: BookieView) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(BookieCollector(view))
+        ProcessCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        """The metrics in text format 0.0.4; call it on the loop."""
+        return metrics_text(self._registry.collect())
+
+
+def metrics_text(families: Iterable[Family]) -> bytes:
+    """Families in text format 0.0.4. Samples keep their names."""
+    lines: list[str] = []
+    for family in families:
+        # Families of prometheus-client itself are counters without the suffix that their samples have.
+        has_suffix = family.type == "counter" and any(each.name == f"{family.name}_total" for each in family.samples)
+        name = f"{family.name}_total" if has_suffix else family.name
+        lines.append(f"# HELP {name} {family.documentation.translate(_HELP_ESCAPES)}\n# TYPE {name} {family.type}\n")
+        for sample in family.samples:
+            labels = ",".join(f'{key}="{value.translate(_ESCAPES)}"' for key, value in sample.labels.items())
+            labels = f"{{{labels}}}" if labels else ""
+            lines.append(f"{sample.name}{labels} {_number(sample.value)}\n")
+    return "".join(lines).encode()
+
+
+def _number(value: float) -> str:
+    text: str = floatToGoString(value)  # type: ignore[no-untyped-call]
+    return text
+
+
+def _families(metric: AnyMetric, view: BookieView) -> Iterator[Family]:
+    """One family, or one for each path if the name contains a path; none if there is nothing to report."""
+    families: dict[str, Family] = {}
+    is_by_path = PATH in metric.name
+    for values, part in metric.scope.parts(view):
+        name = metric.name.replace(PATH, _NOT_IN_NAMES.sub("_", values[0])) if is_by_path else metric.name
+        family = families.get(name)
+        if family is None:
+            family = families[name] = Family(name, metric.help, metric.kind.value)
+        _add(family, dict(zip(metric.labels, values[is_by_path:], strict=True)), metric.read(part), metric.unit)
+    yield from families.values()
+
+
+def _add(family: Family, labels: dict[str, str], value: MetricValue, unit: Unit) -> None:
+    if isinstance(value, Outcomes):
+        for success, timing in (("false", value.failed), ("true", value.succeeded)):
+            _add_summary(family, {"success": success, **labels}, timing, unit.value)
+    else:
+        family.add_sample(family.name, labels, value)
+
+
+def _add_summary(family: Family, labels: dict[str, str], timing: Timing, factor: float) -> None:
+    for quantile, value in zip(_QUANTILES, timing.quantiles(), strict=True):
+        family.add_sample(family.name, {**labels, "quantile": quantile}, value * factor)
+    family.add_sample(f"{family.name}_count", labels, timing.count)
+    family.add_sample(f"{family.name}_sum", labels, timing.total * factor)
