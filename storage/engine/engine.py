@@ -314,6 +314,11 @@ class LedgerDirectoryEngine:
         return self._active.entry_count + (0 if self._job is None else self._job.memtable.entry_count)
 
     @property
+    def stored_entry_count(self) -> int:
+        """About how many entries the index has (``LocationIndex.row_count``)."""
+        return self._files.locations.row_count
+
+    @property
     def read_cache_count(self) -> int:
         """Entries in the read cache."""
         return len(self._read_cache)

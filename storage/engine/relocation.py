@@ -119,7 +119,7 @@ class EntryRelocation:
             due = [move for move, location in zip(batch, current, strict=True) if location == move.from_location]
             if due:
                 keys = encode_keys([move.ledger_id for move in due], [move.entry_id for move in due])
-                self._locations.write(keys, encode_locations([pack_location(move.to_location) for move in due]))
+                self._locations.replace(keys, encode_locations([pack_location(move.to_location) for move in due]))
                 moved_count += len(due)
         self._locations.seal()
         return moved_count

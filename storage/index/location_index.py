@@ -7,6 +7,7 @@ id in the upper and the offset of the body in the lower 32 bits. Ids are not neg
 from __future__ import annotations
 
 import bisect
+import contextlib
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ _LOCATION = struct.Struct(">q")
 _ENTRY_ID_LAST = 2**63 - 1
 KEY_END: Final = b"\x80"
 """Greater than the key of every entry; rows from here on belong to no ledger (storage section 5.2)."""
+_COUNTED_MAX = 4096
+_ROW_BYTES = 23
+"""Average size of a row in the files, with its share of filters and indexes."""
 _NO_OFFSET = bytes(4)
 """Offset 0 is inside a log's header, so a location with it is invalid."""
 
@@ -35,6 +39,8 @@ class LocationIndex:
         self._rows = rows
         self.is_lost = False
         """Whether the database was closed to exchange it and the new one could not be opened."""
+        self.row_count = _estimated_count(rows)
+        """About how many entries it has: an estimate from the open, with what was written and deleted since."""
 
     def find(self, ledger_id: LedgerId, entry_id: EntryId) -> EntryLocation | None:
         """Location of an entry, or None if the entry is certainly not stored."""
@@ -98,6 +104,11 @@ class LocationIndex:
 
     def write(self, keys: bytes, locations: bytes) -> None:
         """Put rows in one durable batch: ``keys`` is n keys and ``locations`` n values, each joined, in key order."""
+        self.replace(keys, locations)
+        self.row_count += len(keys) // KEY_BYTES
+
+    def replace(self, keys: bytes, locations: bytes) -> None:
+        """Like ``write``, for entries that have rows."""
         self._rows.write(_split_rows(keys, locations))
 
     def delete_ledgers(
@@ -116,6 +127,7 @@ class LocationIndex:
         bounded = itertools.islice(rows, row_count_max)
         while keys := [key for key, _ in itertools.islice(bounded, batch_row_count_max)]:
             self._rows.write((), keys)
+            self.row_count -= len(keys)
             pause()
         next_row = next(rows, None)
         if next_row is None:
@@ -142,6 +154,7 @@ class LocationIndex:
         self._rows.close()
         try:
             self._rows = open_rows()
+            self.row_count = _estimated_count(self._rows)
             self.is_lost = False
         except (StorageError, OSError) as error:
             raise IndexFailedError(f"{self._rows.path}: cannot open the new index ({error})") from error
@@ -162,6 +175,17 @@ class LocationIndex:
                 f"{self._rows.path}: ledger {ledger_id} entry {entry_id} has the location {value.hex()}"
             )
         return location
+
+
+def _estimated_count(rows: SealedIndex) -> int:
+    """Exact for a small database; LevelDB itself counts no rows. Damage is reported by the reads that need the rows."""
+    with contextlib.suppress(StorageError):
+        first_count = sum(1 for _ in itertools.islice(rows.scan(b"", KEY_END), _COUNTED_MAX))
+        if first_count < _COUNTED_MAX:
+            return first_count
+    with contextlib.suppress(OSError):  # LevelDB may delete a file that was listed
+        return rows.table_bytes() // _ROW_BYTES
+    return 0
 
 
 def decode_row(key: bytes, value: bytes) -> tuple[LedgerId, EntryId, EntryLocation]:

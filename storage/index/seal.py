@@ -38,6 +38,7 @@ _SEAL_PREFIX = b"\xffseal\x00\x00\x00"
 _TRIM_ROW_COUNT_MAX = 4096
 _RECORD_FORMAT = "bkctl seal 1"
 _RECORD_NAMES = ("floor", "number")
+_ROW_FILE_SUFFIXES = (".ldb", ".sst", ".log")
 _REWRITTEN_PREFIX = "MANIFEST-"
 _REWRITTEN_SUFFIX = ".log"
 _OPENING_BYTES = 256 * 1024
@@ -92,6 +93,11 @@ class SealedIndex:
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See ``IndexStore``."""
         return self.store.scan(start, stop)
+
+    def table_bytes(self) -> int:
+        """Size of the files that hold the rows."""
+        names = [name for name in self._filesystem.list_directory(self._path) if name.endswith(_ROW_FILE_SUFFIXES)]
+        return sum(self._filesystem.size(os.path.join(self._path, name)) for name in names)
 
     @property
     def opening_bytes(self) -> int:

@@ -29,7 +29,7 @@ from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
 from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
 from runtime.bookie.collection.long_work import CompactionKind, DirectoryCompaction, DiskReaction
-from runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from runtime.bookie.collection.metrics import GarbageCollectionMetrics, LogMetrics
 from runtime.bookie.disks.rules import DiskState
 from runtime.bookie.identity import BookieNames
 from runtime.bookie.integrity.preboot_check import read_integrity_flag
@@ -43,7 +43,6 @@ from runtime.metadata.request_budget import BudgetedStore, RequestBudget
 from runtime.ports import Clock, Workers
 from storage.disk_room import DiskRoom
 from storage.engine.engine import LedgerDirectoryEngine
-from storage.entry_log.usage import usage_buckets
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -101,6 +100,8 @@ class GarbageCollector:
         self._is_stopping = False
         self._waiting: list[asyncio.Future[None]] = []
         self.metrics = metrics
+        self.log_metrics = tuple(directory.metrics for directory in directories)
+        """Of each ledger directory."""
 
     # -- for operators and other parts of the bookie ------------------------------------------------------------
 
@@ -271,11 +272,8 @@ class GarbageCollector:
                     await self._passes.flush()
 
     def _measure(self) -> None:
-        usages = [usage for directory in self._directories for usage in directory.usages]
-        self.metrics.logs_count = len(usages)
-        self.metrics.remaining_bytes = sum(usage.remaining_bytes for usage in usages)
-        self.metrics.usage_buckets = usage_buckets(usages)
-        self.metrics.logs_quarantined = sum(directory.quarantined_count for directory in self._directories)
+        for directory in self._directories:
+            directory.measure()
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / 1e9
@@ -352,6 +350,7 @@ async def _directory_collectors(
             throttle=_new_throttle(ports.clock, config.garbage_collection, live),
             config=config.garbage_collection,
             metrics=metrics,
+            log_metrics=LogMetrics(),
         )
         space = await workers.run(COMPACTION_LANE, file_system.space, engine.ledger_directory)
         on_disk = rooms.setdefault(space.filesystem_id, CompactionRoom(room, workers))

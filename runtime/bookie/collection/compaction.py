@@ -28,7 +28,7 @@ from runtime.bookie.collection.compaction_survivors import (
     Survivors,
     relocate,
 )
-from runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from runtime.bookie.collection.metrics import GarbageCollectionMetrics, LogMetrics
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.config import GarbageCollectionConfig
 from runtime.ports import Clock, Workers
@@ -143,6 +143,7 @@ class DirectoryTools:
     throttle: CompactionThrottle
     config: GarbageCollectionConfig
     metrics: GarbageCollectionMetrics
+    log_metrics: LogMetrics
 
 
 class Compactor:
@@ -151,7 +152,9 @@ class Compactor:
     def __init__(self, tools: DirectoryTools) -> None:
         self._fs, self._engine, self._workers = tools.file_system, tools.engine, tools.workers
         self._scanner, self._throttle = tools.scanner, tools.throttle
-        self._config, self._metrics = tools.config, tools.metrics
+        self._config, self._metrics, self._log_metrics = tools.config, tools.metrics, tools.log_metrics
+        self._copied_bytes_of: dict[EntryLogId, int] = {}
+        """Logs from which entries were copied and which are not deleted yet."""
         self._in_hand: set[EntryLogId] = set()
 
     def is_in_hand(self, log_id: EntryLogId) -> bool:
@@ -196,14 +199,16 @@ class Compactor:
 
     async def _compact(self, source: CompactionSource, survivors: Survivors) -> frozenset[LedgerId] | None:
         try:
-            ledger_ids, copied_count = await self._copy_live(source, survivors)
+            ledger_ids, copied_bytes = await self._copy_live(source, survivors)
             await survivors.finish()
         except BaseException:
             await survivors.abandon()
             raise
         finally:
             await self._workers.run(COMPACTION_LANE, source.close)
-        self._metrics.logs_compacted_count += copied_count > 0
+        if copied_bytes:
+            self._metrics.logs_compacted_count += 1
+            self._copied_bytes_of[source.log_id] = copied_bytes
         return ledger_ids
 
     async def remove(self, log_id: EntryLogId) -> None:
@@ -211,6 +216,10 @@ class Compactor:
         size_bytes = await self._workers.run(CHECKPOINT_LANE, _remove, self._fs, self._engine, log_id)
         self._metrics.logs_removed_count += 1
         self._metrics.reclaimed_bytes += size_bytes
+        if copied_bytes := self._copied_bytes_of.pop(log_id, 0):
+            self._log_metrics.compaction_reclaimed_bytes += size_bytes - copied_bytes
+        else:
+            self._log_metrics.deletion_reclaimed_bytes += size_bytes
         logger.info(
             "%s: deleted entry log %s, %d bytes",
             self._engine.ledger_directory,
@@ -285,8 +294,8 @@ class Compactor:
     async def _copy_live(
         self, source: CompactionSource, survivors: Survivors
     ) -> tuple[frozenset[LedgerId] | None, int]:
-        """Ledgers whose rows may still reference the log (None: any ledger), and the number of copied entries."""
-        is_complete, may_lack_rows, copied_count = False, False, 0
+        """Ledgers whose rows may still reference the log (None: any ledger), and the bytes of copied entries."""
+        is_complete, may_lack_rows, copied_bytes = False, False, 0
         ledger_ids: set[LedgerId] = set()
         async with aclosing(self._scanner.entries(self._engine.ledger_directory, source.log_id)) as messages:
             async for message in messages:
@@ -298,12 +307,12 @@ class Compactor:
                 live, unplaced_ledger_ids = await self._workers.run(COMPACTION_LANE, source.select_live, existing)
                 may_lack_rows |= any(map(self._is_in_limbo, unplaced_ledger_ids))
                 for batch in _batches(live, self._config.compaction_batch_bytes_max):
-                    copied_count += await self._copy(batch, survivors)
-        return frozenset(ledger_ids) if is_complete and not may_lack_rows else None, copied_count
+                    copied_bytes += await self._copy(batch, survivors)
+        return frozenset(ledger_ids) if is_complete and not may_lack_rows else None, copied_bytes
 
     async def _copy(self, batch: Sequence[SourceEntry], survivors: Survivors) -> int:
-        """Copy entries as soon as the rate allows; returns how many were still in use then."""
-        is_due = False
+        """Copy entries as soon as the rate allows; returns the bytes of those that were still in use then."""
+        is_due, size_bytes = False, 0
         while batch and not is_due:
             is_due = await self._throttle.wait()
             batch = [entry for entry in batch if self._engine.ledger(entry.ledger_id) is not None]
@@ -313,7 +322,7 @@ class Compactor:
             await survivors.take(batch)
             self._metrics.copied_entries_count += len(batch)
             self._metrics.copied_bytes += size_bytes
-        return len(batch)
+        return size_bytes
 
     def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
         row = self._engine.ledger(ledger_id)

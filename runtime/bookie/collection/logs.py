@@ -27,7 +27,7 @@ from storage.disk_room import DiskRoom
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.entry_log.compaction_scan import MeasuredLog, UnreadableLog
 from storage.entry_log.log_lists import read_quarantine, read_quarantine_list, write_quarantine
-from storage.entry_log.usage import LogUsage, logs_to_compact
+from storage.entry_log.usage import LogUsage, logs_to_compact, usage_buckets
 from storage.errors import CorruptFileError, IndexFailedError, StorageError
 from storage.filenames import entry_log_file_name
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
@@ -98,6 +98,7 @@ class DirectoryCollector:
         self._fs, self._engine, self._workers = tools.file_system, tools.engine, tools.workers
         self._clock, self._scanner = tools.clock, tools.scanner
         self._compactor = Compactor(tools)
+        self.metrics = tools.log_metrics
         self._room = room
         self._scan_turn = scan_turn
         self._target_bytes = target_bytes
@@ -127,6 +128,15 @@ class DirectoryCollector:
     def quarantined_count(self) -> int:
         """Number of damaged logs, which are skipped."""
         return len(self._quarantined or ())
+
+    def measure(self) -> None:
+        """Bring the current values of ``metrics`` up to date."""
+        usages, metrics = self.usages, self.metrics
+        metrics.logs_count = len(usages)
+        metrics.logs_bytes = sum(usage.total_bytes for usage in usages)
+        metrics.remaining_bytes = sum(usage.remaining_bytes for usage in usages)
+        metrics.usage_buckets = usage_buckets(usages)
+        metrics.logs_quarantined = self.quarantined_count
 
     @property
     def is_deletion_unflushed(self) -> bool:
@@ -197,7 +207,9 @@ class DirectoryCollector:
         """Compact the logs with usage below the threshold, the emptiest first. IndexFailedError."""
         began_ns = self._clock.monotonic_ns()
         candidates = [usage for usage in self.usages if usage.log_id not in self._unproven]
-        for log_id in [usage.log_id for usage in logs_to_compact(candidates, config.threshold, self._target_bytes)]:
+        log_ids = [usage.log_id for usage in logs_to_compact(candidates, config.threshold, self._target_bytes)]
+        for position, log_id in enumerate(log_ids):
+            self.metrics.compaction_progress = position / len(log_ids)
             elapsed_s = (self._clock.monotonic_ns() - began_ns) / 1e9
             if config.duration_s_max is not None and elapsed_s >= config.duration_s_max:
                 logger.info("%s: compaction ends after %.0f s", self._engine.ledger_directory, elapsed_s)
@@ -258,6 +270,7 @@ class DirectoryCollector:
             try:
                 await self._compactor.remove(log_id)
             except OSError as error:
+                self.metrics.removals_failed_count += 1
                 self._note_failure(log_id, error)
             else:
                 self._usages.pop(log_id, None)

@@ -197,9 +197,9 @@ class DirectoryCompaction:
         await self._trying(self._compact(self._config.major if kind is CompactionKind.MAJOR else self._config.minor))
         note_compaction(self._state, kind, self._now_s())
         if kind is CompactionKind.MAJOR:
-            self._metrics.major_compactions_count += 1
+            self._directory.metrics.major_compactions_count += 1
         else:
-            self._metrics.minor_compactions_count += 1
+            self._directory.metrics.minor_compactions_count += 1
 
     async def _compact(self, config: CompactionConfig) -> None:
         await self._directory.compact(config)
@@ -221,6 +221,7 @@ class DirectoryCompaction:
 
     def _note_end(self, _: asyncio.Task[None]) -> None:
         self._metrics.compactions_running -= 1
+        self._directory.metrics.compaction_progress = 0.0
         self._on_ended()
 
     def _now_s(self) -> float:

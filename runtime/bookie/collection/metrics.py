@@ -7,8 +7,34 @@ import msgspec
 from storage.entry_log.usage import BUCKET_COUNT
 
 
+class LogMetrics(msgspec.Struct):
+    """Of the entry logs of one ledger directory. The last six are current values: of finished logs, when measured."""
+
+    major_compactions_count: int = 0
+    """Completed ones."""
+    minor_compactions_count: int = 0
+    deletion_reclaimed_bytes: int = 0
+    """Size of removed logs in which nothing was in use."""
+    compaction_reclaimed_bytes: int = 0
+    """Size of other removed logs, less what was copied from them."""
+    removals_failed_count: int = 0
+    """Logs that could not be deleted; the next round retries."""
+
+    compaction_progress: float = 0.0
+    """Share of the logs that the running compaction has finished; 0 if none runs."""
+    logs_count: int = 0
+    logs_bytes: int = 0
+    """Bytes of all entries that were written to these logs."""
+    remaining_bytes: int = 0
+    """Bytes of existing ledgers in these logs."""
+    usage_buckets: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKET_COUNT)
+    """How many of these logs are in each tenth of usage."""
+    logs_quarantined: int = 0
+    """Damaged logs, which are skipped."""
+
+
 class GarbageCollectionMetrics(msgspec.Struct):
-    """Counters since the start of the process; the last five are current values."""
+    """Counters of the whole bookie since the start of the process; the last one is a current value."""
 
     rounds_count: int = 0
     rounds_failed_count: int = 0
@@ -27,9 +53,6 @@ class GarbageCollectionMetrics(msgspec.Struct):
     copied_entries_count: int = 0
     copied_bytes: int = 0
     """Of copied entries; the space gained is ``reclaimed_bytes`` less this."""
-    major_compactions_count: int = 0
-    """Completed ones, counted per ledger directory."""
-    minor_compactions_count: int = 0
     compactions_failed_count: int = 0
     """Failures of both kinds and of index searches for logs; a later one retries."""
     compactions_stopped_count: int = 0
@@ -39,11 +62,3 @@ class GarbageCollectionMetrics(msgspec.Struct):
 
     compactions_running: int = 0
     """Ledger directories that are being compacted."""
-    logs_quarantined: int = 0
-    """Damaged logs, which are skipped."""
-    logs_count: int = 0
-    """Finished logs that have been measured."""
-    remaining_bytes: int = 0
-    """Bytes of existing ledgers in these logs."""
-    usage_buckets: list[int] = msgspec.field(default_factory=lambda: [0] * BUCKET_COUNT)
-    """How many of these logs are in each tenth of usage."""

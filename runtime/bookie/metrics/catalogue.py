@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from runtime.bookie.metrics.collection import COLLECTION
 from runtime.bookie.metrics.directories import DIRECTORY
 from runtime.bookie.metrics.journal import JOURNAL
 from runtime.bookie.metrics.metric import AnyMetric
 from runtime.bookie.metrics.requests import REQUESTS
 from runtime.bookie.metrics.state import STATE
 
-CATALOGUE: Final[tuple[AnyMetric, ...]] = (*STATE, *REQUESTS, *JOURNAL, *DIRECTORY)
+CATALOGUE: Final[tuple[AnyMetric, ...]] = (*STATE, *REQUESTS, *JOURNAL, *DIRECTORY, *COLLECTION)

@@ -58,6 +58,12 @@ DIRECTORY: Final[tuple[AnyMetric, ...]] = (
         lambda engine: engine.ledger_count,
     ),
     gauge(
+        "bookie_entries_count",
+        DIRECTORIES,
+        "About how many entries are stored here, without those that are only in the write cache.",
+        lambda engine: engine.stored_entry_count,
+    ),
+    gauge(
         "bkctl_limbo_ledgers",
         DIRECTORIES,
         "Ledgers in limbo: entries may be missing, and a missing entry is reported as unknown.",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from runtime.bookie.collection.metrics import LogMetrics
 from runtime.bookie.disks.rules import DiskSample
 from runtime.bookie.metrics.metric import Scope
 from runtime.bookie.view import BookieView
@@ -14,6 +15,14 @@ from storage.engine.engine import LedgerDirectoryEngine
 T = TypeVar("T")
 
 _Values: TypeAlias = tuple[str, ...]
+
+
+class CollectedDirectory(NamedTuple):
+    """A ledger directory as the collector sees it."""
+
+    engine: LedgerDirectoryEngine
+    logs: LogMetrics
+
 
 _LOOP: Final = ("0", "event-loop")
 """Java has pools of threads where this bookie has one event loop. Dashboards add up over these labels."""
@@ -31,6 +40,12 @@ def _directories(view: BookieView) -> Iterable[tuple[_Values, LedgerDirectoryEng
 
 def _journals(view: BookieView) -> Iterable[tuple[_Values, GroupCommit]]:
     return (((str(index),), journal) for index, journal in enumerate(view.parts.path.journals))
+
+
+def _collections(view: BookieView) -> Iterable[tuple[_Values, CollectedDirectory]]:
+    storage, collector = view.parts.storage, view.parts.collector
+    parts = map(CollectedDirectory, storage.engines, collector.log_metrics)
+    return ((values, part) for (values, _), part in zip(_directories(view), parts, strict=True))
 
 
 def _ledger_disks(view: BookieView) -> Iterable[tuple[_Values, DiskSample]]:
@@ -58,6 +73,7 @@ def on_loop(scope: Scope[T]) -> Scope[T]:
 
 BOOKIE: Final = Scope((), _bookie)
 DIRECTORIES: Final = Scope(("indexDir", "ledgerDir"), _directories)
+COLLECTED_DIRECTORIES: Final = Scope(("indexDir", "ledgerDir"), _collections)
 JOURNALS: Final = Scope(("journalIndex",), _journals)
 LEDGER_DISKS: Final = Scope((), _ledger_disks)
 """The directory is in the name."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTools, LogScanner
 from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
-from runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from runtime.bookie.collection.metrics import GarbageCollectionMetrics, LogMetrics
 from runtime.config import CompactionConfig, GarbageCollectionConfig
 from runtime.net.loop import LaneWorkers, LoopClock
 from storage.adapters.filesystem import OsFileSystem
@@ -120,6 +120,7 @@ class Stage:
             throttle=CompactionThrottle(clock, config),
             config=config,
             metrics=self.metrics,
+            log_metrics=LogMetrics(),
         )
         compaction_room = CompactionRoom(room or DiskRoom(disk, [str(root)], 0), self.workers)
         self.collector = DirectoryCollector(tools, compaction_room, asyncio.Lock(), target_bytes=0)

@@ -178,3 +178,18 @@ def test_what_is_no_row_is_damage(rows: SealedIndex, key: bytes, value: bytes) -
     rows.write([(key, value)])
     with pytest.raises(IndexDamagedError):
         LedgerIndex.load(rows)
+
+
+def test_ledgers_in_limbo_are_counted(index: LedgerIndex, rows: SealedIndex) -> None:
+    for ledger_id in range(4):
+        index.create_row(ledger_id, is_fenced=True, is_limbo=ledger_id > 0)
+    index.create_row(1, is_fenced=True, is_limbo=True)
+    index.set_limbo(0, is_limbo=True)
+    index.set_master_key(0, KEY)
+    assert index.limbo_count == 4
+    index.set_limbo(2, is_limbo=False)
+    index.delete(3)
+    index.delete(9)
+    assert index.limbo_count == 2
+    index.write(index.take_changes())
+    assert LedgerIndex.load(rows).limbo_count == 2

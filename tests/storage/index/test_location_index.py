@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.errors import IndexDamagedError
 from storage.ids import EntryLocation, pack_location
 from storage.index.location_index import LocationIndex, encode_keys, encode_locations
-from storage.index.seal import SealedIndex, create_sealed_index
+from storage.index.seal import SealedIndex, create_sealed_index, open_sealed_index
 from tests.storage.traced_disk import TracedDisk
 
 
@@ -114,3 +115,28 @@ def test_a_row_that_names_nothing_is_damage(rows: SealedIndex, value: bytes) -> 
         index.find(5, 1)
     with pytest.raises(IndexDamagedError):
         index.find_last(5)
+
+
+def test_rows_are_counted_as_they_are_written_replaced_and_deleted(rows: SealedIndex) -> None:
+    index = LocationIndex(rows)
+    put(index, 5, *range(10))
+    put(index, 7, 0)
+    assert index.row_count == LocationIndex(rows).row_count == 11
+    keys = encode_keys([5, 5], [3, 4])
+    index.replace(keys, encode_locations([pack_location(EntryLocation(2, 1028))] * 2))
+    assert index.row_count == 11
+    index.delete_ledgers({5: 0}, None, lambda: None, 4)
+    assert index.row_count == LocationIndex(rows).row_count == 1
+
+
+def test_a_large_index_is_estimated_at_its_open(tmp_path: Path) -> None:
+    count = 40_000
+    path = str(tmp_path / "large")
+    index = LocationIndex(create_sealed_index(OsFileSystem(), open_plyvel, path))
+    for ledger_id in range(4):
+        put(index, ledger_id, *range(count // 4))
+    index.seal()
+    index.close()
+    opened = LocationIndex(open_sealed_index(OsFileSystem(), open_plyvel, path))
+    assert opened.row_count == pytest.approx(count, rel=0.25)
+    opened.close()

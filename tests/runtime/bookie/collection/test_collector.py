@@ -227,13 +227,19 @@ async def test_suspended_compaction_still_deletes_what_nobody_uses(metadata_uri:
         await collector.force()
         assert collector.metrics.logs_removed_count >= 3
         assert collector.metrics.copied_entries_count == 0
+        assert collector.log_metrics[0].compaction_reclaimed_bytes == 0
+        reclaimed_bytes = collector.log_metrics[0].deletion_reclaimed_bytes
+        assert reclaimed_bytes == collector.metrics.reclaimed_bytes > 0
         collector.suspend(CompactionKind.MINOR, is_suspended=False)
         await collector.force()
-        assert collector.metrics.minor_compactions_count == 1
+        assert collector.log_metrics[0].minor_compactions_count == 1
         collector.suspend(CompactionKind.MAJOR, is_suspended=False)
         await collector.force()
-        assert collector.metrics.major_compactions_count == 1
+        assert collector.log_metrics[0].major_compactions_count == 1
         assert collector.metrics.copied_entries_count > 0
+        reclaimed_bytes += collector.log_metrics[0].compaction_reclaimed_bytes
+        assert reclaimed_bytes + collector.metrics.copied_bytes == collector.metrics.reclaimed_bytes
+        assert collector.log_metrics[0].compaction_reclaimed_bytes > 0
         await bookie.require_readable([50, *range(115, 120)])
 
 
@@ -250,7 +256,7 @@ async def test_a_full_disk_makes_a_round_come_at_once(metadata_uri: str, tmp_pat
         collector.note_disk_level(DiskState.WRITABLE)
         await asyncio.sleep(0.2)
         assert collector.metrics.rounds_count == 2
-        assert collector.metrics.major_compactions_count == 0
+        assert collector.log_metrics[0].major_compactions_count == 0
 
 
 async def test_a_round_that_fails_is_counted_and_the_bookie_serves_on(metadata_uri: str, tmp_path: Path) -> None:
