@@ -27,7 +27,6 @@ class MemoryBudget:
     def __init__(
         self, bytes_max: int, on_requests_full: Callable[[], None], on_requests_low: Callable[[], None]
     ) -> None:
-        self.bytes_max = bytes_max
         self._requests_bytes_max = bytes_max // 4
         self._frames_bytes_max = bytes_max // 8
         self._answers_bytes_max = bytes_max // 8 * 3

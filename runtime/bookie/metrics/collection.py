@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from runtime.bookie.metrics.metric import AnyMetric, counter, gauge
-from runtime.bookie.metrics.scopes import BOOKIE, COLLECTED_DIRECTORIES, CollectedDirectory
+from runtime.bookie.metrics.scopes import COLLECTED_DIRECTORIES, COLLECTOR, CollectedDirectory
 from storage.entry_log.usage import BUCKET_COUNT
 
 
@@ -100,56 +100,56 @@ COLLECTION: Final[tuple[AnyMetric, ...]] = (
     ),
     counter(
         "bkctl_gc_rounds",
-        BOOKIE,
+        COLLECTOR,
         "Rounds of garbage collection.",
-        lambda view: view.parts.collector.metrics.rounds_count,
+        lambda collection: collection.rounds_count,
     ),
     counter(
         "bkctl_gc_rounds_failed",
-        BOOKIE,
+        COLLECTOR,
         "Rounds of garbage collection in which a part failed; the next round tries it again.",
-        lambda view: view.parts.collector.metrics.rounds_failed_count,
+        lambda collection: collection.rounds_failed_count,
     ),
     counter(
         "bkctl_gc_ledgers_overreplicated",
-        BOOKIE,
+        COLLECTOR,
         "Ledgers whose copy was deleted because their metadata no longer names this bookie.",
-        lambda view: view.parts.collector.metrics.ledgers_overreplicated_count,
+        lambda collection: collection.ledgers_overreplicated_count,
     ),
     counter(
         "bkctl_gc_ledgers_kept",
-        BOOKIE,
+        COLLECTOR,
         "How often a ledger looked deleted but was kept, because there was no proof.",
-        lambda view: view.parts.collector.metrics.ledgers_kept_count,
+        lambda collection: collection.ledgers_kept_count,
     ),
     counter(
         "bkctl_gc_logs_removed",
-        BOOKIE,
+        COLLECTOR,
         "Entry logs that were deleted.",
-        lambda view: view.parts.collector.metrics.logs_removed_count,
+        lambda collection: collection.logs_removed_count,
     ),
     counter(
         "bkctl_compaction_copied_entries",
-        BOOKIE,
+        COLLECTOR,
         "Entries copied by compactions.",
-        lambda view: view.parts.collector.metrics.copied_entries_count,
+        lambda collection: collection.copied_entries_count,
     ),
     counter(
         "bkctl_compaction_copied_bytes",
-        BOOKIE,
+        COLLECTOR,
         "Bytes of entries copied by compactions.",
-        lambda view: view.parts.collector.metrics.copied_bytes,
+        lambda collection: collection.copied_bytes,
     ),
     counter(
         "bkctl_compactions_failed",
-        BOOKIE,
+        COLLECTOR,
         "Compactions, and searches of the index for them, that failed; a later one tries again.",
-        lambda view: view.parts.collector.metrics.compactions_failed_count,
+        lambda collection: collection.compactions_failed_count,
     ),
     gauge(
         "bkctl_compactions_running",
-        BOOKIE,
+        COLLECTOR,
         "Ledger directories that are being compacted.",
-        lambda view: view.parts.collector.metrics.compactions_running,
+        lambda collection: collection.compactions_running,
     ),
 )
