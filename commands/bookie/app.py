@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from commands.bookie import info, start
+from commands.bookie import info, sanity, show, start
 from commands.bookie import list as list_command
 from commands.command import group
 
-app = group("Run a bookie; list the cluster's bookies.", start.start, list_command.list_bookies, info.show_info)
+app = group(
+    "Run a bookie; list and check the cluster's bookies.",
+    start.start,
+    list_command.list_bookies,
+    show.show,
+    info.show_info,
+    sanity.sanity,
+)

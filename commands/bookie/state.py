@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import typer
+
+from commands.context import BookieFlags, CommandContext, id_by_settings, load_config
+from commands.parse import parse_bookie_id
 from commands.rendering import Column, plain
 
 if TYPE_CHECKING:
@@ -19,6 +23,29 @@ class BookieState(enum.StrEnum):
     READ_ONLY = "read-only"
     DOWN = "down"
     """It has a cookie and no registration."""
+
+
+OneBookieArgument = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the bookie settings)")
+]
+
+
+class NamedBookie(NamedTuple):
+    """A bookie that a command is for. ``metadata_uri`` is empty for the cluster of the settings."""
+
+    bookie_id: str
+    metadata_uri: str = ""
+
+
+def named_bookie(context: CommandContext, bookie_id: str | None) -> NamedBookie:
+    """The bookie with this id, else the one that ``bookie start`` would run.
+
+    InvalidArgumentError, ConfigurationError.
+    """
+    if bookie_id is not None:
+        return NamedBookie(parse_bookie_id(bookie_id))
+    config = load_config(context, BookieFlags())
+    return NamedBookie(id_by_settings(config), config.metadata_uri)
 
 
 def _yes_no_unknown(value: object) -> str:

@@ -53,6 +53,7 @@ EFFECTS = {
     "autorecovery enable": {Effect.REVERSIBLE},
     "autorecovery reset-checks": {Effect.REVERSIBLE},
     "autorecovery trigger": {Effect.REVERSIBLE},
+    "bookie sanity": {Effect.REVERSIBLE},
     "bookie start": {Effect.SERVES},
     "cluster format": {Effect.DESTROYS},
     "cluster health-check disable": {Effect.REVERSIBLE},
@@ -113,7 +114,8 @@ def words_for(name: str) -> list[str]:
         is_option = parameter.param_type_name == "option"
         if parameter.required or (not is_option and parameter.metavar == "LEDGER"):
             words += [*parameter.opts[:is_option], by_metavar.get(parameter.metavar, "1")]
-    return [*words, "--if-not-exists"] if name == "cluster init" else words
+    more = {"cluster init": ["--if-not-exists"], "bookie sanity": [BOOKIE]}
+    return [*words, *more.get(name, ())]
 
 
 class Entered(Exception):  # noqa: N818  it is no failure

@@ -90,6 +90,8 @@ class Invocations:
             "autorecovery status": (),
             "bookie info": (),
             "bookie list": (),
+            "bookie sanity": (live,),
+            "bookie show": (live,),
             "bookie start": (*bookie, "-n"),
             "cluster backup": (str(folder / "backup"),),
             "cluster health-check disable": ("-n",),
