@@ -70,6 +70,7 @@ def command(
     is_listing: bool = False,
     is_cut: bool = False,
     is_local: bool = False,
+    looks_with: str | None = None,
     is_configured_by_files: bool = False,
     is_metadata_rate_taken: bool = True,
     cls: type[HelpCommand] = HelpCommand,
@@ -79,8 +80,8 @@ def command(
     A global option that the command does not support is a usage error. Every command takes those for its output. A
     listing also takes ``--sort`` and ``--limit``; a command with ``is_cut`` takes ``--limit``. ``effect`` decides which
     options for changes it takes, and whether read-only mode refuses it; ``milder_effect`` is a second effect that some
-    of its plans have. A local command needs no cluster; if no file configures it either, it takes no option that
-    specifies one.
+    of its plans have. With the flag ``looks_with`` it changes nothing, whatever its effect. A local command needs no
+    cluster; if no file configures it either, it takes no option that specifies one.
     """
     effects = (effect,) if milder_effect is None else (effect, milder_effect)
     is_outside_cluster = is_local and not is_configured_by_files
@@ -104,7 +105,8 @@ def command(
                 typer_context.fail(f"{option} is not supported by {typer_context.command_path}")
             context = invocation.enter(typer_context.command_path, flags)
             context.command, context.effects = typer_context.command_path.removeprefix("bkctl "), effects
-            if effect.is_change and not context.settings.is_rehearsal:
+            is_looking = looks_with is not None and bool(arguments[looks_with])
+            if effect.is_change and not is_looking and not context.settings.is_rehearsal:
                 require_not_read_only(context.settings, is_outside_cluster=is_outside_cluster)
             try:
                 return _finish(function(context, **arguments))

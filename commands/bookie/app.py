@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from commands.bookie import info, sanity, show, start
+from commands.bookie import info, init, sanity, show, start
 from commands.bookie import list as list_command
 from commands.command import group
 
 app = group(
     "Run a bookie; list and check the cluster's bookies.",
     start.start,
+    init.init,
     list_command.list_bookies,
     show.show,
     info.show_info,

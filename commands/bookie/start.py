@@ -51,7 +51,7 @@ async def start(
         settings = context.load_bookie_settings(flags)
         if context.settings.is_dry_run:
             _warn(context, settings)
-            await _require_meant_cluster(context)
+            await require_meant_cluster(context)
             body: dict[str, object] = msgspec.to_builtins(settings.config)
             context.console.record("BookieConfig", body)
         else:
@@ -64,7 +64,7 @@ async def start(
                 reloader = Reloader(lambda: context.load_bookie_settings(flags), log, stop.request)
                 reloader.follow_signal()
                 try:
-                    await _require_meant_cluster(context)
+                    await require_meant_cluster(context)
                     await _run(context, settings, stop, reloader)
                 except Exception as error:
                     log.note_failure(error)
@@ -76,7 +76,7 @@ def _warn(context: CommandContext, settings: BookieSettings) -> None:
         context.console.warn(warning)
 
 
-async def _require_meant_cluster(context: CommandContext) -> None:
+async def require_meant_cluster(context: CommandContext) -> None:
     """RefusedError when the context pins another instance id: the bookie would write its cookie to that cluster."""
     if context.settings.pinned_instance_id is None:
         return

@@ -19,6 +19,7 @@ from storage.filenames import (
     LOCATIONS_DATABASE,
     entry_log_file_name,
     last_mark_file_name,
+    seal_file_name,
 )
 from storage.index.java_index import find_java_index
 from storage.index.ledger_index import LedgerIndex
@@ -30,7 +31,7 @@ from storage.index.seal import (
     open_sealed_index,
     view_sealed_index,
 )
-from storage.index.swap import finish_swap
+from storage.index.swap import finish_swap, rebuilt_path
 from storage.ports import FileSystem, OpenIndexStore
 
 
@@ -48,6 +49,25 @@ def open_indexes(
     if missing:
         _require_no_history(filesystem, ledger_directory, os.path.join(index_directory, missing[0]))
     return _open_or_create(filesystem, open_index, index_directory, missing)
+
+
+def require_indexes(
+    filesystem: FileSystem, open_index: OpenIndexStore, ledger_directory: str, index_directory: str
+) -> None:
+    """Check what ``open_indexes`` requires without writing a byte. Errors as there.
+
+    The rows of a database that LevelDB must repair first, or that is being replaced, are not checked.
+    """
+    paths = [os.path.join(index_directory, name) for name in DATABASES]
+    if any(filesystem.exists(seal_file_name(rebuilt_path(path))) for path in paths):
+        return
+    missing = [path for path in paths if not is_sealed_index_present(filesystem, path)]
+    if missing:
+        _require_no_history(filesystem, ledger_directory, missing[0])
+    for path in paths:
+        if path not in missing:
+            with contextlib.suppress(ValueError):
+                view_sealed_index(filesystem, open_index, path).close()
 
 
 def _is_present(filesystem: FileSystem, index_directory: str, database: str) -> bool:

@@ -53,6 +53,7 @@ EFFECTS = {
     "autorecovery enable": {Effect.REVERSIBLE},
     "autorecovery reset-checks": {Effect.REVERSIBLE},
     "autorecovery trigger": {Effect.REVERSIBLE},
+    "bookie init": {Effect.REVERSIBLE},
     "bookie sanity": {Effect.REVERSIBLE},
     "bookie start": {Effect.SERVES},
     "cluster format": {Effect.DESTROYS},

@@ -89,6 +89,7 @@ class Invocations:
             "autorecovery running": (),
             "autorecovery status": (),
             "bookie info": (),
+            "bookie init": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(folder), "-n"),
             "bookie list": (),
             "bookie sanity": (live,),
             "bookie show": (live,),
@@ -131,6 +132,11 @@ class Invocations:
             "storage limbo list": directories,
             "storage mark": directories,
         }
+
+    @staticmethod
+    def _new_directories(folder: Path) -> tuple[str, ...]:
+        words = ("--journal-dir", str(folder / "new"), "--ledger-dir", str(folder / "new"))
+        return (*words, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true")
 
     def run(self, names: Collection[str], form: str) -> dict[str, BkctlResult]:
         """Make these calls. Those on the directories of the stopped bookie come one after another: they lock them."""

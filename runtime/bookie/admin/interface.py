@@ -9,8 +9,10 @@ from typing import Final
 from runtime.admin.server import AdminServer
 from runtime.bookie.admin.java_routes import JavaRoutes
 from runtime.bookie.view import BookieView
+from runtime.config import AdminConfig
 from runtime.errors import ConfigurationError, PortInUseError
 from runtime.metadata.bookies.service_info import BookieAddress
+from runtime.ports import Host
 
 SOCKET_NAME: Final = "bkctl.admin.sock"
 
@@ -62,10 +64,13 @@ async def _open(server: AdminServer, view: BookieView) -> None:
     try:
         view.http_port = await server.open_tcp(ports.listen, config.http_host, config.http_port, read_token)
     except OSError as error:
-        where = f"{config.http_host}:{config.http_port}"
-        if error.errno == errno.EADDRINUSE:
-            owner = ports.host.describe_owner(config.http_port)
-            raise PortInUseError(
-                f"the admin port {where} is in use by {owner}: choose another one with httpServerPort"
-            ) from error
-        raise ConfigurationError(f"cannot open the admin port {where}: {os.strerror(error.errno or 0)}") from error
+        raise admin_port_error(error, config, ports.host) from error
+
+
+def admin_port_error(error: OSError, config: AdminConfig, host: Host) -> ConfigurationError:
+    """The error to raise when the admin port cannot be opened."""
+    where = f"{config.http_host}:{config.http_port}"
+    if error.errno == errno.EADDRINUSE:
+        owner = host.describe_owner(config.http_port)
+        return PortInUseError(f"the admin port {where} is in use by {owner}: choose another one with httpServerPort")
+    return ConfigurationError(f"cannot open the admin port {where}: {os.strerror(error.errno or 0)}")

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import functools
 import logging
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -25,11 +23,11 @@ import msgspec
 from runtime.admin.server import AdminServer
 from runtime.bookie.admin.interface import open_interface, published_address
 from runtime.bookie.boot.folder_claim import FolderClaim, release
+from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.boot.stages import Stages
 from runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
 from runtime.bookie.collection.collector import GarbageCollector, assemble_garbage_collector
 from runtime.bookie.cookies.check import require_same_cookie
-from runtime.bookie.cookies.folders import read_folder
 from runtime.bookie.disks.modes import BookieModes, ModeFiles, sentence
 from runtime.bookie.disks.monitor import DiskMonitor
 from runtime.bookie.disks.rules import DiskState, DiskVerdict
@@ -44,7 +42,7 @@ from runtime.bookie.serving.request_path import RequestPath
 from runtime.bookie.view import BookieView
 from runtime.client.ports import ClientPorts, SuspectBookies
 from runtime.config import BookieConfig, ClientConfig
-from runtime.errors import BookieFailedError, ConfigurationError, PortInUseError
+from runtime.errors import BookieFailedError
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
 from runtime.metadata.bookies.service_info import rpc_service_info
@@ -53,7 +51,6 @@ from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.net.listener import BookieListener
 from runtime.net.server_connection import ListenerLimits
-from runtime.ports import Host
 from storage import filenames
 from storage.dirty_marks import (
     crash_risk,
@@ -65,7 +62,6 @@ from storage.dirty_marks import (
 from storage.disk_room import DiskRoom
 from storage.engine.ledger_storage import LedgerStorage
 from storage.errors import StorageError
-from storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +192,7 @@ class BookieServer:
         try:
             self.view.port = await listener.open(self._ports.listen, self._identity.bind_host, config.port)
         except OSError as error:
-            raise _port_error(error, config, self._ports.file_system, self._ports.host) from error
+            raise port_error(error, config, self._ports.file_system, self._ports.host) from error
         self.view.bookie_id = self._identity.bookie_id(self.port)
         # A failed bookie sends no more answers, however long the rest of its stop takes.
         self._failed.add_done_callback(lambda _: listener.stop())
@@ -377,25 +373,6 @@ def _failing_bookie(beginning: str = "") -> Iterator[None]:
 def _retrieve(failed: asyncio.Future[None]) -> None:
     """Retrieve the exception, so that asyncio does not log a failure without a waiter."""
     failed.exception()
-
-
-def _port_error(error: OSError, config: BookieConfig, file_system: FileSystem, host: Host) -> ConfigurationError:
-    """The error to raise. Only a new bookie may use another port: the cookie of an existing one contains its port."""
-    if error.errno != errno.EADDRINUSE:
-        return ConfigurationError(f"cannot open port {config.port}: {os.strerror(error.errno or 0)}")
-    problem = f"port {config.port} is in use by {host.describe_owner(config.port)}: stop that process"
-    if _is_new(config, file_system):
-        return PortInUseError(f"{problem}, or choose another port with --port")
-    return PortInUseError(f"{problem} and start the bookie again; an existing bookie keeps its port")
-
-
-def _is_new(config: BookieConfig, file_system: FileSystem) -> bool:
-    """Whether all directories are empty; an unreadable file may be a cookie."""
-    for path in config.storage.all_directories:
-        folder = read_folder(file_system, path)
-        if folder.cookie is not None or folder.damage or folder.trouble or folder.has_files:
-            return False
-    return True
 
 
 def new_peers(ports: BookiePorts, store: MetadataStore, ledgers: LedgerStore, frame_bytes_max: int) -> ClientPorts:

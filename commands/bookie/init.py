@@ -1,0 +1,187 @@
+"""``bkctl bookie init``: create a bookie's directories and cookie, or only check whether it would start."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from commands.bookie.start import require_meant_cluster
+from commands.command import command
+from commands.context import BookieFlags, CommandContext, id_by_settings, load_config
+from commands.cookie.access import cookie_body, require_not_registered
+from commands.effect import Effect
+from commands.errors import InvalidArgumentError
+from commands.rendering import Column, Table
+from commands.session import Session, open_session, require_metadata_uri
+from commands.shared_options import takes_bookie_options
+from runtime.errors import ConflictError, RefusedError
+
+if TYPE_CHECKING:
+    from commands.safety.plan import Plan
+    from runtime.bookie.boot.start_checks import Finding, StartCheck
+    from runtime.bookie.cookies.check import CookieCheck
+    from runtime.bookie.identity import BookieNames
+    from runtime.bookie.ports import BookiePorts
+    from runtime.config import BookieConfig
+
+_CHECK_TABLE = Table(
+    "Checks", Column("name", "CHECK"), Column("result", "RESULT"), Column("detail", "DETAIL"), name="name"
+)
+_SPARE_FILES = 512
+"""Open files of a bookie besides its connections: logs, journals, tables of the index."""
+
+
+@command(
+    "init",
+    example="bookie init --check --conf conf/bk_server.conf",
+    effect=Effect.REVERSIBLE,
+    looks_with="check",
+    is_configured_by_files=True,
+)
+@takes_bookie_options
+async def init(
+    context: CommandContext,
+    flags: BookieFlags,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check whether the bookie would start; change nothing")
+    ] = False,
+) -> None:
+    """Create the directories and the cookie of a new bookie, as its first start would.
+
+    Refused if a directory has data, or the cluster has a cookie of this bookie or ledgers that reference it. --check
+    does every check of a start and shows each result: settings, port, cluster, cookies, directories, locks, index,
+    disks, file limits. Its exit code is 0, or that of the first failed check.
+    """
+    from runtime.bookie.boot.process import real_ports
+
+    settings = context.settings
+    if check and (settings.is_rehearsal or settings.apply_path is not None):
+        raise InvalidArgumentError("--check changes nothing: use it without --dry-run, --plan-out and --apply")
+    config = load_config(context, flags)
+    config = msgspec.structs.replace(config, metadata_uri=config.metadata_uri or require_metadata_uri(context))
+    if check:
+        await require_meant_cluster(context)
+    bookie_id = id_by_settings(config)
+    ports = real_ports()
+    try:
+        await (_check(context, config, ports, bookie_id) if check else _create(context, config, ports, bookie_id))
+    finally:
+        await ports.workers.close()
+
+
+async def _check(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
+    from runtime.bookie.boot.start_checks import StartChecks, look
+
+    checks = await StartChecks(config, ports, bookie_id).run()
+    checks.append(await look("directories", asyncio.to_thread(_directories, config)))
+    checks.append(await look("file limits", asyncio.to_thread(_file_limits, config)))
+    rows: list[dict[str, object]] = [
+        {"name": each.name, "result": each.result, "detail": each.detail} for each in checks
+    ]
+    failed = next(_failures(checks), None)
+    body: dict[str, object] = {"bookie_id": bookie_id, "would_start": failed is None}
+    context.console.record("BookieStartCheck", body, name="bookie_id", details={"checks": rows})
+    context.console.table(_CHECK_TABLE, rows)
+    if failed is not None:
+        raise failed
+
+
+def _failures(checks: list[StartCheck]) -> Iterator[Exception]:
+    return (each.error for each in checks if each.error is not None)
+
+
+def _directories(config: BookieConfig) -> Finding:
+    from runtime.bookie.boot.start_checks import Finding
+    from storage.filenames import current_directory
+
+    created = []
+    for path in config.storage.all_directories:
+        place = current_directory(path)
+        while not os.path.lexists(place):
+            place = os.path.dirname(os.path.abspath(place))
+        if not os.path.isdir(place):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", place)
+        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "this user cannot write there", place)
+        if not os.path.exists(path):
+            created.append(path)
+    return Finding(f"would be created: {', '.join(created)}" if created else "writable")
+
+
+def _file_limits(config: BookieConfig) -> Finding:
+    """The limits of this shell; a service manager may set others."""
+    from runtime.bookie.boot.start_checks import Finding
+
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    size_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    needed = config.connections_max + _SPARE_FILES
+    if files != resource.RLIM_INFINITY and files < needed:
+        text = f"{files} open files, but connections_max and the bookie's files may need {needed}: raise ulimit -n"
+        return Finding(text, is_warning=True)
+    largest = max(config.storage.journal.size_bytes_max, config.storage.engine.entry_log.size_bytes_max)
+    if size_bytes != resource.RLIM_INFINITY and size_bytes < largest:
+        return Finding(f"files of {size_bytes} bytes, but logs may have {largest}: raise ulimit -f", is_warning=True)
+    return Finding("enough")
+
+
+async def _create(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
+    from commands.safety.gate import open_change
+    from runtime.bookie.boot.folder_claim import FolderClaim, release
+    from runtime.bookie.live_settings import LiveSettings
+    from runtime.bookie.ports import BookieMetadata
+
+    async with open_session(context, metadata_uri=config.metadata_uri) as session:
+        claim = FolderClaim(ports, BookieMetadata(session.store, session.uri, config, LiveSettings(config)))
+        names = await claim.check(bookie_id, config.port)
+        _require_new(bookie_id, await claim.check_again(names))
+        await require_not_registered(session, bookie_id)
+        plan = _plan(session, config, names)
+        async with open_change(context, plan, session.store, bookie_ids=(bookie_id,)) as change:
+            locks = await claim.lock()
+            try:
+                checked = await claim.check_again(names)
+                _require_new(bookie_id, checked)
+                change.require_lock()
+                await claim.stamp(names, checked, "")
+            finally:
+                await release(locks)
+    context.console.record("BookieInitialized", cookie_body(names.cookie), name="bookie_id")
+
+
+def _require_new(bookie_id: str, check: CookieCheck) -> None:
+    from runtime.bookie.cookies.check import CookieDecision
+
+    if check.decision is CookieDecision.BOOT:
+        raise ConflictError(
+            f"nothing was changed: bookie {bookie_id} has its cookie already: start it with bkctl bookie start"
+        )
+    if check.decision is not CookieDecision.STAMP:
+        raise RefusedError(
+            f"nothing was changed: bookie {bookie_id} is not new ({check.decision.value}): bkctl bookie start does that"
+        )
+
+
+def _plan(session: Session, config: BookieConfig, names: BookieNames) -> Plan:
+    import hashlib
+
+    from runtime.bookie.cookies.folders import version_path
+    from runtime.metadata.bookies.cookies import encode_cookie
+
+    bookie_id = names.cookie.bookie_id
+    digest = hashlib.sha256(encode_cookie(names.cookie)).hexdigest()
+    paths = [*map(version_path, config.storage.all_directories), session.cookies.path(bookie_id)]
+    return session.plan(
+        subject=bookie_id,
+        summary=(
+            f"will create the directories and the cookie of bookie {bookie_id}: journals in "
+            f"{','.join(config.storage.journal_directories)}, ledgers in {','.join(config.storage.ledger_directories)}",
+        ),
+        items=[{"action": "create", "path": path, "expected_version": None, "sha256": digest} for path in paths],
+    )

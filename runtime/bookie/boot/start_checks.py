@@ -1,0 +1,203 @@
+"""The checks of a start, without the start: would this bookie start here? Nothing is changed.
+
+The order is that of the boot (``BookieServer._boot``). Journals and entry logs are not read; ``bkctl storage check``
+does that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import os
+from collections.abc import Awaitable
+from typing import NamedTuple
+
+from runtime.bookie.admin.interface import admin_port_error
+from runtime.bookie.boot.folder_claim import FolderClaim
+from runtime.bookie.boot.port_error import port_error
+from runtime.bookie.disks.modes import sentence
+from runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, judge
+from runtime.bookie.identity import resolve_identity
+from runtime.bookie.live_settings import LiveSettings
+from runtime.bookie.ports import BookieMetadata, BookiePorts
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.config import BookieConfig
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.cluster.root import read_cluster_info
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import parse_metadata_uri
+from storage.errors import AdoptionRefusedError, BkctlError, DiskUnusableError, NoWritableDiskError
+from storage.filenames import LOCK, current_directory
+from storage.index.adoption_note import find_change_under_way
+from storage.index.opening import require_indexes
+
+
+class CheckResult(enum.StrEnum):
+    """Result of one check."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """The bookie would start, maybe not as wanted."""
+    FAILED = "failed"
+    NOT_CHECKED = "not checked"
+    """It needs something that an earlier check did not find."""
+
+
+class StartCheck(NamedTuple):
+    """One check. ``error``: what the start would raise."""
+
+    name: str
+    result: CheckResult
+    detail: str
+    error: BkctlError | OSError | None = None
+
+
+class Finding(NamedTuple):
+    """What a check found, unless it raised an error."""
+
+    detail: str
+    is_warning: bool = False
+
+
+async def look(name: str, check: Awaitable[Finding]) -> StartCheck:
+    """Do one check."""
+    try:
+        finding = await check
+    except (BkctlError, OSError) as error:
+        detail = sentence(error) if isinstance(error, OSError) else str(error)
+        return StartCheck(name, CheckResult.FAILED, detail, error)
+    return StartCheck(name, CheckResult.WARNING if finding.is_warning else CheckResult.OK, finding.detail)
+
+
+class _Refusing(asyncio.BufferedProtocol):
+    """Closes a connection that comes while the port is being tried."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        transport.close()
+
+
+class StartChecks:
+    """The checks of one bookie. ``bookie_id`` is the one that the settings give."""
+
+    def __init__(self, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
+        self._config = config
+        self._ports = ports
+        self._bookie_id = bookie_id
+
+    async def run(self) -> list[StartCheck]:
+        """Do all checks that are possible."""
+        done = [await look("port", self._port())]
+        if self._config.admin.is_http_enabled:
+            done.append(await look("admin port", self._admin_port()))
+        uri = parse_metadata_uri(self._config.metadata_uri)
+        try:
+            store = await self._ports.connect_metadata(uri.servers, self._config.zookeeper)
+        except BkctlError as error:
+            done.append(StartCheck("metadata", CheckResult.FAILED, str(error), error))
+            done += [StartCheck(name, CheckResult.NOT_CHECKED, "no metadata") for name in ("cluster", "cookies")]
+        else:
+            try:
+                done.append(StartCheck("metadata", CheckResult.OK, f"{uri.servers} answers"))
+                done += await self._of_cluster(store)
+            finally:
+                await store.close()
+        locks = await look("locks", self._locks())
+        index = StartCheck("index", CheckResult.NOT_CHECKED, "the directories are in use")
+        if locks.result is CheckResult.OK:
+            index = await look("index", self._index())
+        return [*done, locks, index, await look("disks", self._disks())]
+
+    async def _port(self) -> Finding:
+        config, ports = self._config, self._ports
+        bind_host = resolve_identity(config, ports.host).bind_host
+        try:
+            listening = await ports.listen(_Refusing, bind_host, config.port)
+        except OSError as error:
+            raise port_error(error, config, ports.file_system, ports.host) from error
+        listening.close()
+        return Finding(f"port {config.port} is free" if config.port else "any free port")
+
+    async def _admin_port(self) -> Finding:
+        config, ports = self._config.admin, self._ports
+        try:
+            listening = await ports.listen(_Refusing, config.http_host, config.http_port)
+        except OSError as error:
+            raise admin_port_error(error, config, ports.host) from error
+        listening.close()
+        return Finding(f"port {config.http_port} is free" if config.http_port else "any free port")
+
+    async def _of_cluster(self, store: MetadataStore) -> list[StartCheck]:
+        uri = parse_metadata_uri(self._config.metadata_uri)
+        metadata = BookieMetadata(store, uri, self._config, LiveSettings(self._config))
+        cluster = await look("cluster", self._cluster(metadata))
+        if cluster.result is CheckResult.FAILED:
+            return [cluster, StartCheck("cookies", CheckResult.NOT_CHECKED, "no cluster")]
+        cookies = await look("cookies", self._cookies(metadata))
+        return [cluster, cookies, await look("registration", self._registration(metadata))]
+
+    async def _cluster(self, metadata: BookieMetadata) -> Finding:
+        info = await read_cluster_info(metadata.store, metadata.uri.root, self._config.zookeeper.layout)
+        return Finding(f"{info.root}, instance id {info.instance_id}")
+
+    async def _cookies(self, metadata: BookieMetadata) -> Finding:
+        claim = FolderClaim(self._ports, metadata)
+        names = await claim.check(self._bookie_id, self._config.port)
+        return Finding((await claim.check_again(names)).decision.value)
+
+    async def _registration(self, metadata: BookieMetadata) -> Finding:
+        registered = await RegistrationClient(metadata.store, metadata.uri.root).snapshot()
+        if self._bookie_id not in registered.live:
+            return Finding(f"bookie {self._bookie_id} is not registered")
+        return Finding(
+            f"bookie {self._bookie_id} is registered: a start waits until the session of the other process ends",
+            is_warning=True,
+        )
+
+    async def _locks(self) -> Finding:
+        file_system = self._ports.file_system
+        for path in self._config.storage.all_directories:
+            current = current_directory(path)
+            if file_system.exists(os.path.join(current, LOCK)):  # locking would create it
+                file_system.lock_directory(current).release()
+        return Finding("no process uses the directories")
+
+    async def _index(self) -> Finding:
+        return await self._ports.workers.run(CHECKPOINT_LANE, self._check_indexes)
+
+    def _check_indexes(self) -> Finding:
+        file_system, storage = self._ports.file_system, self._config.storage
+        change = find_change_under_way(file_system, storage)
+        if change is not None:
+            raise AdoptionRefusedError(change.advice)
+        present = [pair for pair in storage.engine_folders if all(map(file_system.exists, pair))]
+        for ledger_folder, index_folder in present:
+            require_indexes(file_system, self._ports.open_index, ledger_folder, index_folder)
+        return Finding("no directory has data" if not present else "present and complete")
+
+    async def _disks(self) -> Finding:
+        config, storage = self._config.disks, self._config.storage
+        journals, ledgers, indexes = (
+            tuple(map(self._sample, paths))
+            for paths in (storage.journal_directories, storage.ledger_directories, storage.paired_index_directories)
+        )
+        disks = BookieDisks(journals, ledgers, indexes)
+        room_bytes = config.high_priority_room_bytes_or_default(storage.engine.entry_log.size_bytes_max)
+        verdict = judge((DiskState.WRITABLE,) * len(disks.all), disks, config, room_bytes)
+        shown = verdict.full or tuple(dict.fromkeys(disks.all))
+        text = "; ".join(f"{each.directory}: {each.usable_bytes // 2**20} MiB free" for each in shown)
+        if not verdict.is_read_only:
+            return Finding(text)
+        if not config.is_read_only_mode_enabled:
+            raise NoWritableDiskError(f"{text}, and read-only mode is disabled (readOnlyModeEnabled=false)")
+        return Finding(f"{text}: it would start as read-only", is_warning=True)
+
+    def _sample(self, path: str) -> DiskSample:
+        """Space for a directory, which may not exist yet."""
+        place = path
+        while not self._ports.file_system.exists(place) and place != os.path.dirname(place):
+            place = os.path.dirname(place) or os.curdir
+        space = self._ports.file_system.space(place)
+        if space.is_read_only:
+            raise DiskUnusableError(f"{path}: cannot write to the disk (mounted read-only)")
+        return DiskSample(path, space.total_bytes, space.usable_bytes)
