@@ -115,7 +115,12 @@ def words_for(name: str) -> list[str]:
         is_option = parameter.param_type_name == "option"
         if parameter.required or (not is_option and parameter.metavar == "LEDGER"):
             words += [*parameter.opts[:is_option], by_metavar.get(parameter.metavar, "1")]
-    more = {"cluster init": ["--if-not-exists"], "bookie sanity": [BOOKIE]}
+    folders = ["--journal-dir", "/nowhere/j", "--ledger-dir", "/nowhere/l"]
+    more = {
+        "cluster init": ["--if-not-exists"],
+        "bookie init": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
+        "bookie sanity": [BOOKIE],
+    }
     return [*words, *more.get(name, ())]
 
 
