@@ -27,7 +27,7 @@ check: setup ## check format, lint, types and layers
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/mypy scripts/demo.py scripts/terminal_picture.py
-	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page -m scripts.commands_page
+	.venv/bin/mypy -m scripts.settings_page -m scripts.doctor_page -m scripts.commands_page -m scripts.metrics_page
 	.venv/bin/lint-imports --no-cache
 
 test: setup ## unit tests, and tests with real processes on this machine (PYTEST_ARGS=..., WORKERS=1)
@@ -68,6 +68,11 @@ commands-page: setup
 doctor-page: setup
 	$(VENV_PYTHON) -m scripts.doctor_page > docs/reference/metadata-doctor.md.new
 	mv docs/reference/metadata-doctor.md.new docs/reference/metadata-doctor.md
+
+.PHONY: metrics-page
+metrics-page: setup
+	$(VENV_PYTHON) -m scripts.metrics_page > docs/reference/metrics.md.new
+	mv docs/reference/metrics.md.new docs/reference/metrics.md
 
 clean: ## delete .venv and everything that was built or cached
 	rm -rf .venv .cache build dist bkctl.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache \

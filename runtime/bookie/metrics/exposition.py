@@ -109,7 +109,7 @@ def _families(metric: AnyMetric, view: BookieView) -> Iterator[Family]:
         name = metric.name.replace(PATH, _NOT_IN_NAMES.sub("_", values[0])) if is_by_path else metric.name
         family = families.get(name)
         if family is None:
-            family = families[name] = Family(name, metric.help, metric.kind.value)
+            family = families[name] = Family(name, metric.help, metric.type.value)
         _add(family, dict(zip(metric.labels, values[is_by_path:], strict=True)), metric.read(part), metric.unit)
     yield from families.values()
 

@@ -53,7 +53,7 @@ class Metric(Generic[T]):
     """A metric. ``help``: its meaning, in one sentence. ``read``: its value for a part of its scope."""
 
     name: str
-    kind: MetricType
+    type: MetricType
     scope: Scope[T]
     help: str
     read: Callable[[T], MetricValue]

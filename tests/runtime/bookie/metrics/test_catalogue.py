@@ -37,7 +37,7 @@ async def test_every_metric_of_a_booted_bookie_can_be_read(
     path = re.sub("[^a-zA-Z0-9]", "_", directory)
     without_index = (metric for metric in CATALOGUE if not metric.name.startswith("bookie_index_"))
     for metric in without_index:
-        suffix = "_count" if metric.kind is MetricType.SUMMARY else ""
+        suffix = "_count" if metric.type is MetricType.SUMMARY else ""
         assert metric.name.replace(PATH, path) + suffix in names
     assert {"process_cpu_seconds_total", "process_open_fds", "python_gc_collections_total"} <= names
     assert found["bookie_SERVER_STATUS", frozenset()] == 1
