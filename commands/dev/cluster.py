@@ -32,6 +32,7 @@ _SERVER_TABLE = Table(
     Column("state", "STATE"),
     Column("pid", "PID", is_right=True, priority=2),
     Column("port", "PORT", is_right=True, priority=3),
+    Column("admin_port", "ADMIN PORT", is_right=True, priority=2),
     Column("log", "LOG", priority=1),
     Column("dir", "DIR", is_wide=True),
     name="id",
@@ -55,7 +56,7 @@ async def up(
             min=1,
             max=65535,
             metavar="PORT",
-            help="ZooKeeper port; bookies use the next ones (default: free ports)",
+            help="ZooKeeper port; bookies use the next ones, admin interfaces free ones (default: free ports)",
         ),
     ] = None,
 ) -> None:

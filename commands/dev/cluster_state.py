@@ -35,6 +35,8 @@ class BookieRecord(msgspec.Struct, frozen=True):
     name: str
     id: str
     port: int
+    admin_port: int = 0
+    """TCP port of the admin interface; 0 if an earlier version created the bookie and it has not started since."""
 
 
 class ClusterState(msgspec.Struct, frozen=True):
@@ -102,13 +104,17 @@ def require_unused(directory: str) -> None:
 
 
 class ServerStatus(msgspec.Struct, frozen=True):
-    """One server of the cluster; ``pid`` is None while it does not run, ``dir`` and ``log`` once they are deleted."""
+    """One server of the cluster.
+
+    ``pid`` is None while it does not run, ``dir`` and ``log`` once they are deleted, ``admin_port`` for ZooKeeper.
+    """
 
     id: str
     name: str
     state: str
     pid: int | None
     port: int
+    admin_port: int | None
     dir: str | None
     log: str | None
 

@@ -63,8 +63,7 @@ class LocalCluster:
         """State of every server; NotFoundError when there is no cluster in the directory."""
         state = self._require_state()
         zookeeper = self._status(ZOOKEEPER, f"{LOOPBACK}:{state.zookeeper_port}", state.zookeeper_port)
-        bookies = tuple(self._status(bookie.name, bookie.id, bookie.port) for bookie in state.bookies)
-        return ClusterStatus(state.metadata_uri, zookeeper, bookies)
+        return ClusterStatus(state.metadata_uri, zookeeper, tuple(map(self._bookie_status, state.bookies)))
 
     def plan(self, bookie_count: int | None, base_port: int | None) -> ClusterState:
         """State that ``up`` would create in the directory; changes nothing.
@@ -77,7 +76,8 @@ class LocalCluster:
             require_cookie_path(self._directory)
             count = BOOKIES_DEFAULT if bookie_count is None else bookie_count
             ports = choose_ports(base_port, 0, count + 1)
-            return ClusterState(ports[0], tuple(_bookie(number, port) for number, port in enumerate(ports[1:], 1)))
+            bookies = tuple(_bookie(number, port) for number, port in enumerate(ports[1:], 1))
+            return self._with_admin_ports(ClusterState(ports[0], bookies))
         existing_count = len(state.bookies)
         if bookie_count is not None and bookie_count < existing_count:
             raise InvalidArgumentError(
@@ -92,12 +92,11 @@ class LocalCluster:
         added_count = (bookie_count or existing_count) - existing_count
         ports = choose_ports(base_port, existing_count + 1, added_count)
         added = tuple(_bookie(number, port) for number, port in enumerate(ports, existing_count + 1))
-        return msgspec.structs.replace(state, bookies=state.bookies + added)
+        return self._with_admin_ports(msgspec.structs.replace(state, bookies=state.bookies + added))
 
     def bookie(self, bookie_id: str) -> ServerStatus:
         """State of one bookie; BookieNotFoundError."""
-        bookie = self._require_state().bookie(bookie_id)
-        return self._status(bookie.name, bookie.id, bookie.port)
+        return self._bookie_status(self._require_state().bookie(bookie_id))
 
     def running_bookie(self, bookie_id: str) -> ServerStatus:
         """As ``bookie``; RefusedError when it does not run."""
@@ -120,9 +119,11 @@ class LocalCluster:
 
     async def start(self, bookie_id: str) -> ClusterStatus:
         """Start one bookie (and ZooKeeper, if it is down); BookieNotFoundError."""
-        bookie = self._require_state().bookie(bookie_id)
+        self._require_state().bookie(bookie_id)
         with self._locked():
-            await self._start_all(self._require_state(), [bookie], is_skipping_removed=False)
+            state = self.plan(None, None)
+            write_state(self._directory, state)
+            await self._start_all(state, [state.bookie(bookie_id)], is_skipping_removed=False)
         return self.status()
 
     async def kill(self, bookie_id: str) -> ServerStatus:
@@ -133,7 +134,7 @@ class LocalCluster:
             if process is None or not send_signal(process, signal.SIGKILL):
                 raise RefusedError(f"bookie {bookie.id} is not running")
             await self._require_ended(process, f"bookie {bookie.id}")
-        return self._status(bookie.name, bookie.id, bookie.port)
+        return self._bookie_status(bookie)
 
     async def down(self, *, is_deleting: bool) -> ClusterStatus:
         """Stop all bookies, then ZooKeeper; ``is_deleting`` removes what ``up`` created, and nothing else."""
@@ -157,6 +158,7 @@ class LocalCluster:
         for bookie in state.bookies:
             if self._process(bookie.name) is None:
                 require_free(bookie.port, f"bookie {bookie.id}")
+                require_free(bookie.admin_port, f"the admin interface of bookie {bookie.id}")
 
     # --- steps -------------------------------------------------------------------------------------------------
 
@@ -238,6 +240,7 @@ class LocalCluster:
             *("--port", str(bookie.port), "--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
             *("--journal-dir", os.path.join(folder, "journal"), "--ledger-dir", os.path.join(folder, "ledgers")),
             *("--set", "allowLoopback=true"),
+            *("--set", "httpServerEnabled=true", "--set", f"httpServerPort={bookie.admin_port}"),
             *("--set", "diskUsageThreshold=0.99"),  # 5 % of a developer's disk is more than a trial needs
         ]
         # A development cluster is the same for every user: ignore the user's environment and files.
@@ -299,7 +302,19 @@ class LocalCluster:
     def _process(self, name: str) -> ProcessIdentity | None:
         return read_pid_file(os.path.join(self._folder(name), _PID_FILE))
 
-    def _status(self, name: str, server_id: str, port: int) -> ServerStatus:
+    def _with_admin_ports(self, state: ClusterState) -> ClusterState:
+        """A port for each bookie without one. A running bookie gets it when it starts again."""
+        lacking = [each.id for each in state.bookies if not each.admin_port and self._process(each.name) is None]
+        taken = {state.zookeeper_port, *(port for each in state.bookies for port in (each.port, each.admin_port))}
+        free = [port for port in choose_server_ports(len(lacking) + len(taken)) if port not in taken]
+        ports = dict(zip(lacking, free, strict=False))
+        changed = (msgspec.structs.replace(e, admin_port=ports.get(e.id, e.admin_port)) for e in state.bookies)
+        return msgspec.structs.replace(state, bookies=tuple(changed))
+
+    def _bookie_status(self, bookie: BookieRecord) -> ServerStatus:
+        return self._status(bookie.name, bookie.id, bookie.port, bookie.admin_port or None)
+
+    def _status(self, name: str, server_id: str, port: int, admin_port: int | None = None) -> ServerStatus:
         process = self._process(name)
         return ServerStatus(
             id=server_id,
@@ -307,6 +322,7 @@ class LocalCluster:
             state="stopped" if process is None else "running",
             pid=None if process is None else process.pid,
             port=port,
+            admin_port=admin_port,
             dir=self._folder(name),
             log=self._log(name),
         )

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -290,8 +291,11 @@ def test_processes_live_and_die_as_told(start_dev_cluster: Callable[[int], DevCl
     directory = ("--dir", cluster.directory)
     before = succeed(cluster, "dev", "cluster", "status", *directory).json()
     assert set(before) == {"apiVersion", "kind", "metadata_uri", "zookeeper", "bookies"}
-    assert set(before["bookies"][0]) == {"id", "name", "state", "pid", "port", "dir", "log"}
+    assert set(before["bookies"][0]) == {"id", "name", "state", "pid", "port", "admin_port", "dir", "log"}
     assert succeed(cluster, "dev", "cluster", "up", *directory).json() == before, "up is harmless twice"
+    for bookie in before["bookies"]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{bookie['admin_port']}/heartbeat") as answer:
+            assert answer.read() == b"OK\n"
     succeed(cluster, "ledger", "write-test", "--entries", "20", "-E", "2")
 
     first = before["bookies"][0]
@@ -324,13 +328,14 @@ def test_processes_live_and_die_as_told(start_dev_cluster: Callable[[int], DevCl
 
 def test_a_port_that_is_taken_stops_everything_again(start_dev_cluster: Callable[[int], DevCluster]) -> None:
     cluster = start_dev_cluster(2)
-    succeed(cluster, "dev", "cluster", "down", "--dir", cluster.directory)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", cluster.bookies[1].port))
-        other.listen()
-        result = cluster.run("dev", "cluster", "up", "--dir", cluster.directory)
-    assert result.exit_code == 2
-    assert f"port {cluster.bookies[1].port} is in use" in result.stderr
+    bookie = succeed(cluster, "dev", "cluster", "down", "--dir", cluster.directory).json()["bookies"][1]
+    for port, title in ((bookie["port"], "bookie"), (bookie["admin_port"], "the admin interface of bookie")):
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+            other.listen()
+            result = cluster.run("dev", "cluster", "up", "--dir", cluster.directory)
+        assert result.exit_code == 2
+        assert f"port {port} is in use: {title} {bookie['id']} cannot listen on it" in result.stderr
     status = succeed(cluster, "dev", "cluster", "status", "--dir", cluster.directory).json()
     assert {server["state"] for server in (status["zookeeper"], *status["bookies"])} == {"stopped"}
 

@@ -14,7 +14,9 @@ from commands.errors import InvalidArgumentError, NotFoundError
 from runtime.errors import BookieNotFoundError, ConfigurationError, RefusedError
 from tests.processes import BkctlResult, run_bkctl
 
-STATE = ClusterState(4000, (BookieRecord("bookie-1", "127.0.0.1:4001", 4001), BookieRecord("bookie-2", "b", 4002)))
+STATE = ClusterState(
+    4000, (BookieRecord("bookie-1", "127.0.0.1:4001", 4001, 4101), BookieRecord("bookie-2", "b", 4002, 4102))
+)
 
 
 def test_state_survives_the_disk(tmp_path: Path) -> None:
@@ -73,7 +75,8 @@ def test_plan_of_a_new_cluster(tmp_path: Path) -> None:
         ("bookie-2", "127.0.0.1:5002", 5002),
     ]
     free = cluster(tmp_path / "new").plan(None, None)
-    assert len({free.zookeeper_port, *(bookie.port for bookie in free.bookies)}) == 4
+    ports = {port for bookie in free.bookies for port in (bookie.port, bookie.admin_port)}
+    assert len({0, free.zookeeper_port, *ports}) == 8
     assert not (tmp_path / "new").exists()
 
 
@@ -84,6 +87,19 @@ def test_plan_of_an_existing_cluster_keeps_what_is_there(tmp_path: Path) -> None
     grown = cluster(tmp_path).plan(4, 4000)
     assert grown.bookies[:2] == STATE.bookies
     assert [(bookie.name, bookie.port) for bookie in grown.bookies[2:]] == [("bookie-3", 4003), ("bookie-4", 4004)]
+
+
+def test_a_bookie_of_an_earlier_version_gets_an_admin_port_unless_it_is_running(tmp_path: Path) -> None:
+    records = b'{"name":"bookie-1","id":"b1","port":4001},{"name":"bookie-2","id":"b2","port":4002}'
+    Path(state_path(str(tmp_path))).write_bytes(b'{"zookeeper_port":4000,"bookies":[%s]}' % records)
+    running = identify(os.getpid())
+    assert running is not None
+    (tmp_path / "bookie-2").mkdir()
+    write_pid_file(str(tmp_path / "bookie-2" / "process.json"), running)
+    first, second = cluster(tmp_path).plan(None, None).bookies
+    assert first.admin_port not in {0, 4000, 4001, 4002}
+    assert second.admin_port == 0
+    assert [bookie.admin_port for bookie in cluster(tmp_path).status().bookies] == [None, None]
 
 
 @pytest.mark.parametrize(
