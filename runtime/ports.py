@@ -1,7 +1,8 @@
 """Ports of the runtime layer. The port of the metadata store is in ``runtime.metadata.store``.
 
 Real adapters: ``LoopClock`` and ``LaneWorkers`` in ``runtime.net.loop``, ``BookiePool`` in ``runtime.net.pool``,
-``OsHost`` and ``listen_tcp`` in ``runtime.net.host``. A simulator implements the same protocols.
+``OsHost`` and ``listen_tcp`` in ``runtime.net.host``, ``Systemd`` in
+``runtime.net.systemd``. A simulator implements the same protocols.
 """
 
 from __future__ import annotations
@@ -90,6 +91,21 @@ class Host(Protocol):
 
     def describe_owner(self, port: int) -> str:
         """The process that listens on a port, for error messages: "process 4711 (java)", or "another process"."""
+
+
+class ServiceManager(Protocol):
+    """The program that runs this process as a service, such as systemd."""
+
+    @property
+    def is_present(self) -> bool:
+        """Whether there is one. If not, nothing is sent."""
+
+    @property
+    def watchdog_s(self) -> float | None:
+        """How long it waits for WATCHDOG=1 before it restarts this process; None: forever."""
+
+    def notify(self, **fields: str | int) -> None:
+        """Report the state of this process, in the fields of sd_notify(3). Never blocks or fails."""
 
 
 class ListeningSocket(Protocol):

@@ -18,6 +18,7 @@ from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.ports import ServiceManager
 from storage.adapters.filesystem import OsFileSystem
 from storage.json_text import JsonTextError, decode_json
 
@@ -41,8 +42,9 @@ async def run_with_own_zookeeper(
     say: Callable[[str], None],
     stop: asyncio.Event,
     on_serving: OnServing,
+    manager: ServiceManager,
 ) -> None:
-    """Run ZooKeeper and the bookie until the bookie ends; ``stop`` and ``on_serving`` as for ``run_bookie``.
+    """Run ZooKeeper and the bookie until the bookie ends; the last three arguments are those of ``run_bookie``.
 
     RefusedError, with nothing started or written, when a directory has the cookie of another cluster.
     """
@@ -57,7 +59,7 @@ async def run_with_own_zookeeper(
             f"nothing is configured: using an embedded ZooKeeper and ./{data_directory} "
             f"(export BKCTL_METADATA_URI='{uri}')"
         )
-        await run_bookie(msgspec.structs.replace(config, metadata_uri=uri), stop, on_serving)
+        await run_bookie(msgspec.structs.replace(config, metadata_uri=uri), stop, on_serving, manager)
 
 
 def _refuse_foreign_folders(config: BookieConfig, known: OwnCluster | None) -> None:

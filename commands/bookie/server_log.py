@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 
 from commands.bookie.json_log import JsonFormatter, log_what_python_prints
@@ -13,6 +14,7 @@ from commands.context import BookieSettings, LogFormat, LogSettings
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError
 from runtime.log_level import change_log_level, log_level
+from runtime.ports import ServiceManager
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -102,7 +104,15 @@ class Reloader:
     A bookie in the foreground whose terminal was closed stops instead: its operator can no longer reach it.
     """
 
-    def __init__(self, load: Callable[[], BookieSettings], log: ServerLog, stop: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        load: Callable[[], BookieSettings],
+        log: ServerLog,
+        stop: Callable[[], None],
+        manager: ServiceManager,
+    ) -> None:
+        """``manager`` is notified when a reload begins and ends."""
+        self._manager = manager
         self._load = load
         self._log = log
         self._stop = stop
@@ -130,8 +140,10 @@ class Reloader:
         if self._take_over is None:
             self._is_due = True
             logger.info("settings will be reloaded when the bookie has started")
-        else:
-            self._reload_settings(self._take_over)
+            return
+        self._manager.notify(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
+        self._reload_settings(self._take_over)
+        self._manager.notify(READY=1)
 
     def _reload_settings(self, take_over: Callable[[BookieConfig], None]) -> None:
         try:

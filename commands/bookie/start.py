@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ from runtime.config import BookieConfig
 
 if TYPE_CHECKING:
     from commands.bookie.server_log import Reloader
+    from runtime.ports import ServiceManager
 
 
 class _StartPage(HelpCommand):
@@ -56,16 +58,18 @@ async def start(
             context.console.record("BookieConfig", body)
         else:
             from commands.bookie.server_log import Reloader, ServerLog
+            from runtime.net.systemd import Systemd
 
             if settings.log.log_format is LogFormat.JSON:
                 context.console.log_messages(logging.getLogger(__name__))
             with contextlib.closing(ServerLog(settings.log, is_debug=context.settings.is_debug)) as log:
                 _warn(context, settings)
-                reloader = Reloader(lambda: context.load_bookie_settings(flags), log, stop.request)
+                manager = Systemd(os.environ)
+                reloader = Reloader(lambda: context.load_bookie_settings(flags), log, stop.request, manager)
                 reloader.follow_signal()
                 try:
                     await require_meant_cluster(context)
-                    await _run(context, settings, stop, reloader)
+                    await _run(context, settings, stop, reloader, manager)
                 except Exception as error:
                     log.note_failure(error)
                     raise
@@ -88,7 +92,9 @@ async def require_meant_cluster(context: CommandContext) -> None:
         require_pinned_instance(context, await read_instance_id(session.store, session.root))
 
 
-async def _run(context: CommandContext, settings: BookieSettings, stop: ServerStop, reloader: Reloader) -> None:
+async def _run(
+    context: CommandContext, settings: BookieSettings, stop: ServerStop, reloader: Reloader, manager: ServiceManager
+) -> None:
     def note_serving(reload: Callable[[BookieConfig], None]) -> None:
         stop.note_serving()
         reloader.note_serving(reload)
@@ -96,9 +102,9 @@ async def _run(context: CommandContext, settings: BookieSettings, stop: ServerSt
     if settings.data_directory is None:
         from runtime.bookie.boot.process import run_bookie
 
-        await run_bookie(settings.config, stop.event, note_serving)
+        await run_bookie(settings.config, stop.event, note_serving, manager)
     else:
         from commands.bookie.own_cluster import run_with_own_zookeeper
 
-        say = context.console.say
-        await run_with_own_zookeeper(settings.config, settings.data_directory, say, stop.event, note_serving)
+        say, directory = context.console.say, settings.data_directory
+        await run_with_own_zookeeper(settings.config, directory, say, stop.event, note_serving, manager)

@@ -37,6 +37,8 @@ class BookieView:
     """TCP port of the admin interface."""
     stage: str = ""
     """The stage of the boot that has begun last."""
+    replay_step_count: int = 0
+    """Grows while the journals are replayed."""
     listener: BookieListener | None = None
     store: MetadataStore | None = None
     storage: LedgerStorage | None = None

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
 
 from runtime.bookie.boot.server import BookieServer
+from runtime.bookie.boot.service_reports import ServiceReports
 from runtime.bookie.ports import BookiePorts
 from runtime.config import BookieConfig, ClientConfig
 from runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -23,6 +24,7 @@ from runtime.net.host import OsHost, listen_tcp
 from runtime.net.local_socket import listen_unix
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.net.pool import BookiePool
+from runtime.ports import ServiceManager
 from storage.adapters.child_pool import ChildProcesses
 from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
@@ -72,7 +74,7 @@ async def running_bookie(config: BookieConfig, ports: BookiePorts | None = None)
         await ports.workers.close()
 
 
-async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnServing) -> None:
+async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnServing, manager: ServiceManager) -> None:
     """Run a bookie until ``stop`` is set, then shut it down cleanly.
 
     Calls ``on_serving`` once the bookie serves, with a function that applies changed settings. Until then the call can
@@ -80,13 +82,19 @@ async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnSe
     ``running_bookie``) and errors that end the bookie: RegistrationError, BookieFailedError.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    ports = real_ports()
     async with contextlib.AsyncExitStack() as running:
+        running.push_async_callback(ports.workers.close)
+        server = BookieServer(config, ports)
+        reports = ServiceReports(server.view, manager, stop)
+        await running.enter_async_context(reports.running())
         try:
-            server = await running.enter_async_context(running_bookie(config))
+            await running.enter_async_context(server)
         except asyncio.CancelledError:
             logger.info("the start of the bookie was stopped")
             raise
         on_serving(server.reload)
+        reports.report()
         gc.collect()
         gc.freeze()  # objects made at boot live as long as the process: exclude them from collection
         await server.serve_until(stop)

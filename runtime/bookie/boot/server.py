@@ -211,7 +211,7 @@ class BookieServer:
         boot = StorageBoot(self._ports, self._config.storage, marks, self._room)
         # Closed in the lane, because a cancelled replay leaves a job there that must end first.
         storage = await run("open the storage", boot.open(locks), lambda opened: workers.run(BOOT_LANE, opened.close))
-        await run("replay the journals", boot.replay(storage))
+        await run("replay the journals", boot.replay(storage, self._note_replay_step))
         return msgspec.structs.replace(names, cookie=cookie), boot, storage
 
     async def _check_disks(self, mode_files: ModeFiles, checkpoints: CheckpointService) -> DiskMonitor:
@@ -325,6 +325,9 @@ class BookieServer:
 
     def _note_stage(self, name: str) -> None:
         self.view.stage = name
+
+    def _note_replay_step(self) -> None:
+        self.view.replay_step_count += 1
 
     def _note_disks(self, verdict: DiskVerdict) -> None:
         self._disk_level = verdict.level

@@ -60,9 +60,10 @@ class StorageBoot:
                 opening.result().close()
             raise
 
-    async def replay(self, storage: LedgerStorage) -> None:
+    async def replay(self, storage: LedgerStorage, on_step: Callable[[], None]) -> None:
         """Replay the journals and log the result. StorageError, OSError.
 
+        Calls ``on_step`` in the lane now and then.
         If this is cancelled, the lane stops soon afterwards and leaves the files as a kill would.
         """
         record_places(self._ports.file_system, self._config)
@@ -74,6 +75,7 @@ class StorageBoot:
         def require_going() -> None:
             if is_stopping:
                 raise ReplayStoppedError
+            on_step()
 
         replay = functools.partial(storage.replay, room=self._room, require_going=require_going)
         try:

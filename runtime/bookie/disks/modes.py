@@ -74,6 +74,12 @@ class BookieModes:
         return tuple(reason for reason in ReadOnlyReason if reason in self._reasons)
 
     @property
+    def text(self) -> str:
+        """The mode in words: ``writable``, or ``read-only (a disk is full)``."""
+        reasons = ", ".join(reason.value for reason in self.reasons)
+        return f"{self.mode.value} ({reasons})" if reasons else self.mode.value
+
+    @property
     def is_disk_full(self) -> bool:
         """Whether there is too little disk space to finish a checkpoint."""
         return ReadOnlyReason.NO_ROOM in self._reasons
@@ -190,8 +196,7 @@ class BookieModes:
         if reason not in self._reasons:
             return
         self._reasons.discard(reason)
-        still = ", ".join(other.value for other in self.reasons)
-        logger.warning("disk space is available again: %s%s", self.mode.value, f" ({still})" if still else "")
+        logger.warning("disk space is available again: %s", self.text)
         self._changed.set()
 
 

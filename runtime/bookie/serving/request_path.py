@@ -31,11 +31,12 @@ class RequestPath:
         checkpoints: CheckpointService,
         modes: BookieModes,
     ) -> None:
+        self.journal_lanes = [f"journal-{index}" for index in range(len(storage.journals))]
         self.journals = [
             GroupCommit(
                 writer,
                 ports.workers,
-                f"journal-{index}",
+                self.journal_lanes[index],
                 config.storage.journal,
                 on_disk_room=functools.partial(modes.note_journal, index),
             )

@@ -55,7 +55,7 @@ async def test_a_replay_that_is_cancelled_stops_between_two_batches_and_loses_no
         return add_many(*arguments)
 
     engine.add_many = held_add_many  # type: ignore[assignment, method-assign]
-    replaying = asyncio.ensure_future(boot.replay(storage))
+    replaying = asyncio.ensure_future(boot.replay(storage, lambda: None))
     await asyncio.to_thread(is_in_first_batch.wait)
     replaying.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -65,7 +65,7 @@ async def test_a_replay_that_is_cancelled_stops_between_two_batches_and_loses_no
     assert 0 < engine.memtable_bytes < COUNT * len(PAYLOAD) / 2, "it went no further than its batch"
 
     storage = await boot.open(lock_directories(FILE_SYSTEM, config))
-    await boot.replay(storage)
+    await boot.replay(storage, lambda: None)
     assert [storage.engines[0].stored.read(1, entry_id) for entry_id in range(COUNT)] == [
         entry(1, entry_id, PAYLOAD) for entry_id in range(COUNT)
     ]

@@ -1,0 +1,101 @@
+"""What a bookie reports to the service manager that started it (systemd): ready, healthy, its mode, stopping.
+
+Healthy means that the event loop turns and that the thread of each journal runs jobs, so that no write or sync of a
+journal hangs. A bookie that is read-only or without ZooKeeper is healthy: a restart would not help it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from runtime.bookie.view import BookieView
+from runtime.ports import ServiceManager
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S_MAX: Final = 5.0
+_START_EXTENSION_S: Final = 120
+"""How long a step of the start may take: the flush of a full write cache, on a slow disk."""
+
+
+class ServiceReports:
+    """Reports the state of one bookie until ``stop`` is set."""
+
+    def __init__(self, view: BookieView, manager: ServiceManager, stop: asyncio.Event) -> None:
+        self._view = view
+        self._manager = manager
+        self._stop = stop
+        # A quarter, so that a healthy bookie is never a whole interval late.
+        self._interval_s = min(_INTERVAL_S_MAX, (manager.watchdog_s or _INTERVAL_S_MAX) / 4)
+        self._is_ready = False
+        self._progress: object = None
+        self._status = ""
+        self._probe: asyncio.Future[Any] | None = None
+        self._is_hanging = False
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Report in the background inside the block; nothing without a service manager."""
+        if not self._manager.is_present:
+            yield
+            return
+        task = asyncio.get_running_loop().create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        while not self._stop.is_set():
+            self.report()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._stop.wait()
+        self._manager.notify(STOPPING=1, STATUS="stopping")
+
+    def report(self) -> None:
+        """Send what has changed since the last report, and that the bookie is healthy."""
+        if not self._manager.is_present:
+            return
+        fields: dict[str, str | int] = {}
+        if not self._view.is_running:
+            progress = (self._view.stage, self._view.replay_step_count)
+            if progress != self._progress:
+                self._progress = progress
+                fields["EXTEND_TIMEOUT_USEC"] = _START_EXTENSION_S * 1_000_000
+            status = f"starting: {self._view.stage}"
+        else:
+            if not self._is_ready:
+                self._is_ready = True
+                fields["READY"] = 1
+            if self._manager.watchdog_s is not None and self._do_journals_respond():
+                fields["WATCHDOG"] = 1
+            status = self._view.modes.text + ("; a write or sync of a journal hangs" if self._is_hanging else "")
+        if status != self._status:
+            self._status = fields["STATUS"] = status
+        if fields:
+            self._manager.notify(**fields)
+
+    def _do_journals_respond(self) -> bool:
+        """Whether the thread of each journal has run a job since the last report."""
+        path, probe = self._view.path, self._probe
+        assert path is not None
+        if probe is not None and not probe.done():
+            if not self._is_hanging:
+                logger.error("a write or sync of a journal hangs: no message to systemd's watchdog until it returns")
+            self._is_hanging = True
+            return False
+        if self._is_hanging:
+            logger.warning("the journals respond again")
+        self._is_hanging = False
+        self._probe = asyncio.gather(*(self._view.ports.workers.run(lane, _nothing) for lane in path.journal_lanes))
+        return probe is not None
+
+
+def _nothing() -> None:
+    """A job that ends when all earlier jobs of its lane have ended."""
