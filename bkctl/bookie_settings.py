@@ -24,7 +24,7 @@ from bkctl.settings import (
     section_values,
 )
 from commands.context import BookieFlags, BookieSettings, LogSettings
-from commands.errors import InvalidArgumentError
+from commands.errors import InvalidArgumentError, NoDirectoryError
 from commands.parse import parse_duration_s
 from runtime.config import BookieConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError
@@ -58,7 +58,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
     for name, option in (("journal_directories", "--journal-dir"), ("ledger_directories", "--ledger-dir")):
         given = values.get(_DIRECTORIES[name])
         if given is None or not given.value:
-            raise ConfigurationError(
+            raise NoDirectoryError(
                 f"no {name.replace('_', ' ')} specified: use {option} or the configuration file{_perhaps_meant(conf)}"
             )
     config, log = build_bookie(sources, values, metadata_uri, origin)

@@ -83,6 +83,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     runtime_errors.BookieError: ExitCode.BOOKIE_UNAVAILABLE,
     runtime_errors.NotEnoughBookiesError: ExitCode.BOOKIE_UNAVAILABLE,
     TimeoutError: ExitCode.TIMEOUT,
+    runtime_errors.AdminAccessError: ExitCode.AUTH,
     runtime_errors.MetadataAuthError: ExitCode.AUTH,
     runtime_errors.UnauthorizedError: ExitCode.AUTH,
     runtime_errors.LedgerPasswordError: ExitCode.AUTH,

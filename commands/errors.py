@@ -3,6 +3,7 @@
 BkctlError
 ├── InvalidArgumentError    an argument is invalid; nothing was done
 ├── NotFoundError           something that the command line refers to does not exist
+├── NoDirectoryError        no directory of a bookie is configured
 ├── ChangeCutOffError       ZooKeeper was lost during a change of the cluster; the command can be run again
 ├── PlanShown               the plan was requested, and has been shown
 ├── NoRoomError             a disk of the bookie is full; its data is undamaged
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import enum
 
-from runtime.errors import MetadataUnavailableError
+from runtime.errors import ConfigurationError, MetadataUnavailableError
 from storage.errors import BkctlError
 
 
@@ -24,6 +25,10 @@ class InvalidArgumentError(BkctlError):
 
 class NotFoundError(BkctlError):
     """Something that the command line refers to does not exist: an entry, a development cluster."""
+
+
+class NoDirectoryError(ConfigurationError):
+    """The settings specify no directory for the data of a bookie."""
 
 
 class ChangeCutOffError(MetadataUnavailableError):

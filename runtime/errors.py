@@ -5,6 +5,7 @@ BkctlError
 │   └── PortInUseError          another process listens on the port
 ├── RefusedError                a safety condition is not met; nothing was changed
 ├── ConflictError               another process has locked or changed it
+├── AdminAccessError            no permission to use an admin interface
 ├── ProtocolError               a peer violated the protocol
 ├── EntryDigestError            an entry body is damaged, or belongs to another entry
 ├── MetadataError
@@ -52,6 +53,10 @@ class RefusedError(BkctlError):
 
 class ConflictError(BkctlError):
     """Another process has locked or changed the object."""
+
+
+class AdminAccessError(BkctlError):
+    """The admin interface of a server requires another user, or another token."""
 
 
 class ProtocolError(BkctlError):

@@ -36,6 +36,9 @@ PLACE = "bkctl.place"
 MIGRATION = "bkctl.migration"
 """Old and new bookie id; exists while ``bkctl cookie migrate`` changes the id."""
 
+ADMIN_SOCKET = "bkctl.admin.sock"
+"""Unix socket of the admin interface; in the first ledger directory itself, while the bookie runs."""
+
 LOCATIONS_DATABASE = "ldb-locations"
 """LevelDB directory: (ledger, entry) -> location. Not "locations", which is Java's RocksDB directory."""
 LEDGERS_DATABASE = "ldb-ledgers"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commands.bookie import info, init, sanity, show, start
+from commands.bookie import info, init, mode, sanity, show, start
 from commands.bookie import list as list_command
 from commands.command import group
 
@@ -12,6 +12,7 @@ app = group(
     init.init,
     list_command.list_bookies,
     show.show,
+    mode.show_state,
     info.show_info,
     sanity.sanity,
 )

@@ -41,6 +41,7 @@ async def listen_unix(accept: Callable[[], asyncio.BaseProtocol], path: str) -> 
     The caller owns the directory of ``path``: a file that an earlier process left there is replaced. A path that is
     too long becomes a symbolic link to a socket in the run directory.
     """
+    path = _absolute(path)
     place = path if is_short(path) else os.path.join(_run_directory(), _short_name(path))
     paths = (path,) if place == path else (path, place)
     for each in paths:
@@ -79,6 +80,11 @@ def _run_directory() -> str:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ConfigurationError(f"{directory} must be a directory that only this user can enter: remove it")
     return directory
+
+
+def _absolute(path: str) -> str:
+    """Other processes find the socket by this path."""
+    return os.path.abspath(path)
 
 
 def _short_name(path: str) -> str:

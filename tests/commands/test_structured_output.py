@@ -93,6 +93,7 @@ class Invocations:
             "bookie list": (),
             "bookie sanity": (live,),
             "bookie show": (live,),
+            "bookie state": (live,),
             "bookie start": (*bookie, "-n"),
             "cluster backup": (str(folder / "backup"),),
             "cluster health-check disable": ("-n",),

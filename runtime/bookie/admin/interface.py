@@ -8,21 +8,20 @@ from typing import Final
 
 from runtime.admin.server import AdminServer
 from runtime.bookie.admin.java_routes import JavaRoutes
+from runtime.bookie.admin.state_route import StateRoute
 from runtime.bookie.view import BookieView
 from runtime.config import AdminConfig
 from runtime.errors import ConfigurationError, PortInUseError
 from runtime.metadata.bookies.service_info import BookieAddress
 from runtime.ports import Host
-
-SOCKET_NAME: Final = "bkctl.admin.sock"
-
+from storage import filenames
 
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::", "")  # noqa: S104
 
 
 def socket_path(ledger_directory: str) -> str:
     """The unix socket of the bookie whose first ledger directory this is."""
-    return os.path.join(ledger_directory, SOCKET_NAME)
+    return os.path.join(ledger_directory, filenames.ADMIN_SOCKET)
 
 
 async def open_interface(view: BookieView) -> AdminServer:
@@ -30,7 +29,7 @@ async def open_interface(view: BookieView) -> AdminServer:
 
     Call this once the directories are locked: the socket of an earlier process is replaced.
     """
-    server = AdminServer(JavaRoutes(view).routes())
+    server = AdminServer([*JavaRoutes(view).routes(), *StateRoute(view).routes()])
     try:
         await _open(server, view)
     except BaseException:

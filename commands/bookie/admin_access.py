@@ -1,0 +1,189 @@
+"""How a command reaches a running bookie: over its admin socket on this machine, else over its registered HTTP port.
+
+In this order: the directory of ``--dir``; the id that is given; the ledger directory of the settings; the only bookie
+that runs on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from commands.bookie.local_sockets import identified, list_local
+from commands.context import BookieFlags, CommandContext
+from commands.errors import InvalidArgumentError, NoDirectoryError
+from commands.parse import parse_bookie_id
+from runtime.admin.calls import AdminAddress
+from runtime.errors import AdminAccessError, BookieNotFoundError, BookieUnavailableError
+from storage.filenames import ADMIN_SOCKET
+
+if TYPE_CHECKING:
+    from runtime.admin.client import AdminClient
+
+IdArgument = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the settings, or the only one here)")
+]
+DirectoryOption = Annotated[
+    str | None, typer.Option("--dir", metavar="LEDGER_DIR", help="The bookie here with this first ledger directory")
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option("--token-file", metavar="FILE", help="Token for changes over TCP (default: $BKCTL_ADMIN_TOKEN_FILE)"),
+]
+
+_TOKEN_VARIABLE: Final = "BKCTL_ADMIN_TOKEN_FILE"  # noqa: S105  the name of a variable
+_ALL_ADDRESSES: Final = ("0.0.0.0", "::", "")  # noqa: S104
+_OPEN_HTTP: Final = "set httpServerEnabled=true and httpServerHost in its settings and restart it"
+
+
+class BookieTarget(msgspec.Struct, frozen=True):
+    """The bookie that the command line means, and how to reach it; ``name`` is for messages.
+
+    ``address`` None: it is not on this machine; its registration has the address.
+    """
+
+    name: str
+    address: AdminAddress | None
+
+
+def find_target(bookie_id: str | None, directory: str | None, context: CommandContext) -> BookieTarget:
+    """Find the bookie without a session with the cluster.
+
+    InvalidArgumentError, ConfigurationError, AdminAccessError, BookieNotFoundError, BookieUnavailableError.
+    """
+    if directory is not None:
+        if bookie_id is not None:
+            raise InvalidArgumentError("use either an ID or --dir")
+        return _in_directory(os.path.abspath(directory))
+    if bookie_id is not None:
+        return _with_id(parse_bookie_id(bookie_id))
+    configured = _configured_directory(context)
+    return _only_one() if configured is None else _in_directory(configured)
+
+
+async def resolve(context: CommandContext, target: BookieTarget) -> AdminAddress:
+    """Address of the target, if necessary from its registration; also MetadataError."""
+    if target.address is not None:
+        return target.address
+    from commands.session import open_session
+
+    async with open_session(context, must_exist=False) as session:
+        info = await session.registrations.service_info(target.name)
+    found = info.http_address
+    if found is None:
+        raise BookieUnavailableError(
+            target.name,
+            f"it has no admin port in its registration: {_OPEN_HTTP}, or run bkctl on its machine (only bkctl bookies)",
+        )
+    if found.host not in _ALL_ADDRESSES:
+        return AdminAddress(host=found.host, port=found.port)
+    # A Java bookie registers the address that it listens on.
+    if info.rpc_address is None:
+        raise BookieUnavailableError(target.name, "its registration has no address: set httpServerHost")
+    return AdminAddress(host=info.rpc_address.host, port=found.port)
+
+
+@contextlib.asynccontextmanager
+async def open_admin(
+    context: CommandContext, bookie_id: str | None, directory: str | None, token_file: str | None = None
+) -> AsyncIterator[AdminClient]:
+    """A client of the bookie that the command line means; each of its requests may take ``--timeout``.
+
+    Errors as ``find_target`` and ``resolve``.
+    """
+    token = read_token(token_file)
+    target = find_target(bookie_id, directory, context)
+    address = await resolve(context, target)
+    from runtime.admin.client import AdminClient
+
+    async with AdminClient(target.name, address, token=token, timeout_s=context.settings.timeout_s) as client:
+        try:
+            yield client
+        except BookieUnavailableError as error:
+            raise _with_advice(error, address) from error
+
+
+def read_token(token_file: str | None) -> str | None:
+    """The token for changes over TCP; InvalidArgumentError."""
+    path = token_file or os.environ.get(_TOKEN_VARIABLE)
+    if not path:
+        return None
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidArgumentError(f"cannot read the token file {path}: {reason}") from error
+    if not token.isprintable() or not token:
+        raise InvalidArgumentError(f"the token file {path} must contain one line with the token")
+    return token
+
+
+def _with_advice(error: BookieUnavailableError, address: AdminAddress) -> BookieUnavailableError:
+    if not isinstance(error.__cause__, OSError) or not address.host:
+        return error
+    reason = str(error).partition(": ")[2]
+    return BookieUnavailableError(
+        error.bookie_id, f"{reason}; it listens where httpServerHost says: an address that this machine can reach?"
+    )
+
+
+def _in_directory(directory: str) -> BookieTarget:
+    from runtime.net.local_socket import socket_place
+
+    path = os.path.join(directory, ADMIN_SOCKET)
+    name = f"in {directory}"
+    try:
+        place = socket_place(path)
+        os.stat(place)
+    except PermissionError as error:
+        raise AdminAccessError(f"bookie {name}: no permission to use {path}: run bkctl as its user") from error
+    except FileNotFoundError as error:
+        if not os.path.isdir(directory):
+            raise InvalidArgumentError(f"{directory} is not a directory") from error
+        raise BookieUnavailableError(
+            name,
+            f"it does not run: there is no {path} (it is in the first ledger directory of a running bkctl bookie; for "
+            "a Java bookie give the ID)",
+        ) from error
+    return BookieTarget(name, AdminAddress(place))
+
+
+def _with_id(bookie_id: str) -> BookieTarget:
+    for each in list_local():
+        found = identified(each)
+        if found is not None and found.bookie_id == bookie_id:
+            return BookieTarget(bookie_id, found.address)
+    return BookieTarget(bookie_id, None)
+
+
+def _only_one() -> BookieTarget:
+    found = list_local()
+    if len(found) == 1:
+        return BookieTarget(found[0].directory or found[0].address.socket_path, found[0].address)
+    known = [each for each in map(identified, found) if each is not None]
+    if len(known) == 1:
+        return BookieTarget(known[0].bookie_id or known[0].address.socket_path, known[0].address)
+    if known:
+        listed = ", ".join(map(str, known))
+        raise InvalidArgumentError(f"several bookies run on this machine: give an ID or --dir: {listed}")
+    raise BookieNotFoundError(
+        "no bkctl bookie runs on this machine: give --dir LEDGER_DIR, or an ID for a bookie of the cluster"
+    )
+
+
+def _configured_directory(context: CommandContext) -> str | None:
+    """The first ledger directory of the settings; None if they have none, and no bookie of its own runs here."""
+    try:
+        settings = context.load_bookie_settings(BookieFlags())
+    except NoDirectoryError:
+        return None
+    directory = os.path.abspath(settings.config.storage.ledger_directories[0])
+    if settings.data_directory is not None and not os.path.lexists(os.path.join(directory, ADMIN_SOCKET)):
+        return None  # nothing is configured
+    return directory

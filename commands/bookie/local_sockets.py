@@ -1,0 +1,92 @@
+"""The running bookies of this machine, by their admin sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from typing import Any
+
+import msgspec
+
+from commands.bookie.probe import probe
+from runtime.admin.calls import BKCTL_API, AdminAddress
+from storage.errors import BkctlError
+from storage.filenames import ADMIN_SOCKET
+
+_SOCKETS = "/proc/net/unix"
+_LISTENING = 1 << 16
+_SHORT_NAME = re.compile(r"/bkctl(-[0-9]+)?/[0-9a-f]{16}\.admin\.sock")
+_ASK_TIMEOUT_S = 2.0
+
+
+class LocalBookie(msgspec.Struct, frozen=True):
+    """A bookie with an admin socket. ``bookie_id`` and ``directory`` are None if not known."""
+
+    address: AdminAddress
+    bookie_id: str | None = None
+    directory: str | None = None
+
+    def __str__(self) -> str:
+        where = f"--dir {self.directory}" if self.directory else self.address.socket_path
+        return f"{self.bookie_id or 'unknown'} ({where})"
+
+
+def list_local() -> list[LocalBookie]:
+    """All that listen, without asking them: the id is not known."""
+    paths = []
+    with contextlib.suppress(OSError), open(_SOCKETS, encoding="utf-8", errors="surrogateescape") as file:
+        next(file)  # the headings
+        for line in file:
+            fields = line.rstrip("\n").split(None, 7)
+            path = fields[7] if len(fields) == 8 and int(fields[3], 16) & _LISTENING else ""
+            if (path.endswith(f"/{ADMIN_SOCKET}") or _SHORT_NAME.search(path)) and _is_here(path):
+                paths.append(path)
+    return [LocalBookie(AdminAddress(path), directory=_directory(path)) for path in sorted(paths)]
+
+
+def identified(bookie: LocalBookie) -> LocalBookie | None:
+    """The bookie with its id and directory, as far as they are known; None if nothing accepts a connection there.
+
+    The cookie in its directory has the id; otherwise the bookie is asked.
+    """
+    if bookie.directory is not None and (bookie_id := _id_in(bookie.directory)) is not None:
+        return msgspec.structs.replace(bookie, bookie_id=bookie_id)
+    from runtime.errors import AdminAccessError, BookieTimeoutError, BookieUnavailableError
+
+    try:
+        state: dict[str, Any] = msgspec.json.decode(
+            probe("on this machine", bookie.address, f"{BKCTL_API}/state", _ASK_TIMEOUT_S)
+        )
+    except (AdminAccessError, BookieTimeoutError):
+        return bookie
+    except BookieUnavailableError:
+        return None
+    except (BkctlError, msgspec.DecodeError):
+        return bookie
+    return LocalBookie(bookie.address, state["bookie_id"] or None, state["ledger_directories"][0])
+
+
+def _is_here(path: str) -> bool:
+    """Whether the path leads to a socket: that of a process in a container may not."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    except OSError:  # another user's: the error comes when it is used
+        pass
+    return True
+
+
+def _directory(path: str) -> str | None:
+    return os.path.dirname(path) if path.endswith(f"/{ADMIN_SOCKET}") else None
+
+
+def _id_in(directory: str) -> str | None:
+    """The bookie id in the cookie of a ledger directory; None if it cannot be read."""
+    from runtime.metadata.bookies.cookies import decode_cookie
+    from storage.filenames import VERSION, current_directory
+
+    with contextlib.suppress(OSError, BkctlError), open(os.path.join(current_directory(directory), VERSION), "rb") as f:
+        return decode_cookie(f.read()).bookie_id
+    return None

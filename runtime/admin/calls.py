@@ -1,0 +1,90 @@
+"""Calls of an admin interface, independent of the HTTP library: its address, and the errors of failed calls."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from runtime.admin.messages import AdminError, Problem
+from runtime.errors import (
+    AdminAccessError,
+    BookieTimeoutError,
+    BookieUnavailableError,
+    ConflictError,
+    RefusedError,
+)
+from storage.errors import BkctlError
+
+BKCTL_API: Final = "/api/v1/bkctl"
+"""Beginning of the paths that a Java server does not have."""
+
+_BY_WORD: Final = {problem.word: problem for problem in Problem}
+_BY_STATUS: Final = {problem.status: problem for problem in Problem}
+_TEXT_LENGTH_MAX: Final = 200
+
+
+class AdminAddress(msgspec.Struct, frozen=True):
+    """Where an admin interface listens: on a unix socket, or on a host and port."""
+
+    socket_path: str = ""
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"admin socket {self.socket_path}" if self.socket_path else f"admin port {self.host}:{self.port}"
+
+
+def error_of_answer(bookie: str, status: int, body: bytes) -> BkctlError:
+    """The error that an answer of ``bookie`` with this status (400 or more) reports."""
+    sentence, problem = _read(status, body)
+    text = f"bookie {bookie}: {sentence}"
+    match problem:
+        case Problem.UNAUTHORIZED:
+            return AdminAccessError(text)
+        case Problem.REFUSED:
+            return RefusedError(text)
+        case Problem.CONFLICT:
+            return ConflictError(text)
+        case Problem.UNAVAILABLE:
+            return BookieUnavailableError(bookie, sentence)
+        case _:
+            return AdminError(problem, text)
+
+
+def connection_error(bookie: str, address: AdminAddress, error: OSError) -> BkctlError:
+    """The error for a connection that could not be made."""
+    if isinstance(error, PermissionError):
+        return AdminAccessError(f"bookie {bookie}: no permission to use {address}: run bkctl as the user of the bookie")
+    if isinstance(error, FileNotFoundError):
+        return BookieUnavailableError(bookie, f"it does not run: there is no {address}")
+    if isinstance(error, ConnectionRefusedError):
+        return BookieUnavailableError(bookie, f"no process listens on {address}")
+    return BookieUnavailableError(bookie, f"cannot connect to {address}: {error.strerror or error}")
+
+
+def lost_error(bookie: str, address: AdminAddress, *, is_change: bool) -> BkctlError:
+    """The error for a connection that ended before the answer."""
+    doubt = "; whether it did what was asked is not known" if is_change else ""
+    return BookieUnavailableError(bookie, f"{address} was closed before the answer{doubt}")
+
+
+def timeout_error(bookie: str, address: AdminAddress, timeout_s: float, *, is_change: bool) -> BkctlError:
+    """The error for an answer that did not come in time."""
+    doubt = "; it may still do what was asked" if is_change else ""
+    return BookieTimeoutError(bookie, f"no answer from {address} within {timeout_s:g} s (--timeout){doubt}")
+
+
+def _read(status: int, body: bytes) -> tuple[str, Problem]:
+    """Sentence and kind. A Java bookie answers with text, or with an HTML page."""
+    problem = _BY_STATUS.get(status, Problem.INTERNAL)
+    try:
+        value: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = None
+    if isinstance(value, dict) and isinstance(value.get("error"), str):
+        return value["error"], _BY_WORD.get(str(value.get("problem")), problem)
+    text = body.decode(errors="replace").strip()
+    if not text or text.startswith("<"):
+        return f"it answers {status} ({problem.word})", problem
+    return f"it answers {status}: {text[:_TEXT_LENGTH_MAX]}", problem

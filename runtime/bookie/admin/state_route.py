@@ -1,0 +1,50 @@
+"""The state of a bookie in more detail than Java's path has it: why it is read-only, and how its start proceeds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.admin.calls import BKCTL_API
+from runtime.admin.messages import AdminAnswer, AdminRequest, Route, json_answer
+from runtime.bookie.view import BookieView
+
+
+class StateRoute:
+    """Answers for one bookie."""
+
+    def __init__(self, view: BookieView) -> None:
+        self._view = view
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        return [Route("GET", f"{BKCTL_API}/state", self._state)]
+
+    async def _state(self, _: AdminRequest) -> AdminAnswer:
+        view = self._view
+        return json_answer(
+            {
+                "bookie_id": view.bookie_id,
+                "version": view.ports.release,
+                "running": view.is_running,
+                "stopping": view.is_stopping,
+                "stage": view.stage,
+                "mode": view.modes.mode.value,
+                "reasons": [{"reason": each.name.lower(), "text": each.value} for each in view.modes.reasons],
+                "accepts_recovery_writes": view.modes.allows_recovery_adds,
+                "started_ms": view.started_ms,
+                "uptime_s": (view.ports.clock.now_ms() - view.started_ms) // 1000,
+                "port": view.port,
+                "http_port": view.http_port,
+                "ledger_directories": list(view.config.storage.ledger_directories),
+                "repair": self._repair(),
+            }
+        )
+
+    def _repair(self) -> dict[str, Any]:
+        progress = self._view.integrity_progress
+        return {
+            "is_due": progress.is_due,
+            "ledgers_in_limbo": progress.ledgers_in_limbo,
+            "ledgers_checked": progress.ledgers_checked,
+            "entries_fetched": progress.entries_fetched,
+        }

@@ -1,0 +1,78 @@
+"""A bookie process with an admin interface, for tests of the commands that use it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.processes import LOOPBACK, BkctlProcess, BkctlResult, free_port, kill_and_wait, run_bkctl, start_bkctl
+
+DEADLINE_S = 60.0
+TOKEN = "correct horse"
+
+
+class AdminBookie(NamedTuple):
+    """A running bookie. ``directory``: its ledger directory."""
+
+    bookie_id: str
+    metadata_uri: str
+    directory: Path
+    log: Path
+    http_port: int
+    process: BkctlProcess
+
+    def run(self, *arguments: str) -> BkctlResult:
+        """``bkctl bookie ...`` over the socket."""
+        return run_bkctl("bookie", *arguments, "--dir", str(self.directory))
+
+    def run_over_tcp(self, *arguments: str, token_file: Path | str = "") -> BkctlResult:
+        """``bkctl bookie ... ID``, with this bookie's socket out of sight."""
+        socket = self.directory / "bkctl.admin.sock"
+        away = socket.with_name("away")
+        socket.rename(away)  # what is bound stays; its path in /proc no longer exists
+        try:
+            return run_bkctl(
+                "bookie",
+                *arguments,
+                self.bookie_id,
+                BKCTL_METADATA_URI=self.metadata_uri,
+                BKCTL_ADMIN_TOKEN_FILE=str(token_file),
+            )
+        finally:
+            away.rename(socket)
+
+
+@contextlib.contextmanager
+def running_bookie(metadata_uri: str, folder: Path, *settings: str, has_token: bool = True) -> Iterator[AdminBookie]:
+    """A new bookie that serves; killed at the end of the block."""
+    made = run_bkctl("cluster", "init", "--if-not-exists", BKCTL_METADATA_URI=metadata_uri)
+    assert made.exit_code == 0, made.stderr
+    folder.mkdir(parents=True, exist_ok=True)
+    port, http_port, log, token = free_port(), free_port(), folder / "bookie.log", folder / "token"
+    token.write_text(f"{TOKEN}\n")
+    given = [
+        *("allowLoopback=true", "diskUsageThreshold=0.99", "httpServerEnabled=true", f"httpServerPort={http_port}"),
+        *([f"adminTokenFile={token}"] if has_token else []),
+        *settings,
+    ]
+    with log.open("ab") as output:
+        process = start_bkctl(
+            *("bookie", "start", "--metadata-uri", metadata_uri, "--port", str(port)),
+            *("--bookie-id", f"{LOOPBACK}:{port}", "--advertised-address", LOOPBACK),
+            *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
+            *(word for each in given for word in ("--set", each)),
+            stderr=output,
+        )
+    try:
+        deadline = time.monotonic() + DEADLINE_S
+        while f"listening on port {port}" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield AdminBookie(f"{LOOPBACK}:{port}", metadata_uri, folder / "ledgers", log, http_port, process)
+    finally:
+        kill_and_wait(process.pid)
+        process.wait()

@@ -1,0 +1,113 @@
+"""How a command finds a running bookie, and what it says if none answers; with ``bookie state``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.commands.bookie.admin_bookie import AdminBookie, running_bookie
+from tests.processes import run_bkctl
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def bookie(metadata_uri: str, tmp_path: Path) -> Iterator[AdminBookie]:
+    with running_bookie(metadata_uri, tmp_path) as running:
+        yield running
+
+
+def test_the_state_over_the_socket_and_over_tcp(bookie: AdminBookie) -> None:
+    here = bookie.run("state", "-o", "json").json()
+    socket = bookie.directory / "bkctl.admin.sock"
+    assert (here["kind"], here["bookie_id"]) == ("BookieState", bookie.bookie_id)
+    assert (here["state"], here["stage"], here["mode"], here["reasons"]) == ("running", None, "writable", [])
+    assert here["ledger_directories"] == [str(bookie.directory)]
+    assert here["answered_by"] == f"admin socket {socket}"
+    by_id = run_bkctl("bookie", "state", bookie.bookie_id, "-o", "json").json()
+    assert by_id["answered_by"] == here["answered_by"]
+    remote = bookie.run_over_tcp("state", "-o", "json").json()
+    assert remote["answered_by"] == f"admin port 127.0.0.1:{bookie.http_port}"
+    volatile = {"answered_by", "uptime_s"}
+    assert {k: v for k, v in remote.items() if k not in volatile} == {
+        k: v for k, v in here.items() if k not in volatile
+    }
+
+
+def test_the_bookie_of_the_settings(bookie: AdminBookie, tmp_path: Path) -> None:
+    conf = tmp_path / "bk_server.conf"
+    conf.write_text(
+        f"metadataServiceUri={bookie.metadata_uri}\njournalDirectories={tmp_path}/journal\n"
+        f"ledgerDirectories={bookie.directory}\n"
+    )
+    assert run_bkctl("bookie", "state", "-o", "name", "--conf", str(conf)).stdout == f"{bookie.bookie_id}\n"
+
+
+def test_a_socket_with_a_short_name(metadata_uri: str, tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    with running_bookie(metadata_uri, folder) as bookie:
+        assert (bookie.directory / "bkctl.admin.sock").is_symlink()
+        assert bookie.run("state", "-o", "name").stdout == f"{bookie.bookie_id}\n"
+        found = run_bkctl("bookie", "state", bookie.bookie_id, "-o", "json").json()
+        assert found["ledger_directories"] == [str(bookie.directory)]
+
+
+def test_several_bookies_are_listed(bookie: AdminBookie, metadata_uri: str, tmp_path: Path) -> None:
+    with running_bookie(metadata_uri, tmp_path / "second") as second:
+        refused = run_bkctl("bookie", "state")
+        assert refused.exit_code == 2
+        for each in (bookie, second):
+            assert f"{each.bookie_id} (--dir {each.directory})" in refused.stderr
+
+
+def test_a_bookie_that_does_not_run(bookie: AdminBookie, tmp_path: Path) -> None:
+    os.kill(bookie.process.pid, signal.SIGKILL)
+    bookie.process.wait()
+    killed = bookie.run("state")
+    assert (killed.exit_code, killed.stdout) == (7, "")
+    assert f"no process listens on admin socket {bookie.directory}/bkctl.admin.sock" in killed.stderr
+    (bookie.directory / "bkctl.admin.sock").unlink()
+    stopped = bookie.run("state")
+    assert stopped.exit_code == 7
+    assert "it does not run: there is no" in stopped.stderr
+    missing = run_bkctl("bookie", "state", "--dir", str(tmp_path / "nowhere"))
+    assert (missing.exit_code, missing.stderr) == (2, f"error: {tmp_path}/nowhere is not a directory\n")
+
+
+def test_a_hanging_bookie_ends_the_command_in_its_timeout(bookie: AdminBookie) -> None:
+    os.kill(bookie.process.pid, signal.SIGSTOP)
+    try:
+        for result in (bookie.run("state", "--timeout", "300ms"), bookie.run_over_tcp("state", "--timeout", "2s")):
+            assert result.exit_code == 7
+            assert "no answer from admin" in result.stderr
+            assert "(--timeout)" in result.stderr
+    finally:
+        os.kill(bookie.process.pid, signal.SIGCONT)
+
+
+def test_a_bookie_without_an_admin_port(metadata_uri: str, tmp_path: Path) -> None:
+    with running_bookie(metadata_uri, tmp_path, "httpServerEnabled=false") as bookie:
+        result = bookie.run_over_tcp("state")
+        assert result.exit_code == 7
+        assert "set httpServerEnabled=true" in result.stderr
+        unknown = run_bkctl("bookie", "state", "nobody:1", BKCTL_METADATA_URI=metadata_uri)
+        assert unknown.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("b1:3181", "--dir", "/"), "use either an ID or --dir"),
+        (("no/id",), "is not a valid bookie id"),
+        (("--dir", "/nowhere"), "/nowhere is not a directory"),
+    ],
+)
+def test_wrong_arguments(words: tuple[str, ...], sentence: str) -> None:
+    result = run_bkctl("bookie", "state", *words)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert len(result.stderr.splitlines()) == 1
