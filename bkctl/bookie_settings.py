@@ -26,7 +26,7 @@ from bkctl.settings import (
 from commands.context import BookieFlags, BookieSettings, LogSettings
 from commands.errors import InvalidArgumentError, NoDirectoryError
 from commands.parse import parse_duration_s
-from runtime.config import BookieConfig, ZooKeeperConfig
+from runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from storage.config import normal_directory
 from storage.journal.format import EXPLICIT_LAC_VERSION_MIN
@@ -63,12 +63,15 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
             )
     config, log = build_bookie(sources, values, metadata_uri, origin)
     warnings = [*_uri_warnings(sources, metadata_uri, origin), *_journal_warnings(values)]
+    differences: list[str] = []
     if conf is not None:
-        warnings += [*unknown_key_notes(conf.settings()), *ignored_key_notes(conf.settings())]
+        warnings += unknown_key_notes(conf.settings())
+        differences = [*_admin_differences(config.admin), *ignored_key_notes(conf.settings())]
     return BookieSettings(
         config=config,
         data_directory=DATA_DIRECTORY if metadata_uri is None else None,
         warnings=tuple(warnings),
+        differences=tuple(differences),
         log=log,
     )
 
@@ -168,6 +171,20 @@ def _refuse_unprotected(conf: JavaConf) -> None:
     for key, value, place in conf.settings():
         if value is not None and is_refused(key, value):
             raise ConfigurationError(f"{place}: {key}: {REFUSED[key]}; to start without it: --set {key}=")
+
+
+def _admin_differences(config: AdminConfig) -> list[str]:
+    """How an admin port differs from that of a Java bookie, which is open to every machine and needs no token."""
+    if not config.is_http_enabled:
+        return []
+    notes = []
+    if config.http_host == AdminConfig().http_host:
+        notes.append(
+            f"httpServerHost is {config.http_host} (probes and scrapes from other machines do not reach the admin port)"
+        )
+    if config.token_file is None:
+        notes.append("adminTokenFile is not set (the admin port refuses requests that change something)")
+    return notes
 
 
 def _journal_warnings(values: Givens) -> list[str]:

@@ -213,9 +213,12 @@ def unknown_key_notes(settings: Iterable[JavaSetting]) -> list[str]:
 
 
 def ignored_key_notes(settings: Iterable[JavaSetting]) -> list[str]:
-    """A line for all keys of one source that are ignored for the same reason."""
-    ignored: dict[tuple[str, str], list[str]] = {}
-    for key, value, place in settings:
+    """A phrase for all keys that are ignored for the same reason."""
+    ignored: dict[str, list[str]] = {}
+    for key, value, _ in settings:
         if key in IGNORED and value is not None and not _asks_nothing(key, value):
-            ignored.setdefault((place, IGNORED[key]), []).append(key)
-    return [f"{place}: ignored {', '.join(keys)}: {reason}" for (place, reason), keys in ignored.items()]
+            ignored.setdefault(IGNORED[key], []).append(key)
+    return [
+        f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} no effect ({reason})"
+        for reason, keys in ignored.items()
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Protocol
 
@@ -57,13 +57,19 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A bookie's settings from all sources.
 
     ``data_directory`` is set when nothing is configured: the bookie then starts its own ZooKeeper, whose data is there,
-    and ``config.metadata_uri`` is empty.
+    and ``config.metadata_uri`` is empty. ``differences``: what a Java bookie with this bk_server.conf does otherwise.
     """
 
     config: BookieConfig
     data_directory: str | None
     warnings: tuple[str, ...]
+    differences: tuple[str, ...] = ()
     log: LogSettings = LogSettings()
+
+
+def differences_sentence(differences: Sequence[str]) -> str:
+    """The ``differences`` of a bookie's settings, for an operator who knows the Java bookie."""
+    return f"compared with a Java bookie: {'; '.join(differences)}"
 
 
 class LoadBookieSettings(Protocol):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from commands.bookie.json_log import JsonFormatter, log_what_python_prints
-from commands.context import BookieSettings, LogFormat, LogSettings
+from commands.context import BookieSettings, LogFormat, LogSettings, differences_sentence
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError
 from runtime.log_level import change_log_level, log_level
@@ -106,12 +106,14 @@ class Reloader:
 
     def __init__(
         self,
+        settings: BookieSettings,
         load: Callable[[], BookieSettings],
         log: ServerLog,
         stop: Callable[[], None],
         manager: ServiceManager,
     ) -> None:
-        """``manager`` is notified when a reload begins and ends."""
+        """``settings``: those of the start. ``manager`` is notified when a reload begins and ends."""
+        self._settings = settings
         self._manager = manager
         self._load = load
         self._log = log
@@ -127,6 +129,7 @@ class Reloader:
     def note_serving(self, take_over: Callable[[BookieConfig], None]) -> None:
         """The bookie can apply settings from now on."""
         self._take_over = take_over
+        self._log_differences()
         if self._is_due:
             self._reload_settings(take_over)
 
@@ -145,13 +148,22 @@ class Reloader:
         self._reload_settings(self._take_over)
         self._manager.notify(READY=1)
 
+    def _log_differences(self) -> None:
+        if differences := self._settings.differences:
+            attributes = {"attributes": {"differences": differences}}
+            logger.warning("%s", differences_sentence(differences), extra=attributes)
+
     def _reload_settings(self, take_over: Callable[[BookieConfig], None]) -> None:
         try:
             settings = self._load()
         except BkctlError as error:
             logger.error("settings were not reloaded: %s", error)
             return
+        before, self._settings = self._settings, settings
         for warning in settings.warnings:
-            logger.warning("%s", warning)
+            if warning not in before.warnings:
+                logger.warning("%s", warning)
+        if settings.differences != before.differences:
+            self._log_differences()
         self._log.reload(settings.log)
         take_over(settings.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 from collections.abc import Callable
@@ -11,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 
 from commands.command import command
-from commands.context import BookieFlags, BookieSettings, CommandContext, LogFormat, LogSettings
+from commands.context import (
+    BookieFlags,
+    BookieSettings,
+    CommandContext,
+    LogFormat,
+    LogSettings,
+    differences_sentence,
+)
 from commands.effect import Effect
 from commands.event_loop import ServerStop, stoppable_server
 from commands.help_page import BOOKIE, STORAGE, HelpCommand
@@ -53,6 +61,8 @@ async def start(
         settings = context.load_bookie_settings(flags)
         if context.settings.is_dry_run:
             _warn(context, settings)
+            if settings.differences:
+                context.console.warn(differences_sentence(settings.differences))
             await require_meant_cluster(context)
             body: dict[str, object] = msgspec.to_builtins(settings.config)
             context.console.record("BookieConfig", body)
@@ -65,7 +75,8 @@ async def start(
             with contextlib.closing(ServerLog(settings.log, is_debug=context.settings.is_debug)) as log:
                 _warn(context, settings)
                 manager = Systemd(os.environ)
-                reloader = Reloader(lambda: context.load_bookie_settings(flags), log, stop.request, manager)
+                load = functools.partial(context.load_bookie_settings, flags)
+                reloader = Reloader(settings, load, log, stop.request, manager)
                 reloader.follow_signal()
                 try:
                     await require_meant_cluster(context)

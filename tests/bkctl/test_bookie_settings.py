@@ -194,22 +194,33 @@ def test_protection_that_would_be_lost_is_refused(tmp_path: Path) -> None:
 
 def test_keys_without_effect_are_reported_with_the_reason(tmp_path: Path) -> None:
     ignored = (
-        "statsProviderClass=org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider\nnumReadWorkerThreads=8\n"
-        "prometheusStatsHttpPort=8000\nledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage\n"
+        "numReadWorkerThreads=8\nnumAddWorkerThreads=8\n"
+        "ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage\n"
     )
-    satisfied = (
-        "httpServerEnabled=false\nserverTcpNoDelay=true\nlocalScrubInterval=0\nbookieAuthProviderFactoryClass=\n"
-    )
+    satisfied = "serverTcpNoDelay=true\nlocalScrubInterval=0\nbookieAuthProviderFactoryClass=\n"
     path = write(tmp_path, "bk.conf", CONF + ignored + satisfied)
-    settings = resolve(BookieFlags(overrides=("httpServerEnabled=true", "nosuchkey=1")), GlobalFlags(conf=path))
-    assert set(settings.warnings) == {
+    settings = resolve(BookieFlags(overrides=("openFileLimit=1", "nosuchkey=1")), GlobalFlags(conf=path))
+    assert settings.warnings == (
         f"{path}: unknown key someKeyOfAnotherRelease, ignored",
-        f"{path}: ignored statsProviderClass, prometheusStatsHttpPort: the bookie exports no metrics yet",
-        f"{path}: ignored ledgerStorageClass: the bookie has its own storage engine",
-        f"{path}: ignored numReadWorkerThreads: the bookie runs one thread for each kind of work",
-        "--set: ignored httpServerEnabled: there is no HTTP server yet",
         "--set: unknown key nosuchkey, ignored",
+    )
+    assert set(settings.differences) == {
+        "ledgerStorageClass, openFileLimit have no effect (the bookie has its own storage engine)",
+        "numReadWorkerThreads, numAddWorkerThreads have no effect (the bookie runs one thread for each kind of work)",
     }
+
+
+def test_an_admin_port_that_differs_from_javas_is_reported(tmp_path: Path) -> None:
+    def differences(text: str) -> list[str]:
+        path = write(tmp_path, "bk.conf", CONF + text)
+        return [difference.split(" (")[0] for difference in resolve(None, GlobalFlags(conf=path)).differences]
+
+    assert differences("httpServerEnabled=false\n") == []
+    assert differences("httpServerEnabled=true\n") == [
+        "httpServerHost is 127.0.0.1",
+        "adminTokenFile is not set",
+    ]
+    assert differences("httpServerEnabled=true\nhttpServerHost=0.0.0.0\nadminTokenFile=/token\n") == []
 
 
 def test_a_metadata_uri_from_elsewhere_is_told(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from runtime.bookie.admin.interface import open_interface, published_address
 from runtime.bookie.boot.folder_claim import FolderClaim, release
 from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.boot.stages import Stages
+from runtime.bookie.boot.start_record import log_start
 from runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
 from runtime.bookie.collection.collector import GarbageCollector, assemble_garbage_collector
 from runtime.bookie.cookies.check import require_same_cookie
@@ -177,7 +178,7 @@ class BookieServer:
         parts = BookieParts(storage, path, self._modes, collector, repair)
         self.view.online_rebuild = OnlineRebuild(parts, self._ports, config.storage, self._fail)
         self.view.is_running = True
-        logger.info("bookie %s listening on port %d", self.bookie_id, self.port)
+        await log_start(self.view)
 
     async def _bind(self) -> BookieListener:
         config = self._config
