@@ -19,6 +19,9 @@ AnswerT = TypeVar("AnswerT")
 OnProgress: TypeAlias = Callable[[int], None]
 """Receives the additional progress of a long operation, in the operation's unit."""
 
+OnStage: TypeAlias = Callable[[str, int], None]
+"""A stage of a long operation begins: its name, and its total in the unit of the progress."""
+
 
 class File(Protocol):
     """An open file addressed by explicit offsets; errors are OSError."""
@@ -161,11 +164,15 @@ class ChildPool(Protocol):
     """Child processes that take tasks of one module; each runs one task at a time."""
 
     def run(
-        self, tasks: Iterable[TaskT], answer_type: type[AnswerT], on_progress: OnProgress | None = None
+        self,
+        tasks: Iterable[TaskT],
+        answer_type: type[AnswerT],
+        on_progress: OnProgress | None = None,
+        on_stage: OnStage | None = None,
     ) -> Iterator[tuple[TaskT, AnswerT]]:
         """Give each task to a free child; yields every task with its answer, in order of completion.
 
-        ``on_progress`` receives the amounts that the children report.
+        ``on_progress`` receives the amounts that the children report, ``on_stage`` the stages that they begin.
 
         ChildFailedError if a child cannot start or ends early; StorageError and OSError as the child raised them.
         """
@@ -210,6 +217,8 @@ class ChildContext(NamedTuple):
     """Path of the working directory, as the child must use it."""
     report: OnProgress
     """Reports additional progress of the task to the parent."""
+    begin: OnStage
+    """Reports to the parent that a stage of the task begins."""
 
 
 ChildHandler: TypeAlias = Callable[[Any, ChildContext], Any]

@@ -20,6 +20,8 @@ class AdminRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     query: Mapping[str, str]
     body: bytes
+    places: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Values of the variable parts of the path, such as ``id`` in ``/jobs/{id}``."""
 
     def json(self) -> Any:
         """The body as JSON, or None if there is none; BadRequest."""
@@ -91,18 +93,25 @@ _PROBLEMS: Final = {
 
 def error_answer(error: BkctlError) -> AdminAnswer:
     """``{"error": SENTENCE, "problem": WORD}``."""
-    if isinstance(error, AdminError):
-        problem = error.problem
-    else:
-        problem = next((each for kind, each in _PROBLEMS.items() if isinstance(error, kind)), Problem.INTERNAL)
+    problem = problem_of(error)
     return json_answer({"error": str(error), "problem": problem.word}, problem.status)
+
+
+def problem_of(error: Exception) -> Problem:
+    """The kind of a failure."""
+    if isinstance(error, AdminError):
+        return error.problem
+    return next((each for kind, each in _PROBLEMS.items() if isinstance(error, kind)), Problem.INTERNAL)
 
 
 Handler: TypeAlias = Callable[[AdminRequest], Awaitable[AdminAnswer]]
 
 
 class Route(NamedTuple):
-    """One method of one path. ``changes``: over TCP it needs the token."""
+    """One method of one path. ``changes``: over TCP it needs the token.
+
+    A part of the path in braces, such as ``{id}``, matches any one part.
+    """
 
     method: str
     path: str
@@ -114,15 +123,37 @@ class RouteTable:
     """The routes of a server, by path."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        self._by_path: dict[str, dict[str, Route]] = {}
+        self._by_path: dict[tuple[str, ...], dict[str, Route]] = {}
         for route in routes:
-            self._by_path.setdefault(route.path, {})[route.method] = route
+            self._by_path.setdefault(_parts(route.path), {})[route.method] = route
 
-    def find(self, method: str, path: str) -> Route:
-        """The route of a request; a slash at the end is ignored, as in Java. AdminError."""
-        methods = self._by_path.get(path.rstrip("/") or "/")
-        if methods is None:
-            raise AdminError(Problem.NOT_FOUND, "there is no such path")
-        if method not in methods:
-            raise AdminError(Problem.METHOD, f"the methods of this path are {', '.join(sorted(methods))}")
-        return methods[method]
+    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """The route of a request, and the values of the variable parts of its path; AdminError.
+
+        A slash at the end is ignored, as in Java.
+        """
+        given = _parts(path)
+        for parts, methods in self._by_path.items():
+            places = _match(parts, given)
+            if places is None:
+                continue
+            if method not in methods:
+                raise AdminError(Problem.METHOD, f"the methods of this path are {', '.join(sorted(methods))}")
+            return methods[method], places
+        raise AdminError(Problem.NOT_FOUND, "there is no such path")
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple((path.rstrip("/") or "/").split("/"))
+
+
+def _match(parts: tuple[str, ...], given: tuple[str, ...]) -> dict[str, str] | None:
+    if len(parts) != len(given):
+        return None
+    places = {}
+    for part, value in zip(parts, given, strict=True):
+        if part.startswith("{"):
+            places[part[1:-1]] = value
+        elif part != value:
+            return None
+    return places

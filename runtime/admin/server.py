@@ -75,10 +75,10 @@ async def _respond(request: web.BaseRequest, answering: Awaitable[AdminAnswer]) 
 
 
 async def _answer(request: web.BaseRequest, routes: RouteTable, read_token: ReadToken | None) -> AdminAnswer:
-    route = routes.find(request.method, request.rel_url.raw_path)
+    route, places = routes.find(request.method, request.rel_url.raw_path)
     if route.changes and read_token is not None:
         _require_token(request, read_token)
-    return await route.handle(AdminRequest(query=dict(request.query), body=await _body(request)))
+    return await route.handle(AdminRequest(query=dict(request.query), body=await _body(request), places=places))
 
 
 def _require_token(request: web.BaseRequest, read_token: ReadToken) -> None:

@@ -1,6 +1,7 @@
-"""Rebuild of the location indexes of a read-only bookie while it serves. Source: storage sections 11.1 and 12.
+"""Rebuild of the location indexes of a bookie while it serves reads. Source: storage sections 11.1 and 12.
 
-1. Reject all adds, including those of recovery and with high priority; answer those that are queued.
+1. Reject all adds, including those of recovery and with high priority; register as read-only, so that no writer
+   chooses this bookie; answer the adds that are queued. This mode ends with the rebuild and is not stored.
 2. Until the new index is in place a negative answer is "unknown", because the old index may be the broken part.
 3. Pause the collector and flush the caches: the entry logs are now complete and no longer written.
 4. A child process scans them and builds the new databases next to the old ones.
@@ -14,14 +15,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from runtime.admin.jobs import StepProgress
 from runtime.bookie.collection.collector import GarbageCollector
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.disks.modes import BookieModes
@@ -32,8 +35,7 @@ from runtime.bookie.ports import BookiePorts
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE
 from runtime.bookie.serving.request_path import RequestPath
-from runtime.errors import ConflictError, RefusedError
-from runtime.metadata.bookies.registration import BookieMode
+from runtime.errors import ConflictError
 from storage.config import StorageConfig
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.engine.ledger_storage import LedgerStorage
@@ -42,6 +44,8 @@ from storage.errors import IndexFailedError, StorageError
 from storage.filenames import LOCATIONS_DATABASE, current_directory, entry_log_file_name, seal_file_name
 from storage.index.seal import SealedIndex, open_sealed_index
 from storage.index.swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap, rebuilt_path
+from storage.ports import ChildPool, FileSystem
+from storage.rebuild.directory import READING_LOGS
 from storage.rebuild.limbo import DoubtedLedgers
 from storage.rebuild.online_tasks import BuildLocations, BuiltLocations
 
@@ -86,10 +90,6 @@ class BookieParts(NamedTuple):
     repair: IntegrityService
 
 
-class _StoppedError(Exception):
-    """The bookie is stopping, or the rebuild was cancelled."""
-
-
 class OnlineRebuild:
     """Rebuilds the locations of one bookie, one rebuild at a time."""
 
@@ -110,40 +110,42 @@ class OnlineRebuild:
         self._workers = ports.workers
         self._is_running = False
         self._is_stopped = False
-        self.work_done = 0
-        """Bytes of logs read plus rows written and verified so far; for a progress bar without a known end."""
+        self._pool: ChildPool | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether a rebuild is running."""
         return self._is_running
 
-    async def run(self) -> OnlineRebuildReport:
-        """Rebuild all location indexes and use the new ones.
+    async def run(self, progress: StepProgress) -> OnlineRebuildReport:
+        """Rebuild all location indexes and use the new ones. The bookie is read-only meanwhile, and then no longer
+        than other reasons require. Can be cancelled at any time: each index in place is then the old or the new one.
 
-        RefusedError unless the bookie is read-only, ConflictError while another rebuild runs; StorageError or OSError
-        with the old indexes in place. IndexFailedError: an exchange was not finished, and the bookie must stop; its
-        next start finishes it.
+        RefusedError if the settings forbid read-only mode, ConflictError while another rebuild runs; StorageError or
+        OSError with the old indexes in place. IndexFailedError: an exchange was not finished, and the bookie must
+        stop; its next start finishes it.
         """
-        if self._parts.modes.mode is not BookieMode.READ_ONLY:
-            raise RefusedError("nothing was changed: the bookie accepts writes; make it read-only first")
         if self._is_running:
             raise ConflictError("nothing was changed: an index rebuild is already running in this bookie")
-        self._is_running, self._is_stopped, self.work_done = True, False, 0
+        self._is_running, self._is_stopped = True, False
         engines = self._parts.storage.engines
-        self._parts.modes.begin_rebuild()
         for engine in engines:
             engine.negatives_are_unknown = True
         try:
-            return await self._rebuild_all(engines)
+            progress.begin("waiting for the registration as read-only")
+            await self._parts.modes.begin_rebuild()
+            return await self._rebuild_all(engines, progress)
         finally:
             self._is_running = False
             for engine in engines:
                 engine.negatives_are_unknown = engine.is_index_lost
             self._parts.modes.end_rebuild()
 
-    async def _rebuild_all(self, engines: Sequence[LedgerDirectoryEngine]) -> OnlineRebuildReport:
+    async def _rebuild_all(
+        self, engines: Sequence[LedgerDirectoryEngine], progress: StepProgress
+    ) -> OnlineRebuildReport:
         parts = self._parts
+        progress.begin("flushing the caches")
         parts.path.adds.refuse_waiting()
         await asyncio.gather(*(journal.barrier() for journal in parts.path.journals))
         done: list[RebuiltDirectory] = []
@@ -151,20 +153,21 @@ class OnlineRebuild:
         async with parts.collector.held(), parts.repair.held():
             await parts.path.checkpoints.settle()
             for position, engine in enumerate(engines):
-                done.append(await self._rebuild(position, engine))
+                done.append(await self._rebuild(position, engine, progress))
         return OnlineRebuildReport(tuple(done))
 
-    async def _rebuild(self, position: int, engine: LedgerDirectoryEngine) -> RebuiltDirectory:
+    async def _rebuild(self, position: int, engine: LedgerDirectoryEngine, progress: StepProgress) -> RebuiltDirectory:
         ledger_directory = self._config.ledger_directories[position]
         path = self._path(position)
         try:
             sizes = await self._workers.run(REBUILD_LANE, self._log_sizes, position)
             known = engine.ledger_ids()
-            built = await self._build(position, known, path)
+            built = await self._build(position, known, path, progress)
+            progress.begin("exchanging the index")
             doubted = DoubtedLedgers.after_scan(known, built.damaged_ledgers)
             await self._note_doubted(engine, doubted)
             exchange = functools.partial(self._exchange, engine, path, position, sizes)
-            await self._workers.run_at_rest(_LANES_AT_REST, REBUILD_LANE, exchange)
+            await _finished(self._workers.run_at_rest(_LANES_AT_REST, REBUILD_LANE, exchange))
         except IndexFailedError as error:
             self._on_failed(error)
             raise
@@ -191,19 +194,30 @@ class OnlineRebuild:
         directory = current_directory(self._config.paired_index_directories[position])
         return os.path.abspath(os.path.join(directory, LOCATIONS_DATABASE))
 
-    async def _build(self, position: int, known_ledgers: list[int], path: str) -> BuiltLocations:
-        """Wait for the child; if cancelled, stop it and wait for its end."""
-        job = asyncio.ensure_future(self._workers.run(REBUILD_LANE, self._run_child, position, known_ledgers, path))
+    async def _build(
+        self, position: int, known_ledgers: list[int], path: str, progress: StepProgress
+    ) -> BuiltLocations:
+        """Wait for the child; if cancelled, kill it and wait for its end."""
+        running = self._workers.run(REBUILD_LANE, self._run_child, position, known_ledgers, path, progress)
+        job = asyncio.ensure_future(running)
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
             self._is_stopped = True
-            await asyncio.wait([job])
+            if self._pool is not None:
+                self._pool.stop()
+            await asyncio.gather(job, return_exceptions=True)
             raise
 
-    def _run_child(self, position: int, known_ledgers: list[int], path: str) -> BuiltLocations:
+    def _run_child(self, position: int, known_ledgers: list[int], path: str, progress: StepProgress) -> BuiltLocations:
         """Lane side: this thread only waits."""
         folder = begin_rebuilt(self._filesystem, path)
+        directories = self._config.ledger_directories
+        place = "" if len(directories) == 1 else f" ({directories[position]})"
+
+        def on_stage(name: str, total: int) -> None:
+            progress.begin(name + place, total, "bytes" if name == READING_LOGS else "rows")
+
         task = BuildLocations(
             config=self._config,
             position=position,
@@ -211,13 +225,11 @@ class OnlineRebuild:
             known_ledgers=known_ledgers,
         )
         with self._ports.children.pool(CHILD_MODULE, folder, 1) as pool:
-            ((_, built),) = pool.run([task], BuiltLocations, self._advance)
+            self._pool = pool
+            if self._is_stopped:
+                pool.stop()
+            ((_, built),) = pool.run([task], BuiltLocations, progress.advance, on_stage)
         return built
-
-    def _advance(self, amount: int) -> None:
-        if self._is_stopped:
-            raise _StoppedError
-        self.work_done += amount
 
     async def _note_doubted(self, engine: LedgerDirectoryEngine, doubted: DoubtedLedgers) -> None:
         """Set limbo before the new index is used, so that it never denies an entry that it may not have.
@@ -254,11 +266,31 @@ class OnlineRebuild:
         engine.exchange_locations(open_new)
 
     def _log_sizes(self, position: int) -> dict[str, int]:
-        directory = current_directory(self._config.ledger_directories[position])
-        names = map(entry_log_file_name, list_entry_logs(self._filesystem, directory))
-        return {name: self._filesystem.size(os.path.join(directory, name)) for name in names}
+        return log_files(self._filesystem, self._config.ledger_directories[position])
 
     def _discard(self, path: str) -> None:
         """Delete the new database, unless it is already valid: then the next start uses it."""
         if not self._filesystem.exists(seal_file_name(rebuilt_path(path))):
-            discard_rebuilt(self._filesystem, path)
+            with contextlib.suppress(OSError):  # the reason for giving up matters more; the next rebuild deletes it
+                discard_rebuilt(self._filesystem, path)
+
+
+def log_files(file_system: FileSystem, ledger_directory: str) -> dict[str, int]:
+    """Sizes of the entry logs of a ledger directory, by name. OSError."""
+    directory = current_directory(ledger_directory)
+    sizes = {}
+    for name in map(entry_log_file_name, list_entry_logs(file_system, directory)):
+        with contextlib.suppress(FileNotFoundError):  # just deleted by the collector
+            sizes[name] = file_system.size(os.path.join(directory, name))
+    return sizes
+
+
+async def _finished(work: Awaitable[None]) -> None:
+    """Wait for work that must not be abandoned. If cancelled meanwhile, report its failure, else the cancellation."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        task.result()
+        raise

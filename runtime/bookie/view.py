@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
+from runtime.admin.jobs import Jobs
 from runtime.bookie.collection.collector import GarbageCollector
 from runtime.bookie.disks.modes import BookieModes
 from runtime.bookie.disks.monitor import DiskMonitor
@@ -27,6 +29,7 @@ class BookieView:
     ports: BookiePorts
     modes: BookieModes
     started_ms: int
+    jobs: Jobs
     integrity_progress: IntegrityProgress
     """Progress of restoring lost entries, if any were lost."""
     bookie_id: str = ""
@@ -48,6 +51,8 @@ class BookieView:
     collector: GarbageCollector | None = None
     repair: IntegrityService | None = None
     online_rebuild: OnlineRebuild | None = None
+    request_stop: Callable[[], None] | None = None
+    """Stops the process cleanly; None until it serves."""
     is_running: bool = False
     """Whether it serves requests and is registered."""
     is_stopping: bool = False

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from storage.adapters.child_pool import ChildProcesses
-from storage.adapters.child_protocol import LENGTH, Part, Result, TaskProgress, failure_of, frame, raw
+from storage.adapters.child_protocol import LENGTH, Part, Result, TaskProgress, TaskStage, failure_of, frame, raw
 from storage.adapters.filesystem import OsFileSystem
 from storage.errors import StorageError
 from storage.ports import ChildContext, ChildHandler, ChildHandlers, IndexStore
@@ -29,7 +29,12 @@ def serve(handlers: ChildHandlers) -> None:
     """Answer tasks by their type until the parent ends."""
     decoder = _task_decoder(handlers)
     context = ChildContext(
-        OsFileSystem(), _open_index, ChildProcesses(), ".", lambda amount: _send(TaskProgress(amount))
+        file_system=OsFileSystem(),
+        open_index=_open_index,
+        children=ChildProcesses(),
+        directory=".",
+        report=lambda amount: _send(TaskProgress(amount)),
+        begin=lambda name, total: _send(TaskStage(name, total)),
     )
     try:
         while head := sys.stdin.buffer.read(LENGTH.size):

@@ -15,9 +15,19 @@ from typing import IO, Any, NoReturn
 
 import msgspec
 
-from storage.adapters.child_protocol import Failure, Message, MessageReader, Part, Result, TaskProgress, error_of, frame
+from storage.adapters.child_protocol import (
+    Failure,
+    Message,
+    MessageReader,
+    Part,
+    Result,
+    TaskProgress,
+    TaskStage,
+    error_of,
+    frame,
+)
 from storage.errors import ChildFailedError
-from storage.ports import AnswerT, ChildPool, OnProgress, TaskT
+from storage.ports import AnswerT, ChildPool, OnProgress, OnStage, TaskT
 
 _READ_BYTES = 1 << 20
 _END_S_MAX = 5.0
@@ -60,7 +70,11 @@ class _Pool:
         self._is_stopped = False
 
     def run(
-        self, tasks: Iterable[TaskT], answer_type: type[AnswerT], on_progress: OnProgress | None = None
+        self,
+        tasks: Iterable[TaskT],
+        answer_type: type[AnswerT],
+        on_progress: OnProgress | None = None,
+        on_stage: OnStage | None = None,
     ) -> Iterator[tuple[TaskT, AnswerT]]:
         """See ``ChildPool``."""
         waiting = iter(tasks)
@@ -85,6 +99,10 @@ class _Pool:
                         if isinstance(message, TaskProgress):
                             if on_progress is not None:
                                 on_progress(message.amount)
+                            continue
+                        if isinstance(message, TaskStage):
+                            if on_stage is not None:
+                                on_stage(message.name, message.total)
                             continue
                         done = busy.pop(child)
                         answer = msgspec.msgpack.decode(self._data_of(message), type=answer_type)

@@ -1,7 +1,7 @@
 """Messages between a parent and its child processes, and their encoding.
 
 Each message is a 4-byte length and MessagePack. The parent sends tasks. The child answers each task with any number of
-``Progress`` and ``Part`` messages and then one ``Result`` or ``Failure``.
+``TaskProgress``, ``TaskStage`` and ``Part`` messages and then one ``Result`` or ``Failure``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,13 @@ class TaskProgress(msgspec.Struct, frozen=True, array_like=True, tag=True):
     amount: int
 
 
+class TaskStage(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A stage of the task begins."""
+
+    name: str
+    total: int
+
+
 class Part(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """A part of a streamed answer."""
 
@@ -48,7 +55,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=True):
     fields: dict[str, Any] = {}
 
 
-Message: TypeAlias = TaskProgress | Part | Result | Failure
+Message: TypeAlias = TaskProgress | TaskStage | Part | Result | Failure
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(Message)

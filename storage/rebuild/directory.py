@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
@@ -48,6 +48,9 @@ from storage.rebuild.tasks import (
     read_ids,
     write_ids,
 )
+
+READING_LOGS: Final = "reading entry logs"
+"""The stage whose progress is in bytes; that of the others is in rows."""
 
 _KNOWN_NAME = "known-ledgers"
 _ROW_BYTES_MAX = 40
@@ -127,7 +130,7 @@ class LocationRebuild:
         """
         names = [entry_log_file_name(log_id) for log_id in folder.log_ids]
         sizes = [self._filesystem.size(os.path.join(self._directory, name)) for name in names]
-        self._watch.begin("reading entry logs", sum(sizes))
+        self._watch.begin(READING_LOGS, sum(sizes))
         tasks = [
             ScanLog(
                 directory=self._directory,

@@ -10,20 +10,18 @@ from __future__ import annotations
 from storage.entry_log.reader import list_entry_logs
 from storage.entry_log.scan_order import LogFolder, from_oldest
 from storage.filenames import parse_claimed_entry_log_id
-from storage.ports import ChildContext, ChildHandlers, OnProgress
+from storage.ports import ChildContext, ChildHandlers
 from storage.rebuild.directory import LocationRebuild
 from storage.rebuild.online_tasks import BuildLocations, BuiltLocations
 from storage.rebuild.rebuild import CHILD_MODULE
 
 
-class _UnstagedProgress:
-    """Forwards progress without distinguishing stages."""
+class _Reports:
+    """Passes the progress to the bookie."""
 
-    def __init__(self, report: OnProgress) -> None:
-        self.advance = report
-
-    def begin(self, stage: str, total: int) -> None:
-        """Ignored."""
+    def __init__(self, context: ChildContext) -> None:
+        self.begin = context.begin
+        self.advance = context.report
 
 
 def build_locations(task: BuildLocations, context: ChildContext) -> BuiltLocations:
@@ -36,7 +34,7 @@ def build_locations(task: BuildLocations, context: ChildContext) -> BuiltLocatio
     folder = LogFolder(tuple(log_ids), (), (), ())
     with children.pool(CHILD_MODULE, here, children.core_count) as pool:
         rebuild = LocationRebuild(
-            filesystem, task.config, task.position, task.ledger_directory, here, pool, _UnstagedProgress(context.report)
+            filesystem, task.config, task.position, task.ledger_directory, here, pool, _Reports(context)
         )
         scanned = rebuild.scan(folder, keeps_rows=True)
         row_count = rebuild.load(context.open_index, scanned.runs, task.known_ledgers)

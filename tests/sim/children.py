@@ -11,7 +11,17 @@ import msgspec
 
 from storage.adapters.child_protocol import raw
 from storage.errors import ChildFailedError
-from storage.ports import AnswerT, ChildContext, ChildHandlers, ChildPool, FileSystem, OnProgress, OpenIndexStore, TaskT
+from storage.ports import (
+    AnswerT,
+    ChildContext,
+    ChildHandlers,
+    ChildPool,
+    FileSystem,
+    OnProgress,
+    OnStage,
+    OpenIndexStore,
+    TaskT,
+)
 
 
 class InProcessChildren:
@@ -26,7 +36,7 @@ class InProcessChildren:
     @contextlib.contextmanager
     def pool(self, module: str, directory: str, count: int) -> Iterator[ChildPool]:
         """See ``Children``."""
-        context = ChildContext(self._file_system, self._open_index, self, directory, lambda _: None)
+        context = ChildContext(self._file_system, self._open_index, self, directory, lambda _: None, lambda *_: None)
         pool = _Pool(importlib.import_module(module).HANDLERS, context)
         try:
             yield pool
@@ -43,10 +53,15 @@ class _Pool:
         self._is_stopped = False
 
     def run(
-        self, tasks: Iterable[TaskT], answer_type: type[AnswerT], on_progress: OnProgress | None = None
+        self,
+        tasks: Iterable[TaskT],
+        answer_type: type[AnswerT],
+        on_progress: OnProgress | None = None,
+        on_stage: OnStage | None = None,
     ) -> Iterator[tuple[TaskT, AnswerT]]:
         """See ``ChildPool``."""
         context = self._context if on_progress is None else self._context._replace(report=on_progress)
+        context = context if on_stage is None else context._replace(begin=on_stage)
         for task in tasks:
             self._require_going()
             answer = self._handlers[type(task)](_passed_on(task, type(task)), context)

@@ -33,8 +33,10 @@ BOOT = [
     "watch the disks",
     "collect garbage",
     "repair lost entries",
+    "accept jobs",
 ]
 STOP = [
+    "accept jobs",
     "repair lost entries",
     "collect garbage",
     "watch the disks",

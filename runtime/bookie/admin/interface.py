@@ -8,6 +8,7 @@ from typing import Final
 
 from runtime.admin.server import AdminServer
 from runtime.bookie.admin.java_routes import JavaRoutes
+from runtime.bookie.admin.job_routes import JobRoutes
 from runtime.bookie.admin.state_route import StateRoute
 from runtime.bookie.view import BookieView
 from runtime.config import AdminConfig
@@ -29,7 +30,8 @@ async def open_interface(view: BookieView) -> AdminServer:
 
     Call this once the directories are locked: the socket of an earlier process is replaced.
     """
-    server = AdminServer([*JavaRoutes(view).routes(), *StateRoute(view).routes()])
+    routes = [*JavaRoutes(view).routes(), *StateRoute(view).routes(), *JobRoutes(view).routes()]
+    server = AdminServer(routes)
     try:
         await _open(server, view)
     except BaseException:

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import msgspec
 
+from runtime.admin.jobs import Jobs
 from runtime.admin.server import AdminServer
 from runtime.bookie.admin.interface import open_interface, published_address
 from runtime.bookie.boot.folder_claim import FolderClaim, release
@@ -93,6 +94,7 @@ class BookieServer:
             ports=ports,
             modes=self._modes,
             started_ms=ports.clock.now_ms(),
+            jobs=Jobs(ports.clock),
             integrity_progress=IntegrityProgress(),
         )
         self._stages = Stages(self._note_stage)
@@ -132,6 +134,7 @@ class BookieServer:
         Raises errors that end the bookie: BookieFailedError for the journal or the index, RegistrationError.
         """
         self._failed.add_done_callback(lambda _: stop.set())
+        self.view.request_stop = stop.set
         await stop.wait()
         if self._failed.done():
             with _failing_bookie():
@@ -177,7 +180,7 @@ class BookieServer:
             repair.request()
         parts = BookieParts(storage, path, self._modes, collector, repair)
         self.view.online_rebuild = OnlineRebuild(parts, self._ports, config.storage, self._fail)
-        self.view.is_running = True
+        await run("accept jobs", self._accept_jobs(), lambda _: self.view.jobs.stop())
         await log_start(self.view)
 
     async def _bind(self) -> BookieListener:
@@ -263,6 +266,9 @@ class BookieServer:
 
     async def _begin(self, service: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._watch(service)
+
+    async def _accept_jobs(self) -> None:
+        self.view.is_running = True
 
     # -- parts of the stages ----------------------------------------------------------------------------------------
 

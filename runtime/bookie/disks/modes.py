@@ -14,7 +14,7 @@ from typing import Final
 
 from runtime.bookie.disks.monitor import DISKS_LANE
 from runtime.bookie.disks.rules import DiskSample, DiskVerdict
-from runtime.errors import MetadataUnavailableError
+from runtime.errors import MetadataUnavailableError, RefusedError
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.ports import Clock, Workers
 from storage.bookie_status import BookieStatus, read_bookie_status, write_bookie_status
@@ -61,6 +61,8 @@ class BookieModes:
         self._high_priority_positions: frozenset[int] = frozenset(range(position_count))
         self._full_journals: set[int] = set()
         self._changed = asyncio.Event()
+        self._registered: BookieMode | None = None
+        self._waiting_for_registration: list[asyncio.Future[None]] = []
         self._no_room_callbacks: list[Callable[[], None]] = []
 
     @property
@@ -110,8 +112,9 @@ class BookieModes:
             self._reasons.add(ReadOnlyReason.MANUAL)
 
     def status(self, now_ms: int) -> BookieStatus:
-        """The status to store for the next process."""
-        return BookieStatus(bool(self._reasons), now_ms, ReadOnlyReason.MANUAL in self._reasons)
+        """The status to store for the next process, in which no rebuild runs."""
+        lasting = self._reasons - {ReadOnlyReason.REBUILD}
+        return BookieStatus(bool(lasting), now_ms, ReadOnlyReason.MANUAL in lasting)
 
     def note_disks(self, verdict: DiskVerdict) -> None:
         """The disks were checked. NoWritableDiskError if this requires read-only mode and the settings forbid it."""
@@ -148,15 +151,29 @@ class BookieModes:
             for callback in self._no_room_callbacks:
                 callback()
 
-    def begin_rebuild(self) -> None:
-        """The entry logs must not change: reject all adds from now on, including those with high priority."""
-        assert self._reasons, "only a read-only bookie can rebuild its index while it runs"
+    async def begin_rebuild(self) -> None:
+        """The entry logs must not change: reject all adds from now on, including those with high priority.
+
+        Returns once the bookie is registered as read-only, so that no writer chooses it. RefusedError if the settings
+        forbid read-only mode. Call ``end_rebuild`` in any case.
+        """
+        if not self._is_read_only_mode_enabled and not self._reasons:
+            raise RefusedError(
+                "nothing was changed: read-only mode is disabled (readOnlyModeEnabled=false), and a bookie that "
+                "accepts writes cannot rebuild its index; stop it and use `bkctl storage index rebuild`"
+            )
         self._reasons.add(ReadOnlyReason.REBUILD)
+        self._changed.set()
+        while self._registered is not BookieMode.READ_ONLY:
+            registered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting_for_registration.append(registered)
+            await registered
 
     def end_rebuild(self) -> None:
-        """The rebuild has succeeded or failed."""
-        self._reasons.discard(ReadOnlyReason.REBUILD)
-        self._changed.set()
+        """The rebuild has ended: go back to the mode that the other reasons require."""
+        if ReadOnlyReason.REBUILD in self._reasons:
+            self._reasons.discard(ReadOnlyReason.REBUILD)
+            self._changed.set()
 
     async def follow(
         self,
@@ -168,6 +185,7 @@ class BookieModes:
         """Keep status files and registration up to date, from ``registered`` on, until cancelled or RegistrationError.
 
         The order is that of storage section 8: the state itself, the files, the registration."""
+        self._note_registered(registered)
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -177,9 +195,17 @@ class BookieModes:
                 try:
                     await register(mode)
                     registered = mode
+                    self._note_registered(mode)
                 except MetadataUnavailableError as error:
                     logger.warning("not registered as %s yet: %s", mode.value, error)
                     await clock.sleep(self._retry_delay_s)
+
+    def _note_registered(self, mode: BookieMode) -> None:
+        self._registered = mode
+        waiting, self._waiting_for_registration = self._waiting_for_registration, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
 
     def _add(self, reason: ReadOnlyReason, detail: str) -> None:
         if reason in self._reasons:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,20 +14,26 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.admin.jobs import StepProgress
 from runtime.bookie.boot.process import real_ports, running_bookie
 from runtime.bookie.boot.server import BookieServer
+from runtime.bookie.disks.modes import ReadOnlyReason
 from runtime.bookie.online_rebuild import _LANES_AT_REST, OnlineRebuild
 from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE
 from runtime.config import BookieConfig, ClientConfig
 from runtime.errors import ConflictError, NoSuchEntryError, NoSuchLedgerError, RefusedError, UnknownLedgerStateError
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.net.pool import BookiePool
 from runtime.protocol.status import Status
 from storage.adapters.filesystem import OsFileSystem
+from storage.bookie_status import BookieStatus, read_bookie_status
 from storage.config import StorageConfig
 from storage.engine.ledger_storage import LedgerStorage
 from storage.errors import IndexDamagedError, IndexMissingError, StorageError
-from storage.filenames import LOCATIONS_DATABASE
+from storage.filenames import LOCATIONS_DATABASE, REPLACED_SUFFIX
 from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.storage.engines import open_storage
@@ -53,10 +60,24 @@ class Running:
 
     async def begin(self) -> asyncio.Task[object]:
         """A rebuild that has begun: adds are refused, negative answers unknown."""
-        task: asyncio.Task[object] = asyncio.ensure_future(self.rebuild.run())
+        task: asyncio.Task[object] = asyncio.ensure_future(self.rebuild.run(StepProgress()))
         await asyncio.sleep(0)
         assert not task.done()
         return task
+
+
+class SlowExchange(OsFileSystem):
+    """The real disk, which waits before the old index is moved away."""
+
+    def __init__(self) -> None:
+        self.has_begun = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def rename(self, source: str, target: str) -> None:
+        if target.endswith(REPLACED_SUFFIX):
+            self.has_begun.set()
+            assert self.may_go_on.wait(60)
+        super().rename(source, target)
 
 
 @contextlib.asynccontextmanager
@@ -107,12 +128,12 @@ async def test_the_same_rows_in_a_new_database_that_goes_on_serving(config: Book
     folder = Path(config.storage.ledger_directories[0]) / "current" / LOCATIONS_DATABASE
     async with booted(config) as running:
         inode = folder.stat().st_ino
-        report = await running.rebuild.run()
+        report = await running.rebuild.run(StepProgress())
         assert report.is_complete
         assert [each.row_count for each in report.directories] == [len(LEDGERS) * len(ENTRIES)]
         assert folder.stat().st_ino != inode
         await require_entries(running.peer, is_rebuilt=True)
-        await running.rebuild.run()
+        await running.rebuild.run(StepProgress())
         await require_entries(running.peer, is_rebuilt=True)
     rows = rows_of(config.storage, LOCATIONS_DATABASE)
     assert len(rows) == len(LEDGERS) * len(ENTRIES)
@@ -128,7 +149,7 @@ async def test_afterwards_nothing_is_denied_of_a_ledger_that_may_have_been_in_a_
         log.unlink()
     async with booted(config) as running:
         peer = running.peer
-        report = await running.rebuild.run()
+        report = await running.rebuild.run(StepProgress())
         assert report.is_complete
         assert [(each.row_count, each.limbo_count) for each in report.directories] == [(0, len(LEDGERS))]
         for ledger_id in LEDGERS:
@@ -160,7 +181,7 @@ async def test_several_directories_are_rebuilt_and_doubted_one_by_one(
     for log in (tmp_path / "ledgers-1" / "current").glob("*.log"):
         log.unlink()
     async with booted(msgspec.structs.replace(config, is_read_only=True)) as running:
-        report = await running.rebuild.run()
+        report = await running.rebuild.run(StepProgress())
         assert [(each.row_count, each.limbo_count) for each in report.directories] == [(2, 2), (0, 2)]
         assert await running.peer.read(2, 0) == running.peer.body(2, 0)
         for ledger_id, entry_id in ((1, 0), (3, 0), (2, 1), (4, 1)):
@@ -201,7 +222,7 @@ async def test_meanwhile_every_add_is_refused_and_nothing_is_denied(config: Book
             await peer.read(99, 0)
         assert await peer.read(2, 5) == peer.body(2, 5)
         with pytest.raises(ConflictError):
-            await running.rebuild.run()
+            await running.rebuild.run(StepProgress())
         assert not task.done()
         await task
         with pytest.raises(UnknownLedgerStateError):
@@ -221,18 +242,78 @@ async def test_a_fence_that_arrives_meanwhile_stays(config: BookieConfig) -> Non
         assert await running.peer.add(3, 100) is Status.FENCED
 
 
-async def test_refused_while_the_bookie_takes_writes(bookie_config: BookieConfig) -> None:
-    async with booted(bookie_config) as running:
-        with pytest.raises(RefusedError, match="make it read-only first"):
-            await running.rebuild.run()
+async def test_a_writable_bookie_is_registered_as_read_only_first_and_as_writable_afterwards(
+    bookie_config: BookieConfig, store: ZooKeeperStore
+) -> None:
+    registrations = RegistrationClient(store, parse_metadata_uri(bookie_config.metadata_uri).root)
+    folder = Path(bookie_config.storage.ledger_directories[0]) / "current"
+    disks = msgspec.structs.replace(bookie_config.disks, is_status_kept=True)
+    async with booted(msgspec.structs.replace(bookie_config, disks=disks)) as running:
         assert await running.peer.add(1, 0) is Status.OK
+        task = await running.begin()
+        assert await running.peer.add(1, 1) is Status.READ_ONLY
+        await asyncio.to_thread(wait_for, folder, "*.rebuilt")
+        assert running.server.bookie_id in await registrations.read_only()
+        status = read_bookie_status(OsFileSystem(), [str(folder)])
+        assert status is not None
+        assert not status.is_read_only, "a kill now must not leave the bookie read-only"
+        assert not task.done()
+        await task
+        assert await running.peer.add(9, 0) is Status.OK
+        async with asyncio.timeout(30):
+            while running.server.bookie_id not in await registrations.writable():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def test_the_mode_before_comes_back_after_a_cancel(bookie_config: BookieConfig) -> None:
+    async with booted(bookie_config) as running:
+        assert await running.peer.add(1, 0) is Status.OK
+        modes = running.server.view.modes
+        for is_manual in (False, True):
+            if is_manual:
+                modes.restore(BookieStatus(is_read_only=True, written_ms=0, is_manual=True))
+            task = await running.begin()
+            await asyncio.to_thread(
+                wait_for, Path(bookie_config.storage.ledger_directories[0]) / "current", "*.rebuilt"
+            )
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert modes.reasons == ((ReadOnlyReason.MANUAL,) if is_manual else ())
+
+
+async def test_refused_if_the_settings_forbid_read_only_mode(bookie_config: BookieConfig) -> None:
+    disks = msgspec.structs.replace(bookie_config.disks, is_read_only_mode_enabled=False)
+    async with booted(msgspec.structs.replace(bookie_config, disks=disks)) as running:
+        with pytest.raises(RefusedError, match="readOnlyModeEnabled"):
+            await running.rebuild.run(StepProgress())
+        assert await running.peer.add(1, 0) is Status.OK
+        with pytest.raises(NoSuchEntryError):
+            await running.peer.read(1, 1)
+
+
+async def test_a_cancel_during_the_exchange_waits_for_it(config: BookieConfig) -> None:
+    folder = Path(config.storage.ledger_directories[0]) / "current" / LOCATIONS_DATABASE
+    async with booted(config) as running:
+        inode = folder.stat().st_ino
+        disk = running.rebuild._filesystem = SlowExchange()
+        task = await running.begin()
+        assert await asyncio.to_thread(disk.has_begun.wait, 60)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        disk.may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert folder.stat().st_ino != inode
+        await require_entries(running.peer, is_rebuilt=True)
 
 
 async def test_the_ledgers_of_a_damaged_log_are_fenced_as_well(config: BookieConfig) -> None:
     damage(Path(config.storage.ledger_directories[0]) / "current" / "0.log")
     async with booted(config) as running:
         assert await running.peer.add(1, 100, high_priority=True) is Status.OK
-        report = await running.rebuild.run()
+        report = await running.rebuild.run(StepProgress())
         assert not report.is_complete
         assert report.directories[0].limbo_count == len(LEDGERS)
         with pytest.raises(UnknownLedgerStateError):
@@ -297,7 +378,7 @@ async def test_a_kill_at_any_change_leaves_no_index_that_denies_what_a_lost_log_
     disk = EveryChangePhotographed(root)
     async with booted(config, disk) as running:
         disk.photograph_into = tmp_path.parent / f"{tmp_path.name}-photographs"
-        await running.rebuild.run()
+        await running.rebuild.run(StepProgress())
         disk.photograph_into = None
     seen = set()
     for _, photograph in disk.photographs:

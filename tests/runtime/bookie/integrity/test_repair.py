@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.admin.jobs import StepProgress
 from runtime.bookie.boot.process import running_bookie
 from runtime.bookie.boot.server import BookieServer
 from runtime.client import LedgerClient
@@ -368,7 +369,7 @@ async def test_what_an_online_rebuild_did_not_find_is_fetched_at_once(
     harm(tmp_path / VICTIM / "ledgers" / "current" / "0.log")
     server = await trio.start(VICTIM, is_read_only=True)
     assert server.view.online_rebuild is not None
-    report = await server.view.online_rebuild.run()
+    report = await server.view.online_rebuild.run(StepProgress())
     assert report.directories[0].limbo_count == 1
     peer, progress = trio.peers[VICTIM], server.view.integrity_progress
     async with asyncio.timeout(60):

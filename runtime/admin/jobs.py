@@ -1,0 +1,144 @@
+"""Long jobs of a server process that an operator started: progress, result, cancel.
+
+They end with the process. The last ones that ended are kept, so that their results can be read later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from runtime.admin.messages import AdminError, Problem, problem_of
+from runtime.errors import ConflictError
+from runtime.ports import Clock
+from storage.errors import BkctlError
+
+logger = logging.getLogger(__name__)
+
+ENDED_JOBS_KEPT: Final = 16
+
+
+class JobState(enum.Enum):
+    """What became of a job."""
+
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class StepProgress(msgspec.Struct):
+    """Progress of the current step; the job itself updates it."""
+
+    step: str = ""
+    done: int = 0
+    total: int | None = None
+    """None: not known."""
+    unit: str = ""
+
+    def begin(self, step: str, total: int | None = None, unit: str = "") -> None:
+        """A step begins."""
+        self.step, self.done, self.total, self.unit = step, 0, total, unit
+
+    def advance(self, amount: int) -> None:
+        """The step has progressed by ``amount``."""
+        self.done += amount
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """One job, as the admin interface shows it."""
+
+    id: int
+    kind: str
+    started_ms: int
+    state: JobState = JobState.RUNNING
+    progress: StepProgress = msgspec.field(default_factory=StepProgress)
+    ended_ms: int | None = None
+    is_cancelling: bool = False
+    result: Any = None
+    error: str | None = None
+    problem: str | None = None
+    """The word for the kind of error, as in the answer to a failed request."""
+
+
+Work: TypeAlias = Callable[[StepProgress], Awaitable[object]]
+
+
+class Jobs:
+    """The jobs of one process; at most one of each kind runs."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._jobs: dict[int, Job] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._last_id = 0
+
+    @property
+    def all(self) -> list[Job]:
+        """From the oldest to the newest."""
+        return list(self._jobs.values())
+
+    def find(self, job_id: int) -> Job:
+        """AdminError if there is none."""
+        if job_id not in self._jobs:
+            raise AdminError(Problem.NOT_FOUND, f"there is no job {job_id}; jobs end when the process ends")
+        return self._jobs[job_id]
+
+    def begin(self, kind: str, work: Work) -> Job:
+        """Start ``work``; its result must be a msgspec struct or JSON. ConflictError while one of this kind runs."""
+        for job in self._jobs.values():
+            if job.kind == kind and job.state is JobState.RUNNING:
+                raise ConflictError(f"nothing was changed: job {job.id} ({kind}) is still running")
+        self._last_id += 1
+        job = Job(id=self._last_id, kind=kind, started_ms=self._clock.now_ms())
+        self._jobs[job.id] = job
+        task = asyncio.get_running_loop().create_task(self._run(job, work))
+        self._tasks[job.id] = task
+        task.add_done_callback(lambda _: self._note_end(job))
+        logger.info("job %d (%s) started", job.id, kind)
+        return job
+
+    async def cancel(self, job_id: int, wait_s: float | None = None) -> Job:
+        """Cancel a job and wait for its end, at most ``wait_s``; no effect on a job that has ended. AdminError."""
+        job = self.find(job_id)
+        task = self._tasks.get(job_id)
+        if task is not None:
+            if not job.is_cancelling:
+                job.is_cancelling = True
+                task.cancel()
+            await asyncio.wait([task], timeout=wait_s)
+        return job
+
+    async def stop(self) -> None:
+        """Cancel all jobs and wait until they have ended."""
+        await asyncio.gather(*(self.cancel(job_id) for job_id in list(self._tasks)))
+
+    async def _run(self, job: Job, work: Work) -> None:
+        try:
+            job.result = msgspec.to_builtins(await work(job.progress))
+            job.state = JobState.DONE
+        except (BkctlError, OSError) as error:
+            job.state, job.error, job.problem = JobState.FAILED, str(error), problem_of(error).word
+            if isinstance(error, OSError):
+                job.error = f"{error.filename}: {error.strerror}"
+        except Exception:
+            logger.exception("job %d (%s) failed", job.id, job.kind)
+            job.state, job.error = JobState.FAILED, "the job failed; the log of the server says why"
+            job.problem = Problem.INTERNAL.word
+
+    def _note_end(self, job: Job) -> None:
+        if job.state is JobState.RUNNING:  # also if it was cancelled before it began
+            job.state = JobState.CANCELLED
+        job.ended_ms = self._clock.now_ms()
+        del self._tasks[job.id]
+        seconds = (job.ended_ms - job.started_ms) / 1000
+        reason = "" if job.error is None else f": {job.error}"
+        logger.info("job %d (%s) %s after %.1f s%s", job.id, job.kind, job.state.value, seconds, reason)
+        ended = [each.id for each in self._jobs.values() if each.ended_ms is not None]
+        for job_id in ended[:-ENDED_JOBS_KEPT]:
+            del self._jobs[job_id]

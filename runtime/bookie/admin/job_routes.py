@@ -1,0 +1,85 @@
+"""Paths that only bkctl has: jobs, the online index rebuild, stop."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from runtime.admin.calls import BKCTL_API
+from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
+from runtime.bookie.disks.monitor import DISKS_LANE
+from runtime.bookie.online_rebuild import log_files
+from runtime.bookie.view import BookieView
+
+REBUILD_JOB: Final = "index rebuild"
+CANCEL_WAIT_S: Final = 5.0
+"""How long a cancel waits for the end of the job; the answer shows whether it has ended."""
+
+
+class JobRoutes:
+    """Answers for one bookie."""
+
+    def __init__(self, view: BookieView) -> None:
+        self._view = view
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        return [
+            Route("POST", f"{BKCTL_API}/stop", self._stop, changes=True),
+            Route("GET", f"{BKCTL_API}/jobs", self._jobs),
+            Route("GET", f"{BKCTL_API}/jobs/{{id}}", self._job),
+            Route("DELETE", f"{BKCTL_API}/jobs/{{id}}", self._cancel, changes=True),
+            Route("GET", f"{BKCTL_API}/index/rebuild", self._size_up),
+            Route("POST", f"{BKCTL_API}/index/rebuild", self._rebuild, changes=True),
+        ]
+
+    async def _stop(self, _: AdminRequest) -> AdminAnswer:
+        """The admin interface closes late in the stop, so this answer arrives."""
+        if self._view.request_stop is None:
+            raise self._not_running()
+        self._view.request_stop()
+        return json_answer({"bookie_id": self._view.bookie_id, "is_stopping": True}, 202)
+
+    async def _jobs(self, _: AdminRequest) -> AdminAnswer:
+        return json_answer({"jobs": self._view.jobs.all})
+
+    async def _job(self, request: AdminRequest) -> AdminAnswer:
+        return json_answer(self._view.jobs.find(_id_in(request)))
+
+    async def _cancel(self, request: AdminRequest) -> AdminAnswer:
+        return json_answer(await self._view.jobs.cancel(_id_in(request), CANCEL_WAIT_S))
+
+    async def _size_up(self, _: AdminRequest) -> AdminAnswer:
+        """What a rebuild would read, for a plan."""
+        view = self._view
+        if view.storage is None:
+            raise self._not_running()
+        directories: list[dict[str, Any]] = []
+        for directory, engine in zip(view.config.storage.ledger_directories, view.storage.engines, strict=True):
+            sizes = await view.ports.workers.run(DISKS_LANE, log_files, view.ports.file_system, directory)
+            directories.append(
+                {
+                    "ledger_directory": directory,
+                    "log_count": len(sizes),
+                    "log_bytes": sum(sizes.values()),
+                    "ledger_count": len(engine.ledger_ids()),
+                }
+            )
+        reasons = [reason.value for reason in view.modes.reasons]
+        return json_answer({"bookie_id": view.bookie_id, "reasons": reasons, "directories": directories})
+
+    async def _rebuild(self, _: AdminRequest) -> AdminAnswer:
+        view = self._view
+        if view.online_rebuild is None or not view.is_running:
+            raise self._not_running()
+        return json_answer(view.jobs.begin(REBUILD_JOB, view.online_rebuild.run), 202)
+
+    def _not_running(self) -> AdminError:
+        word = "stopping" if self._view.is_stopping else f"starting: {self._view.stage}"
+        return AdminError(Problem.UNAVAILABLE, f"the bookie is {word}")
+
+
+def _id_in(request: AdminRequest) -> int:
+    text = request.places["id"]
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise AdminError(Problem.NOT_FOUND, "there is no such job: an id is a number")
+    return int(text)
