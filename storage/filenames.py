@@ -38,6 +38,8 @@ MIGRATION = "bkctl.migration"
 
 ADMIN_SOCKET = "bkctl.admin.sock"
 """Unix socket of the admin interface; in the first ledger directory itself, while the bookie runs."""
+FORMATTING = "bkctl.formatting"
+"""The former VERSION file of a directory that ``bkctl bookie format`` is emptying; no bookie starts here."""
 
 LOCATIONS_DATABASE = "ldb-locations"
 """LevelDB directory: (ledger, entry) -> location. Not "locations", which is Java's RocksDB directory."""

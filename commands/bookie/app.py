@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commands.bookie import format as format_command
 from commands.bookie import info, init, mode, sanity, show, start
 from commands.bookie import list as list_command
 from commands.command import group
@@ -15,4 +16,5 @@ app = group(
     mode.show_state,
     info.show_info,
     sanity.sanity,
+    format_command.format_bookie,
 )

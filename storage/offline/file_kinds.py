@@ -45,6 +45,7 @@ _FIXED = {
     filenames.MIGRATION: FileKind(
         "note", "an unfinished change of the bookie id", "finish it with bkctl cookie migrate"
     ),
+    filenames.FORMATTING: FileKind("note", "an unfinished format", "finish it with bkctl bookie format"),
     filenames.ADOPTION: FileKind("note", "an unfinished adoption", "finish it with bkctl storage adopt"),
     filenames.HANDING_BACK: FileKind("note", "an unfinished hand-back", "finish it with bkctl storage hand-back"),
     filenames.LEDGERS_DATABASE: FileKind("index", "ledger rows: keys, fences, LACs (LevelDB)"),

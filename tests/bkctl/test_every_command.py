@@ -53,6 +53,7 @@ EFFECTS = {
     "autorecovery enable": {Effect.REVERSIBLE},
     "autorecovery reset-checks": {Effect.REVERSIBLE},
     "autorecovery trigger": {Effect.REVERSIBLE},
+    "bookie format": {Effect.DESTROYS},
     "bookie init": {Effect.REVERSIBLE},
     "bookie sanity": {Effect.REVERSIBLE},
     "bookie start": {Effect.SERVES},
@@ -118,6 +119,7 @@ def words_for(name: str) -> list[str]:
     folders = ["--journal-dir", "/nowhere/j", "--ledger-dir", "/nowhere/l"]
     more = {
         "cluster init": ["--if-not-exists"],
+        "bookie format": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
         "bookie init": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
         "bookie sanity": [BOOKIE],
     }
@@ -313,9 +315,10 @@ def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
         assert world.tree() == before, name
         if "is pinned to instance id another" not in result.stderr:
             refused_otherwise.add(name)
-    # These find another reason before they have a plan: no auditor, no file, a ledger that references the bookie.
+    # These find another reason before they have a plan: no auditor, no file or directory, a ledger of the bookie.
     assert refused_otherwise == {
         "autorecovery trigger",
+        "bookie format",
         "cluster restore",
         "cookie create",
         "cookie delete",

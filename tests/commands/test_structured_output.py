@@ -89,6 +89,7 @@ class Invocations:
             "autorecovery running": (),
             "autorecovery status": (),
             "bookie info": (),
+            "bookie format": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(folder), "-n"),
             "bookie init": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(folder), "-n"),
             "bookie list": (),
             "bookie sanity": (live,),
@@ -136,6 +137,7 @@ class Invocations:
 
     @staticmethod
     def _new_directories(folder: Path) -> tuple[str, ...]:
+        os.makedirs(folder / "new", exist_ok=True)
         words = ("--journal-dir", str(folder / "new"), "--ledger-dir", str(folder / "new"))
         return (*words, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true")
 

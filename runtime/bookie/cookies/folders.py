@@ -53,7 +53,8 @@ class FolderState(msgspec.Struct, frozen=True, kw_only=True):
     ``cookie`` None: no VERSION file, or ``damage`` says why it is not a cookie. ``trouble``: why the directory cannot
     be used at all. ``has_files``: it has more than cookie, lock and place. ``has_ledgers`` None: not checked.
     ``place``: its position when the bookie last booted, None if not recorded. ``migration``: old and new bookie id
-    while a change of the id is in progress.
+    while a change of the id is in progress. ``is_formatting``: a format of it was interrupted; ``formatted`` is the
+    cookie that it had, if that was readable.
     """
 
     path: str
@@ -65,6 +66,8 @@ class FolderState(msgspec.Struct, frozen=True, kw_only=True):
     has_ledgers: bool | None = None
     place: tuple[str, ...] | None = None
     migration: tuple[str, str] | None = None
+    is_formatting: bool = False
+    formatted: Cookie | None = None
 
     @property
     def is_stamped(self) -> bool:
@@ -134,14 +137,13 @@ def read_folder(file_system: FileSystem, path: str) -> FolderState:
 
 def _read_current(file_system: FileSystem, path: str, current: str) -> FolderState:
     names = file_system.list_directory(current)
+    if filenames.FORMATTING in names:
+        formatted, _ = _read_cookie(file_system, os.path.join(current, filenames.FORMATTING))
+        trouble = "a format of it was interrupted: finish it with bkctl bookie format"
+        return FolderState(path=path, trouble=trouble, is_formatting=True, formatted=formatted)
     cookie, damage = None, None
     if filenames.VERSION in names:
-        try:
-            cookie = decode_cookie(file_system.read_file(version_path(path)))
-        except MetadataFormatError as error:
-            damage = str(error)
-        except OSError as error:
-            damage = error.strerror or str(error)
+        cookie, damage = _read_cookie(file_system, version_path(path))
     return FolderState(
         path=path,
         cookie=cookie,
@@ -150,6 +152,16 @@ def _read_current(file_system: FileSystem, path: str, current: str) -> FolderSta
         place=_read_place(file_system, current),
         migration=_read_migration(file_system, current),
     )
+
+
+def _read_cookie(file_system: FileSystem, path: str) -> tuple[Cookie | None, str | None]:
+    """The cookie in a file, or what is wrong with it."""
+    try:
+        return decode_cookie(file_system.read_file(path)), None
+    except MetadataFormatError as error:
+        return None, str(error)
+    except OSError as error:
+        return None, error.strerror or str(error)
 
 
 def _read_place(file_system: FileSystem, current: str) -> tuple[str, ...] | None:

@@ -1,0 +1,280 @@
+"""``bkctl bookie format``: delete the data of a stopped bookie, and its cookie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import msgspec
+import typer
+
+from commands.command import command
+from commands.context import BookieFlags, CommandContext, id_by_settings, load_config
+from commands.cookie.access import require_not_registered, scan_references
+from commands.effect import Effect
+from commands.rendering import Column, Table, counted, size
+from commands.session import Session, open_session, require_metadata_uri
+from commands.shared_options import takes_bookie_options
+from commands.storage.folder_lists import FIX, require_agreeing_folders
+from commands.storage.java_bookie import require_stopped
+from commands.storage.own_storage import OwnStorage
+from commands.storage.working import work_beside_loop
+from runtime.errors import RefusedError
+
+if TYPE_CHECKING:
+    from commands.safety.gate import Change
+    from commands.safety.plan import Plan
+    from runtime.metadata.store import Node
+    from storage.config import StorageConfig
+
+_PLAN_TABLE = Table(
+    "Changes",
+    Column("action", "ACTION"),
+    Column("path", "PATH"),
+    Column("files", "FILES", is_right=True),
+    Column("bytes", "SIZE", size, is_right=True),
+)
+
+
+class _Contents(NamedTuple):
+    """What a directory ``current`` has."""
+
+    path: str
+    files: int
+    bytes: int
+
+
+class _Target(NamedTuple):
+    """The bookie to format. ``node``: its stored cookie, if that is to be deleted too."""
+
+    session: Session
+    own: OwnStorage
+    bookie_id: str
+    contents: Sequence[_Contents]
+    node: Node | None
+
+    @property
+    def directories(self) -> list[str]:
+        return self.own.config.all_directories
+
+
+@command(
+    "format",
+    example="bookie format --delete-cookie --conf conf/bk_server.conf --dry-run",
+    effect=Effect.DESTROYS,
+    is_configured_by_files=True,
+)
+@takes_bookie_options
+async def format_bookie(
+    context: CommandContext,
+    flags: BookieFlags,
+    delete_cookie: Annotated[
+        bool, typer.Option("--delete-cookie", help="Delete the stored cookie too, so that a new bookie can start")
+    ] = False,
+    accept_data_loss: Annotated[
+        bool, typer.Option("--accept-data-loss", help="Even if ledgers reference the bookie, or this is unknown")
+    ] = False,
+) -> None:
+    """Delete all data in the directories of a stopped bookie, also of a Java bookie.
+
+    Refused while a bookie runs on them or is registered with this ID. Refused too while ledgers reference the bookie,
+    or if this cannot be checked: use bkctl decommission first. The cookie is kept in the trash. If interrupted, no
+    bookie starts there; run the same command again. Type the ID, or use --confirm.
+    """
+    from commands.safety.gate import nothing_to_change, open_change
+
+    config = load_config(context, flags)
+    config = msgspec.structs.replace(config, metadata_uri=config.metadata_uri or require_metadata_uri(context))
+    bookie_id = id_by_settings(config)
+    async with open_session(context, metadata_uri=config.metadata_uri) as session:
+        own = _own_storage(session, config.storage)
+        async with _locked(own):
+            await require_not_registered(session, bookie_id)
+            unproven = await _doubts(context, session, own, bookie_id)
+            if unproven and not accept_data_loss:
+                raise RefusedError(
+                    f"nothing was changed: {unproven[0]}: use bkctl decommission {bookie_id}, or --accept-data-loss "
+                    "if the entries may be lost"
+                )
+            node = await _stored_cookie(session, bookie_id) if delete_cookie else None
+            target = _Target(session, own, bookie_id, _survey(own.config.all_directories), node)
+            plan = _plan(target, unproven, delete_cookie=delete_cookie, accept_data_loss=accept_data_loss)
+            if not plan.items:
+                nothing_to_change(context, plan)
+            else:
+                async with open_change(
+                    context, plan, session.store, bookie_ids=(bookie_id,), table=_PLAN_TABLE
+                ) as change:
+                    await _format(context, change, target)
+    _report(context, target, is_cookie_kept=not delete_cookie)
+
+
+def _own_storage(session: Session, config: StorageConfig) -> OwnStorage:
+    from commands.storage.folder_locks import FolderLocks
+    from storage.adapters.child_pool import ChildProcesses
+    from storage.adapters.filesystem import OsFileSystem
+
+    file_system = OsFileSystem()
+    for directory in config.all_directories:
+        if not file_system.exists(directory):
+            raise RefusedError(
+                f"nothing was changed: {directory} is missing: mount its disk, or create the directory if it has none"
+            )
+    return OwnStorage(config, file_system, ChildProcesses(), session.root, FolderLocks(file_system, config))
+
+
+@asynccontextmanager
+async def _locked(own: OwnStorage) -> AsyncIterator[None]:
+    """DirectoryLockedError while a bookie of bkctl or Java runs on the directories."""
+    try:
+        own.locks.hold()
+        require_stopped(own)
+        yield
+    finally:
+        own.locks.release()
+
+
+async def _doubts(context: CommandContext, session: Session, own: OwnStorage, bookie_id: str) -> list[str]:
+    """Why the data may still be needed, as sentences; empty: no ledger needs it.
+
+    RefusedError if the directories are not those of this bookie.
+    """
+    references = await scan_references(context, session, [bookie_id])
+    found = []
+    count = references.counts[bookie_id]
+    if count:
+        first = references.first_ledger_ids[bookie_id]
+        some = ", ".join(map(str, first)) + (", ..." if count > len(first) else "")
+        noun = counted(count, "ledger references", "ledgers reference")
+        found.append(f"{noun} bookie {bookie_id} ({some})")
+    if references.unreadable_count:
+        noun = counted(references.unreadable_count, "ledger")
+        found.append(f"the metadata of {noun} cannot be read and may reference bookie {bookie_id}")
+    return found + _doubts_about_directories(own, bookie_id, session.instance_id)
+
+
+def _doubts_about_directories(own: OwnStorage, bookie_id: str, instance_id: str | None) -> list[str]:
+    from runtime.bookie.cookies.folders import named_folders, read_folder, spelled_as
+
+    require_agreeing_folders(own)
+    found = []
+    for directory in own.config.all_directories:
+        state = read_folder(own.file_system, directory)
+        if state.trouble is not None and not state.is_formatting:
+            raise RefusedError(f"nothing was changed: cannot use {directory}: {state.trouble}")
+        cookie = spelled_as(own.config, state.cookie or state.formatted)
+        if cookie is None:
+            if state.has_files or state.is_stamped or state.is_formatting:
+                found.append(f"{directory} has no readable VERSION file, so its data may be that of another bookie")
+            continue
+        if cookie.bookie_id != bookie_id:
+            raise RefusedError(
+                f"nothing was changed: {directory} belongs to bookie {cookie.bookie_id}, not to {bookie_id}: use the "
+                f"settings of that bookie, or --bookie-id {cookie.bookie_id}"
+            )
+        if named_folders(cookie) != named_folders(own.config):
+            raise RefusedError(f"nothing was changed: {directory} was one of other directories: {FIX}")
+        if (cookie.instance_id or None) != (instance_id or None):
+            found.append(
+                f"{directory} belongs to cluster instance {cookie.instance_id}, so ledgers of another cluster than "
+                f"this one ({instance_id}) may reference its data"
+            )
+    return found
+
+
+async def _stored_cookie(session: Session, bookie_id: str) -> Node | None:
+    from runtime.errors import NoNodeError
+
+    try:
+        return await session.cookies.read_node(bookie_id)
+    except NoNodeError:
+        return None
+
+
+def _survey(directories: Sequence[str]) -> list[_Contents]:
+    """Contents of the directories ``current`` that exist, without the lock. Links are counted, not followed."""
+    from storage.filenames import LOCK, current_directory
+
+    found = []
+    for current in map(current_directory, directories):
+        if os.path.lexists(current):
+            names = [os.path.join(folder, name) for folder, _, names in os.walk(current) for name in names]
+            files = [path for path in names if path != os.path.join(current, LOCK)]
+            found.append(_Contents(current, len(files), sum(os.lstat(path).st_size for path in files)))
+    return found
+
+
+def _plan(target: _Target, doubts: Sequence[str], *, delete_cookie: bool, accept_data_loss: bool) -> Plan:
+    bookie_id = target.bookie_id
+    items: list[dict[str, object]] = [
+        {"action": "delete", "path": each.path, "expected_version": None, "files": each.files, "bytes": each.bytes}
+        for each in target.contents
+    ]
+    if target.node is not None:
+        path = target.session.cookies.path(bookie_id)
+        items.append({"action": "delete", "path": path, "expected_version": target.node.stat.version})
+    total = sum(each.files for each in target.contents)
+    total_bytes = sum(each.bytes for each in target.contents)
+    sentences = [
+        f"will delete {counted(total, 'file')} ({size(total_bytes)}) of bookie {bookie_id} in "
+        f"{', '.join(each.path for each in target.contents)}"
+    ]
+    sentences += [f"data may be lost permanently: {sentence}" for sentence in doubts]
+    if target.node is not None:
+        sentences.append(f"will delete the cookie of bookie {bookie_id}")
+    if not items:
+        sentences = [f"the directories of bookie {bookie_id} have no data: nothing to do"]
+    return target.session.plan(
+        subject=bookie_id,
+        summary=sentences,
+        items=items,
+        arguments={"delete_cookie": delete_cookie, "accept_data_loss": accept_data_loss},
+    )
+
+
+async def _format(context: CommandContext, change: Change, target: _Target) -> None:
+    from storage.offline.format_directories import begin_format, delete_data, end_format
+
+    session, own, directories = target.session, target.own, target.directories
+    own.locks.claim()
+    require_stopped(own)
+    await require_not_registered(session, target.bookie_id)
+    change.require_lock()
+    begin_format(own.file_system, directories)
+    total = sum(each.files for each in target.contents)
+    with context.console.progress("deleting") as progress:
+
+        def delete(require_wanted: Callable[[], None]) -> None:
+            done = 0
+
+            def note() -> None:
+                nonlocal done
+                done += 1
+                require_wanted()
+                progress.update(min(done, total), total)
+
+            delete_data(own.file_system, directories, note)
+
+        await work_beside_loop(delete)
+    if target.node is not None:
+        change.require_lock()
+        change.trash.keep("delete", session.cookies.path(target.bookie_id), target.node)
+        await session.cookies.delete(target.bookie_id, target.node.stat.version)
+    end_format(own.file_system, directories)
+
+
+def _report(context: CommandContext, target: _Target, *, is_cookie_kept: bool) -> None:
+    body = {
+        "bookie_id": target.bookie_id,
+        "files_deleted": sum(each.files for each in target.contents),
+        "bytes_deleted": sum(each.bytes for each in target.contents),
+        "cookie_deleted": target.node is not None,
+    }
+    context.console.record("BookieFormatted", body, name="bookie_id", show={"bytes_deleted": size})
+    if is_cookie_kept:
+        context.console.say(
+            f"the cookie of bookie {target.bookie_id} was kept, if it had one: it starts as a new bookie only after "
+            f"bkctl cookie delete {target.bookie_id}"
+        )

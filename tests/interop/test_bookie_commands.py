@@ -1,0 +1,77 @@
+"""``bkctl bookie sanity``, ``show``, ``init --check`` and ``format`` for a Java bookie."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from storage.adapters.filesystem import OsFileSystem
+from storage.offline.format_directories import begin_format, delete_data
+from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie
+from tests.interop.test_storage_bookies import DATABASES, SORTED, SharedFolders
+from tests.processes import BkctlResult, run_bkctl
+
+
+@pytest.fixture
+def shared(tmp_path: Path, metadata_uri: str) -> SharedFolders:
+    return SharedFolders(tmp_path, metadata_uri)
+
+
+def bookie(shared: SharedFolders, *words: str) -> BkctlResult:
+    return run_bkctl("bookie", *words, "--conf", shared.conf, BKCTL_STATE_DIR=str(shared.root / "state"))
+
+
+def directories(shared: SharedFolders) -> list[str]:
+    return [path for letter in "jli" for path in shared.folders(letter).split(",")]
+
+
+@pytest.mark.parametrize("storage", [DATABASES, SORTED])
+def test_a_java_bookie_is_tested_shown_and_formatted(shared: SharedFolders, storage: str) -> None:
+    with shared.java(storage):
+        tested = bookie(shared, "sanity", "-o", "json")
+        assert tested.exit_code == 0, tested.stderr
+        assert (tested.json()["bookie_id"], tested.json()["passed"]) == ("shared", True)
+        shown = bookie(shared, "show", "-o", "json")
+        assert shown.exit_code == 0, shown.stderr
+        body = shown.json()
+        assert (body["state"], body["reachable"], body["cookie_problem"]) == ("writable", True, None)
+        assert body["ledger_directories"] == shared.folders("l").split(",")
+        assert body["free_bytes"] > 0
+        shared.write()
+        running = bookie(shared, "format", "--confirm", "shared", "--accept-data-loss")
+        assert (running.exit_code, "stop the bookie first" in running.stderr) == (5, True), running.stderr
+    checked = bookie(shared, "init", "--check", "-o", "json")
+    results = {row["name"]: row for row in checked.json()["checks"]}
+    assert (checked.exit_code, results["cookies"]["result"], results["index"]["result"]) == (12, "ok", "failed")
+    assert "bkctl storage adopt" in results["index"]["detail"]
+    refused = bookie(shared, "format", "--confirm", "shared")
+    assert (refused.exit_code, "ledgers reference bookie shared" in refused.stderr) == (3, True)
+    done = bookie(shared, "format", "--confirm", "shared", "--accept-data-loss", "--delete-cookie", "-o", "json")
+    assert done.exit_code == 0, done.stderr
+    assert done.json()["cookie_deleted"] is True
+    assert all(os.listdir(path) == [] for path in directories(shared))
+    with shared.java(storage):
+        shared.written.clear()
+        shared.write()
+        shared.require_all()
+
+
+def test_a_java_bookie_does_not_start_on_a_format_that_was_interrupted(shared: SharedFolders) -> None:
+    with shared.java(DATABASES):
+        shared.write()
+    begin_format(OsFileSystem(), directories(shared))
+    delete_data(OsFileSystem(), directories(shared)[:3], lambda: None)
+    java = JavaBookie(shared.conf, shared.log)
+    try:
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while java.is_running:
+            assert time.monotonic() < deadline
+    finally:
+        java.stop()
+    assert "InvalidCookieException" in Path(shared.log).read_text()
+    done = bookie(shared, "format", "--confirm", "shared", "--accept-data-loss", "--delete-cookie")
+    assert done.exit_code == 0, done.stderr
+    assert all(os.listdir(path) == [] for path in directories(shared))
