@@ -1,18 +1,21 @@
 """Measures of a running bookie: durations in nanoseconds, or sizes, counted in buckets.
 
 A measure is written by one thread and can be read by another at any moment. The writer only adds to plain numbers, so
-neither needs a lock; a reader may miss what is being added. There is no clock here: a timer calls ``rotate`` at the end
-of each window.
+neither needs a lock; a reader may miss what is being added. A timer calls ``rotate`` at the end of each window.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+NowNs: TypeAlias = Callable[[], int]
+"""A clock that never goes backwards, in nanoseconds."""
 
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 WINDOW_S: Final = 60.0
@@ -47,9 +50,13 @@ class Timing:
         self.total += value * count
 
     def add_each(self, values: Sequence[int]) -> None:
-        """Count several values, of which many may be equal."""
-        for value, count in Counter(values).items():
-            self.add(value, count)
+        """Count one or more values. Fast if all are equal."""
+        count = len(values)
+        if values.count(values[0]) == count:
+            self.add(values[0], count)
+        else:
+            for value, count in Counter(values).items():
+                self.add(value, count)
 
     @property
     def count(self) -> int:
@@ -77,14 +84,37 @@ class Outcomes:
         self.succeeded = Timing()
         self.failed = Timing()
 
+    def add(self, value: int, count: int = 1, *, is_success: bool = True) -> None:
+        """Count a value, ``count`` times."""
+        (self.succeeded if is_success else self.failed).add(value, count)
+
+    @contextlib.contextmanager
+    def timed(self, now_ns: NowNs) -> Iterator[None]:
+        """Count the duration of the block, as a failure if it raises."""
+        began_ns = now_ns()
+        try:
+            yield
+        except BaseException:
+            self.failed.add(now_ns() - began_ns)
+            raise
+        self.succeeded.add(now_ns() - began_ns)
+
     def rotate(self) -> None:
         """End a window of both."""
         self.succeeded.rotate()
         self.failed.rotate()
 
 
+def no_clock() -> int:
+    """For callers that look at no measure: all durations are 0."""
+    return 0
+
+
 class Measures:
-    """Measures of one part of the bookie: its subclasses have numbers, timings and further measures as attributes."""
+    """Measures of one part of the bookie. A subclass has numbers, timings and further measures as attributes."""
+
+    def __init__(self, now_ns: NowNs = no_clock) -> None:
+        self.now_ns = now_ns
 
     def rotate(self) -> None:
         """End a window of all measures in this one."""

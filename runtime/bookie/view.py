@@ -19,6 +19,7 @@ from runtime.metadata.bookies.registration import BookieRegistration
 from runtime.metadata.store import MetadataStore
 from runtime.net.listener import BookieListener
 from storage.engine.ledger_storage import LedgerStorage
+from storage.measures import Outcomes
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -32,6 +33,8 @@ class BookieView:
     jobs: Jobs
     integrity_progress: IntegrityProgress
     """Progress of restoring lost entries, if any were lost."""
+    loop_delay: Outcomes = dataclasses.field(default_factory=Outcomes)
+    """How late timers of the event loop fire."""
     bookie_id: str = ""
     """Empty until the port is bound."""
     port: int = 0

@@ -8,9 +8,11 @@ import logging
 from runtime.net.limited_log import LimitedLog
 from runtime.net.memory_budget import MemoryBudget
 from runtime.net.read_lanes import ReadLanes
+from runtime.net.request_measures import RequestMeasures
 from runtime.net.server_connection import SWEEPS_PER_STALL, ListenerLimits, ServerConnection, Shared
 from runtime.ports import Listen, ListeningPort, RequestHandler
 from runtime.protocol.framing import read_buffer
+from storage.measures import NowNs, no_clock
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +29,9 @@ class BookieListener:
     The port may be opened before the bookie is ready: until ``serve`` is called, connections are closed at once.
     """
 
-    def __init__(self, limits: ListenerLimits) -> None:
+    def __init__(self, limits: ListenerLimits, now_ns: NowNs = no_clock) -> None:
         self._limits = limits
+        self.measures = RequestMeasures(now_ns)
         self._handler: RequestHandler | None = None
         self._port: ListeningPort | None = None
         self._connections: dict[ServerConnection, None] = {}
@@ -40,6 +43,7 @@ class BookieListener:
             limits=limits,
             budget=budget,
             read_lanes=ReadLanes(budget.read_lane_bytes_max),
+            measures=self.measures,
             read_buffer=read_buffer(),
             log=self._log,
             admit=self._admit,

@@ -17,6 +17,7 @@ from runtime.net.handshake import OpenHandshake
 from runtime.net.limited_log import LimitedLog
 from runtime.net.memory_budget import LongFrame, MemoryBudget
 from runtime.net.read_lanes import ConnectionReads, ReadLanes
+from runtime.net.request_measures import RequestMeasures
 from runtime.ports import RequestHandler
 from runtime.protocol.codec import BookieCodec
 from runtime.protocol.framing import FRAME_BYTES_MAX, READ_BYTES, FrameSplitter
@@ -24,6 +25,7 @@ from runtime.protocol.messages import (
     AddRun,
     BookieAnswer,
     BookieCall,
+    BookieRequest,
     Call,
     HandshakeCall,
     Junk,
@@ -92,6 +94,7 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     limits: ListenerLimits
     budget: MemoryBudget
     read_lanes: ReadLanes
+    measures: RequestMeasures
     read_buffer: memoryview
     log: LimitedLog
     admit: Callable[[ServerConnection], RequestHandler | None]
@@ -108,6 +111,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._shared = shared
         self._limits = shared.limits
         self._budget = shared.budget
+        self._measures = shared.measures
         self._loop = asyncio.get_running_loop()
         self._splitter = FrameSplitter(shared.limits.frame_bytes_max, shared.read_buffer)
         self._codec = BookieCodec(shared.limits.frame_bytes_max)
@@ -218,12 +222,18 @@ class ServerConnection(asyncio.BufferedProtocol):
             if isinstance(call, ReadCall):
                 self._reads.note_answer(len(frame))
             if not self._queue.has_room_for(frame):
-                frame = self._codec.encode(call, Status.TOO_MANY_REQUESTS)
+                answer = Status.TOO_MANY_REQUESTS
+                frame = self._codec.encode(call, answer)
             self._queue.send(frame)
             self._queue.flush_early()
+            self._measures.note_answer(call, answer)
             return
         self._end_request(_cost_bytes(call))
         self._queue.send(frame)
+        if isinstance(call, AddRun):
+            self._measures.note_adds(call, cast("Status", answer))
+        else:
+            self._measures.note_answer(call, answer)
         if self._is_reading_paused:
             self.resume_if_possible()
 
@@ -237,10 +247,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._budget.end_request(cost_bytes)
 
     def _take_requests(self) -> None:
+        received_ns = self._measures.now_ns()
         try:
             while payloads := self._splitter.payloads():
                 self._long_frame.end()  # a long frame, if any, ended with the first payload
-                self._calls += self._codec.decode(payloads)
+                for call in self._codec.decode(payloads):
+                    if isinstance(call, BookieRequest):
+                        call.received_ns = received_ns
+                    self._calls.append(call)
         except ProtocolError as error:
             self._calls.append(Junk(str(error)))
         while self._calls and not self._is_reading_paused:
@@ -264,9 +278,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             if isinstance(call, AddRun):
                 call = self._cut_to_room(call)
+                self._measures.adds_in_progress += len(call.bodies)
             self._begin_request(_cost_bytes(call))
             if not self._handle(call):
                 self._end_request(_cost_bytes(call))  # of a run, its remaining adds
+                if isinstance(call, AddRun):
+                    self._measures.adds_in_progress -= len(call.bodies)
 
     def _cut_to_room(self, run: AddRun) -> AddRun:
         """The first adds of a run, up to the limit on unanswered requests; the others wait for answers."""
@@ -289,11 +306,14 @@ class ServerConnection(asyncio.BufferedProtocol):
             answer = handler.read_from_memory(call)
             if answer is not None:
                 self._send_answer(call, answer)
+                self._measures.note_answer(call, answer)
                 return
         if not self._reads.submit(call):
             self._send_answer(call, Status.TOO_MANY_REQUESTS)
+            self._measures.note_answer(call, Status.TOO_MANY_REQUESTS)
 
     def _begin_read(self, call: QueuedRead) -> None:
+        self._measures.begin_read(call)
         if not self._handle(call):
             self._reads.end(call)
 

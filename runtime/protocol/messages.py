@@ -14,7 +14,16 @@ from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 
 
-class AddRun(msgspec.Struct, gc=False):
+class BookieRequest(msgspec.Struct, gc=False, kw_only=True):
+    """What all requests for the bookie's handler have in common: times by ``Clock.monotonic_ns``."""
+
+    received_ns: int = 0
+    """When the connection received it."""
+    begun_ns: int = 0
+    """When its turn came; 0 if it did not wait for one."""
+
+
+class AddRun(BookieRequest, gc=False):
     """Adds to one ledger from one socket read, in order, as three columns of the same length.
 
     ``bodies`` are entries (wire section 8.1); ``master_key`` is any byte string. One object represents one add or
@@ -57,6 +66,7 @@ class AddRun(msgspec.Struct, gc=False):
             self.txn_ids[:count],
             self.entry_ids[:count],
             self.bodies[:count],
+            received_ns=self.received_ns,
         )
         del self.txn_ids[:count], self.entry_ids[:count], self.bodies[:count]
         return first
@@ -66,7 +76,7 @@ class AddRun(msgspec.Struct, gc=False):
         self.txn_ids[:0], self.entry_ids[:0], self.bodies[:0] = first.txn_ids, first.entry_ids, first.bodies
 
 
-class ReadCall(msgspec.Struct, frozen=True, gc=False):
+class ReadCall(BookieRequest, gc=False):
     """Read an entry, or the last one for -1; with a key in ``fence_with``, fence the ledger first."""
 
     txn_id: int
@@ -76,14 +86,14 @@ class ReadCall(msgspec.Struct, frozen=True, gc=False):
     is_high_priority: bool
 
 
-class ReadLacCall(msgspec.Struct, frozen=True, gc=False):
+class ReadLacCall(BookieRequest, gc=False):
     """Read the explicit LAC packet and the last entry of a ledger."""
 
     txn_id: int
     ledger_id: int
 
 
-class WriteLacCall(msgspec.Struct, frozen=True, gc=False):
+class WriteLacCall(BookieRequest, gc=False):
     """Store ``body``, an explicit LAC packet (wire section 8.4)."""
 
     txn_id: int
@@ -92,21 +102,21 @@ class WriteLacCall(msgspec.Struct, frozen=True, gc=False):
     body: bytes
 
 
-class ForceLedgerCall(msgspec.Struct, frozen=True, gc=False):
+class ForceLedgerCall(BookieRequest, gc=False):
     """Sync the entries of a ledger that were written with deferred sync."""
 
     txn_id: int
     ledger_id: int
 
 
-class BookieInfoCall(msgspec.Struct, frozen=True, gc=False):
+class BookieInfoCall(BookieRequest, gc=False):
     """Get disk space; ``requested`` has bit 1 for the total and bit 2 for the free bytes."""
 
     txn_id: int
     requested: int
 
 
-class ListEntriesCall(msgspec.Struct, frozen=True, gc=False):
+class ListEntriesCall(BookieRequest, gc=False):
     """List the entries of a ledger that the bookie has."""
 
     txn_id: int

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from storage.engine.directory_files import DirectoryFiles
+from storage.engine.measures import EngineMeasures
 from storage.engine.memtable import Memtable
 from storage.ids import EntryId, LedgerId
 from storage.index.ledger_index import LedgerRow, LedgerRowChanges
@@ -56,11 +57,12 @@ def go_on() -> None:
 class CheckpointWriter:
     """Writes the checkpoints of one ledger directory; its one lane calls it."""
 
-    def __init__(self, files: DirectoryFiles, steps: StepSizes) -> None:
+    def __init__(self, files: DirectoryFiles, steps: StepSizes, measures: EngineMeasures) -> None:
         self._ledgers = files.ledgers
         self._locations = files.locations
         self._log_writer = files.log_writer
         self._steps = steps
+        self._measures = measures
 
     def write(self, job: CheckpointJob, pause: Callable[[], None] = go_on) -> CheckpointDone:
         """Make a job durable; calls ``pause`` between its parts.
@@ -68,17 +70,23 @@ class CheckpointWriter:
         Raises StorageError or OSError with nothing lost: the whole job can be written again, unless the error is an
         IndexFailedError. The mark may move only after this has returned for every directory.
         """
-        deletions_left = self._delete(job, pause)
-        batches, body_bytes = self._write_entries(job.memtable, pause)
-        for keys, locations in batches:
-            self._locations.write(keys, locations)
-            pause()
-        # Even without entries: the mark must not pass the fence of an idle ledger that is not flushed (H1).
-        changes: dict[LedgerId, LedgerRow | None] = {**dict.fromkeys(job.deletions), **job.row_changes}
-        self._ledgers.write({each: row for each, row in changes.items() if each not in deletions_left})
-        self._locations.seal()
-        self._ledgers.seal()
-        self._log_writer.prepare_next()
+        measures, now_ns = self._measures, self._measures.now_ns
+        with measures.flushes.timed(now_ns):
+            deletions_left = self._delete(job, pause)
+            with measures.flushes_of_entries.timed(now_ns):
+                batches, body_bytes = self._write_entries(job.memtable, pause)
+            with measures.flushes_of_locations.timed(now_ns):
+                for keys, locations in batches:
+                    self._locations.write(keys, locations)
+                    pause()
+            with measures.flushes_of_ledger_rows.timed(now_ns):
+                # Even without entries: the mark must not pass the fence of an idle ledger that is not flushed (H1).
+                changes: dict[LedgerId, LedgerRow | None] = {**dict.fromkeys(job.deletions), **job.row_changes}
+                self._ledgers.write({each: row for each, row in changes.items() if each not in deletions_left})
+            self._locations.seal()
+            self._ledgers.seal()
+            self._log_writer.prepare_next()
+        measures.flushed_bytes.succeeded.add(body_bytes)
         entry_count = sum(len(locations) for _, locations in batches) // LOCATION_BYTES
         return CheckpointDone(entry_count, body_bytes, deletions_left)
 

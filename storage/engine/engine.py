@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from storage.config import EngineConfig
 from storage.engine.checkpoint import CheckpointDone, CheckpointJob, CheckpointWriter, go_on
 from storage.engine.directory_files import DirectoryFiles
+from storage.engine.measures import EngineMeasures
 from storage.engine.memtable import ENTRY_OVERHEAD_BYTES, Memtable
 from storage.engine.read_cache import ReadCache
 from storage.engine.relocation import EntryRelocation
@@ -27,6 +28,7 @@ from storage.errors import EntryTooLargeError, MemtableFullError
 from storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, explicit_lac_of
 from storage.index.seal import SealedIndex
+from storage.measures import NowNs, no_clock
 from storage.ports import FileSystem, OpenIndexStore
 from storage.step_sizes import USUAL_STEPS, StepSizes
 
@@ -39,7 +41,8 @@ _LAST_ADD_CONFIRMED = struct.Struct(">16xq")
 class LedgerDirectoryEngine:
     """The entries and rows of the ledgers of one ledger directory."""
 
-    def __init__(self, files: DirectoryFiles, config: EngineConfig, steps: StepSizes) -> None:
+    def __init__(self, files: DirectoryFiles, config: EngineConfig, steps: StepSizes, now_ns: NowNs) -> None:
+        self.measures = EngineMeasures(now_ns)
         self._files = files
         self._ledgers = ledgers = files.ledgers
         self._half_bytes = config.memtable_bytes_max // 2
@@ -80,7 +83,7 @@ class LedgerDirectoryEngine:
         """For the reads lane."""
         self.relocation = EntryRelocation(files, self._hidden_ledgers)
         """For compaction."""
-        self._checkpoints = CheckpointWriter(files, steps)
+        self._checkpoints = CheckpointWriter(files, steps, self.measures)
 
     @classmethod
     def open(
@@ -91,6 +94,7 @@ class LedgerDirectoryEngine:
         index_directory: str,
         config: EngineConfig,
         steps: StepSizes = USUAL_STEPS,
+        now_ns: NowNs = no_clock,
     ) -> LedgerDirectoryEngine:
         """Open the files of a ledger directory and its index directory (both the ``current`` directories).
 
@@ -98,7 +102,7 @@ class LedgerDirectoryEngine:
         or damaged a sealed batch: starting with less would turn lost entries into "no such entry" (H15).
         """
         files = DirectoryFiles.open(filesystem, open_index, ledger_directory, index_directory, config)
-        return cls(files, config, steps)
+        return cls(files, config, steps, now_ns)
 
     # Loop side: ledgers
 
@@ -261,7 +265,12 @@ class LedgerDirectoryEngine:
         body = self._active.find(ledger_id, entry_id)
         if body is None and (frozen := self._frozen(ledger_id)) is not None:
             body = frozen.find(ledger_id, entry_id)
-        return self._read_cache.find(ledger_id, entry_id) if body is None else body
+        if body is not None:
+            self.measures.write_cache_hits += 1
+            return body
+        body = self._read_cache.find(ledger_id, entry_id)
+        self.measures.read_cache_hits += body is not None
+        return body
 
     def last_cached(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
         """Highest entry of a ledger in the write caches. The disk may hold a higher one (H8)."""

@@ -27,6 +27,7 @@ from storage.journal.catalog import read_catalog
 from storage.journal.log_mark import NO_MARK, find_replay_start, write_last_mark
 from storage.journal.reader import list_journals
 from storage.journal.writer import JournalWriter
+from storage.measures import NowNs, no_clock
 from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
 from storage.step_sizes import USUAL_STEPS, StepSizes
 
@@ -56,6 +57,7 @@ class LedgerStorage:
         locks: Sequence[DirectoryLock],
         now_ms: int,
         steps: StepSizes,
+        now_ns: NowNs,
     ) -> None:
         self._filesystem = filesystem
         self._config = config
@@ -65,6 +67,7 @@ class LedgerStorage:
         self._locks = locks
         self._now_ms = now_ms
         self._steps = steps
+        self._now_ns = now_ns
         self._journals: list[JournalWriter] = []
         self._published = [NO_MARK] * len(self._journal_directories)
         self.mark_failures: tuple[OSError, ...] = ()
@@ -85,8 +88,11 @@ class LedgerStorage:
         now_ms: int,
         locks: Sequence[DirectoryLock] | None = None,
         steps: StepSizes = USUAL_STEPS,
+        now_ns: NowNs = no_clock,
     ) -> LedgerStorage:
         """Open all directories and create those that are new. ``now_ms``: wall clock, names the first journal.
+
+        ``now_ns``: a monotonic clock for the measures.
 
         ``locks``: from ``lock_directories``, if the caller took them earlier; ``close`` releases them. Raises
         DirectoryLockedError, IndexMissingError, IndexDamagedError, MisplacedLedgerError, AdoptionRefusedError while a
@@ -107,12 +113,13 @@ class LedgerStorage:
                     index_folder,
                     config.engine,
                     steps,
+                    now_ns,
                 )
                 undo.callback(engine.close)
                 engines.append(engine)
             _require_routing(config, engines)
             undo.pop_all()
-        return cls(filesystem, config, engines, held, now_ms, steps)
+        return cls(filesystem, config, engines, held, now_ms, steps, now_ns)
 
     @property
     def engines(self) -> tuple[LedgerDirectoryEngine, ...]:
@@ -201,6 +208,7 @@ class LedgerStorage:
                 ends[index],
                 is_held=directory in held or not is_recorded[index],
                 steps=self._steps,
+                now_ns=self._now_ns,
             )
             self._journals.append(journal)
 

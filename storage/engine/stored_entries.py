@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Set as AbstractSet
 
 from storage.engine.directory_files import DirectoryFiles
+from storage.engine.measures import UNWATCHED, ReadWatch
 from storage.errors import EntryDamagedError, EntryLogMissingError
 from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
 
@@ -34,7 +35,7 @@ class StoredEntries:
             taken[log_id] = sentence
         return taken
 
-    def read(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+    def read(self, ledger_id: LedgerId, entry_id: EntryId, watch: ReadWatch = UNWATCHED) -> bytes | None:
         """Body of an entry on disk, or None if it is certainly not there (a write cache may hold it).
 
         Raises EntryLogError, IndexDamagedError or another StorageError if neither is certain.
@@ -42,14 +43,19 @@ class StoredEntries:
         if ledger_id in self._hidden_ledgers:
             return None
         location = self._locations.find(ledger_id, entry_id)
+        watch.end_lookup()
         if location is None:
             return None
         try:
             return self._read_at(location, ledger_id, entry_id)
         except EntryLogMissingError:
             return self._read_moved(ledger_id, entry_id)
+        finally:
+            watch.end_log_read()
 
-    def read_run(self, ledger_id: LedgerId, entry_id: EntryId, count_max: int, bytes_max: int) -> list[bytes]:
+    def read_run(
+        self, ledger_id: LedgerId, entry_id: EntryId, count_max: int, bytes_max: int, watch: ReadWatch = UNWATCHED
+    ) -> list[bytes]:
         """Like ``read``, with the bodies of some of the following entries; empty if the entry is certainly not there.
 
         For clients that read a ledger in order. Each body is the copy that its own index row references (H18).
@@ -57,6 +63,7 @@ class StoredEntries:
         if ledger_id in self._hidden_ledgers:
             return []
         locations = self._locations.find_run(ledger_id, entry_id, count_max)
+        watch.end_lookup()
         if not locations:
             return []
         try:
@@ -67,6 +74,8 @@ class StoredEntries:
         except EntryDamagedError as error:
             self._damages.setdefault(locations[0].log_id, str(error))
             raise
+        finally:
+            watch.end_log_read()
 
     def find_last(self, ledger_id: LedgerId) -> tuple[EntryId, bytes] | None:
         """Highest entry of a ledger on disk; the last entry is the greater of this and the cached one (H8).

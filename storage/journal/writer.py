@@ -27,7 +27,9 @@ from storage.journal.catalog import CatalogedJournal, read_catalog, write_catalo
 from storage.journal.format import GROUP_BYTES_MAX, HEADER_BYTES, PADDING_VERSION_MIN, data_start, encode_file_header
 from storage.journal.group import EncodedGroup, encode_group
 from storage.journal.log_mark import NO_MARK
+from storage.journal.measures import JournalMeasures
 from storage.journal.reader import list_journals
+from storage.measures import NowNs, no_clock
 from storage.ports import File, FileSystem
 from storage.setting import MEBIBYTE
 from storage.step_sizes import USUAL_STEPS, StepSizes
@@ -47,9 +49,11 @@ class JournalWriter:
         journal_id: JournalId,
         replayed: LogMark,
         steps: StepSizes,
+        now_ns: NowNs,
         *,
         is_held: bool,
     ) -> None:
+        self.measures = JournalMeasures(now_ns)
         self._fs = fs
         self._directory = directory
         self._config = config
@@ -73,6 +77,7 @@ class JournalWriter:
         *,
         is_held: bool = False,
         steps: StepSizes = USUAL_STEPS,
+        now_ns: NowNs = no_clock,
     ) -> JournalWriter:
         """Begin a new file in ``directory``, the directory of the ``.txn`` files (``current``).
 
@@ -88,7 +93,7 @@ class JournalWriter:
         try:
             journal_ids = list_journals(fs, directory)
             journal_id = (journal_ids[-1] if journal_ids else now_ms) + 1
-            journal = cls(fs, directory, config, journal_id, replayed, steps, is_held=is_held)
+            journal = cls(fs, directory, config, journal_id, replayed, steps, now_ns, is_held=is_held)
             if not is_held:
                 with contextlib.suppress(JournalFullError):
                     journal._begin()
@@ -178,9 +183,11 @@ class JournalWriter:
     def _begin(self) -> None:
         if self._is_held:
             raise JournalFullError(f"{self._directory}: no new journal before the contents of the last one are flushed")
-        with self._reporting_no_room():
-            file = _begin_file(self._fs, self._directory, self._config, self._first_id, None)
-        self._take(self._first_id, file)
+        self._take(self._first_id, self._create_file(self._first_id, None))
+
+    def _create_file(self, journal_id: JournalId, finished: LogMark | None) -> File:
+        with self._reporting_no_room(), self.measures.created_files.timed(self.measures.now_ns):
+            return _begin_file(self._fs, self._directory, self._config, journal_id, finished)
 
     def _take(self, journal_id: JournalId, file: File) -> None:
         self._file = file
@@ -200,7 +207,7 @@ class JournalWriter:
     def _write(self, group: EncodedGroup) -> None:
         journal_id, position = self._written
         end = position + group.size_bytes
-        with self._reporting_no_room():
+        with self._reporting_no_room(), self.measures.writes.timed(self.measures.now_ns):
             self._extend(end)
             if self._touched_end > position:
                 self._clear(position)
@@ -215,6 +222,7 @@ class JournalWriter:
         assert position == end, "what was encoded is as long as was said"
         self._touched_end = 0
         self._written = LogMark(journal_id, end)
+        self.measures.written_bytes += group.size_bytes
 
     def _clear(self, start: int) -> None:
         """Zero what is left of a group that found no room: a sector of the next group must hold its data or zeros.
@@ -232,7 +240,8 @@ class JournalWriter:
         self._touched_end = 0
 
     def _sync(self) -> None:
-        _sync_data(self._file)
+        with self.measures.syncs.timed(self.measures.now_ns):
+            _sync_data(self._file)
         self._durable = self._written
         if self._config.is_dropped_from_page_cache:
             size_bytes = self._durable.offset // _DROP_STEP_BYTES * _DROP_STEP_BYTES - self._dropped_end
@@ -255,8 +264,7 @@ class JournalWriter:
         if self.has_unsynced:
             self._sync()
         journal_id = self._durable.journal_id + 1
-        with self._reporting_no_room():
-            file = _begin_file(self._fs, self._directory, self._config, journal_id, self._durable)
+        file = self._create_file(journal_id, self._durable)
         self._file.close()
         self._take(journal_id, file)
 

@@ -15,6 +15,7 @@ from tests.sim.machine import CONFIG, Machine
 
 BOOT = [
     "bind the port",
+    "measure",
     "connect to the metadata store",
     "check the cookies",
     "lock the directories",
@@ -48,6 +49,7 @@ STOP = [
     "open the admin interface",
     "lock the directories",
     "connect to the metadata store",
+    "measure",
     "bind the port",
 ]
 

@@ -43,7 +43,7 @@ def test_small_values_have_buckets_of_their_own(value: int) -> None:
     assert timing.quantiles() == (value,) * len(QUANTILES)
 
 
-@given(st.lists(st.integers(0, 2**40)))
+@given(st.lists(st.integers(0, 2**40) | st.just(1024), min_size=1))
 def test_adding_each_of_several_values_equals_adding_them_one_by_one(values: list[int]) -> None:
     together, one_by_one = Timing(), Timing()
     together.add_each(values)
@@ -70,13 +70,25 @@ def test_quantiles_cover_the_last_full_window_only() -> None:
     assert (timing.count, timing.total) == (1001, 7003)
 
 
+def test_a_timed_block_counts_as_a_failure_if_it_raises() -> None:
+    outcomes, clock = Outcomes(), iter((5, 8, 10, 30))
+    with outcomes.timed(lambda: next(clock)):
+        pass
+    with pytest.raises(OSError, match="no"), outcomes.timed(lambda: next(clock)):
+        raise OSError("no")
+    assert (outcomes.succeeded.count, outcomes.succeeded.total) == (1, 3)
+    assert (outcomes.failed.count, outcomes.failed.total) == (1, 20)
+
+
 class _Disk(Measures):
     def __init__(self) -> None:
+        super().__init__()
         self.sync = Timing()
 
 
 class _Bookie(Measures):
     def __init__(self) -> None:
+        super().__init__()
         self.add = Outcomes()
         self.disk = _Disk()
         self.bytes_written = 5

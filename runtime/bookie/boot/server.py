@@ -37,6 +37,7 @@ from runtime.bookie.identity import BookieNames, resolve_identity
 from runtime.bookie.integrity.refill import IntegrityProgress, IntegrityTools
 from runtime.bookie.integrity.repair import IntegrityService
 from runtime.bookie.live_settings import LiveSettings
+from runtime.bookie.metrics.windows import run_windows
 from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
 from runtime.bookie.ports import BookieMetadata, BookiePorts
 from runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService
@@ -145,6 +146,7 @@ class BookieServer:
     async def _boot(self) -> None:
         run, config = self._stages.run, self._config
         listener = self.view.listener = await run("bind the port", self._bind(), BookieListener.close)
+        await run("measure", self._begin(run_windows(self.view)), _end)
         uri = parse_metadata_uri(config.metadata_uri)
         connecting = self._ports.connect_metadata(uri.servers, config.zookeeper)
         store = await run("connect to the metadata store", connecting, lambda session: session.close())
@@ -191,7 +193,8 @@ class BookieServer:
                 connections_max=config.connections_max,
                 memory_bytes_max=config.connection_memory_bytes_max,
                 stall_s_max=config.connection_stall_s_max,
-            )
+            ),
+            self._ports.clock.monotonic_ns,
         )
         try:
             self.view.port = await listener.open(self._ports.listen, self._identity.bind_host, config.port)

@@ -50,8 +50,10 @@ class StorageBoot:
         """
         if self._marks.is_unclean:
             logger.warning("Unclean shutdown detected; replaying the journal")
-        open_all = functools.partial(LedgerStorage.open, self._ports.file_system, self._ports.open_index, self._config)
-        opening = asyncio.ensure_future(self._ports.workers.run(BOOT_LANE, open_all, self._ports.clock.now_ms(), locks))
+        ports = self._ports
+        open_all = functools.partial(LedgerStorage.open, ports.file_system, ports.open_index, self._config)
+        now_ms, now_ns = ports.clock.now_ms(), ports.clock.monotonic_ns
+        opening = asyncio.ensure_future(ports.workers.run(BOOT_LANE, open_all, now_ms, locks, now_ns=now_ns))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:

@@ -29,7 +29,7 @@ from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
 from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
 from runtime.bookie.collection.long_work import CompactionKind, DirectoryCompaction, DiskReaction
-from runtime.bookie.collection.metrics import GarbageCollectionMetrics, LogMetrics
+from runtime.bookie.collection.metrics import CollectionTimings, GarbageCollectionMetrics, LogMetrics
 from runtime.bookie.disks.rules import DiskState
 from runtime.bookie.identity import BookieNames
 from runtime.bookie.integrity.preboot_check import read_integrity_flag
@@ -102,6 +102,8 @@ class GarbageCollector:
         self.metrics = metrics
         self.log_metrics = tuple(directory.metrics for directory in directories)
         """Of each ledger directory."""
+        self.timings = CollectionTimings()
+        self.directory_timings = [directory.timings for directory in directories]
 
     # -- for operators and other parts of the bookie ------------------------------------------------------------
 
@@ -208,6 +210,7 @@ class GarbageCollector:
 
     async def _run_round(self, *, is_forced: bool) -> None:
         failed_count = 0
+        began_ns = self._clock.monotonic_ns()
         try:
             is_repair_due = await self._read_repair_due()
             failed_count += await self._trying(self._collect_ledgers(is_repair_due=is_repair_due))
@@ -223,6 +226,7 @@ class GarbageCollector:
             failed_count += 1
         self.metrics.rounds_count += 1
         self.metrics.rounds_failed_count += failed_count > 0
+        self.timings.rounds.add(self._clock.monotonic_ns() - began_ns, is_success=not failed_count)
         self._measure()
 
     async def _collect_logs(self, position: int, *, is_repair_due: bool, is_forced: bool) -> int:
@@ -252,13 +256,14 @@ class GarbageCollector:
         return 0
 
     async def _collect_ledgers(self, *, is_repair_due: bool) -> None:
-        ledgers = await self._passes.open_ledgers()
-        deleted_count = await self._passes.deleted.collect(ledgers)
-        wait_s = self._config.overreplicated_wait_s
-        is_due = wait_s > 0 and self._now_s() - self._last_overreplicated_s >= wait_s
-        if is_due and not is_repair_due:
-            self._last_overreplicated_s = self._now_s()
-            deleted_count += await self._passes.overreplicated.collect(ledgers)
+        with self.timings.ledgers.timed(self._clock.monotonic_ns):
+            ledgers = await self._passes.open_ledgers()
+            deleted_count = await self._passes.deleted.collect(ledgers)
+            wait_s = self._config.overreplicated_wait_s
+            is_due = wait_s > 0 and self._now_s() - self._last_overreplicated_s >= wait_s
+            if is_due and not is_repair_due:
+                self._last_overreplicated_s = self._now_s()
+                deleted_count += await self._passes.overreplicated.collect(ledgers)
         if deleted_count:
             logger.info("deleted %d ledgers", deleted_count)
             await self._flush_deletions()

@@ -20,6 +20,7 @@ from typing import Any, Final, TypeAlias
 
 from runtime.bookie.collection.compaction import Compactor, DirectoryTools
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE, LogInUseError
+from runtime.bookie.collection.metrics import DirectoryTimings
 from runtime.bookie.disks.modes import sentence
 from runtime.config import CompactionConfig
 from runtime.ports import Workers
@@ -99,6 +100,7 @@ class DirectoryCollector:
         self._clock, self._scanner = tools.clock, tools.scanner
         self._compactor = Compactor(tools)
         self.metrics = tools.log_metrics
+        self.timings = DirectoryTimings()
         self._room = room
         self._scan_turn = scan_turn
         self._target_bytes = target_bytes
@@ -171,6 +173,10 @@ class DirectoryCollector:
 
     async def refresh(self) -> None:
         """Measure newly finished logs, and update usage for deleted ledgers. StorageError, OSError."""
+        with self.timings.measurings.timed(self._clock.monotonic_ns):
+            await self._refresh()
+
+    async def _refresh(self) -> None:
         finished = await self._workers.run(COMPACTION_LANE, self._engine.relocation.finished_log_ids)
         there = set(finished)
         self._unproven &= there

@@ -202,9 +202,10 @@ class DirectoryCompaction:
             self._directory.metrics.minor_compactions_count += 1
 
     async def _compact(self, config: CompactionConfig) -> None:
-        await self._directory.compact(config)
-        if not await self._read_repair_due():
-            await self._directory.settle_unproven()
+        with self._directory.timings.compactions.timed(self._clock.monotonic_ns):
+            await self._directory.compact(config)
+            if not await self._read_repair_due():
+                await self._directory.settle_unproven()
 
     async def _trying(self, step: Awaitable[None]) -> None:
         is_failed = False

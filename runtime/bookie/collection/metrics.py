@@ -1,10 +1,11 @@
-"""Counters of a bookie's collector: plain numbers, changed on the loop; they can be read at any time."""
+"""Counters and durations of a bookie's collector: plain numbers, changed on the loop; readable at any time."""
 
 from __future__ import annotations
 
 import msgspec
 
 from storage.entry_log.usage import BUCKET_COUNT
+from storage.measures import Measures, Outcomes
 
 
 class LogMetrics(msgspec.Struct):
@@ -49,7 +50,7 @@ class GarbageCollectionMetrics(msgspec.Struct):
     reclaimed_bytes: int = 0
     """Size of the removed logs."""
     logs_compacted_count: int = 0
-    """Removed logs from which entries were copied."""
+    """Logs from which entries were copied."""
     copied_entries_count: int = 0
     copied_bytes: int = 0
     """Of copied entries; the space gained is ``reclaimed_bytes`` less this."""
@@ -62,3 +63,24 @@ class GarbageCollectionMetrics(msgspec.Struct):
 
     compactions_running: int = 0
     """Ledger directories that are being compacted."""
+
+
+class DirectoryTimings(Measures):
+    """Durations of the collector's work in one ledger directory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measurings = Outcomes()
+        """Measuring new logs and updating the usage of all logs, once in each round."""
+        self.compactions = Outcomes()
+
+
+class CollectionTimings(Measures):
+    """Durations of the collector's work for all directories together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounds = Outcomes()
+        """A round in which a part failed is a failure."""
+        self.ledgers = Outcomes()
+        """The part of a round that deletes ledgers."""

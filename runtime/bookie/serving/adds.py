@@ -20,11 +20,21 @@ from storage.errors import (
     MemtableFullError,
 )
 from storage.journal.format import is_zero_filled
+from storage.measures import Measures, Outcomes
 
 logger = logging.getLogger(__name__)
 
 _HEAD = struct.Struct(">qqq")
 """How an entry begins: ledger id, entry id, LAC."""
+
+
+class AddMeasures(Measures):
+    """Adds that wait for room in the write cache or in the journal's queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = Outcomes()
+        """How long they waited, until they were stored or rejected."""
 
 
 class AddPath:
@@ -38,6 +48,7 @@ class AddPath:
     def __init__(
         self, handles: LedgerHandles, clock: Clock, throttle_s: float, request_checkpoint: Callable[[], None]
     ) -> None:
+        self.measures = AddMeasures()
         self._handles = handles
         self._clock = clock
         self._throttle_ns = int(throttle_s * 1e9)
@@ -77,14 +88,15 @@ class AddPath:
         """Retry waiting adds, in order; call after the write cache was swapped and when a journal has room again."""
         for place, queue in list(self._waiting.items()):
             while queue and self._store(*queue[0][1:]):
-                queue.popleft()
+                self._note_end(queue.popleft()[0], is_success=True)
             self._drop_if_empty(place)
 
     def refuse_waiting(self) -> None:
         """Reject all waiting adds; call when writes have stopped, because no room will be made for them."""
         waiting, self._waiting = self._waiting, {}
         for queue in waiting.values():
-            for _, connection, add in queue:
+            for due_ns, connection, add in queue:
+                self._note_end(due_ns, is_success=False)
                 connection.answer(add, Status.READ_ONLY)
 
     def _is_waiting(self, run: AddRun) -> bool:
@@ -138,12 +150,16 @@ class AddPath:
         now_ns = self._clock.monotonic_ns()
         for place, queue in list(self._waiting.items()):
             while queue and queue[0][0] <= now_ns:
-                _, connection, add = queue.popleft()
+                due_ns, connection, add = queue.popleft()
+                self._note_end(due_ns, is_success=False)
                 connection.answer(add, Status.TOO_MANY_REQUESTS)
             self._drop_if_empty(place)
         if self._waiting:
             next_ns = min(queue[0][0] for queue in self._waiting.values())
             self._timer = self._clock.call_later((next_ns - now_ns) / 1e9, self._refuse_overdue)
+
+    def _note_end(self, due_ns: int, *, is_success: bool) -> None:
+        self.measures.waits.add(self._clock.monotonic_ns() - (due_ns - self._throttle_ns), is_success=is_success)
 
     def _drop_if_empty(self, place: int) -> None:
         if not self._waiting[place]:

@@ -32,9 +32,11 @@ _RETRY_DELAY_S = 1.0
 class _Group:
     """Records that share one write and one sync, and the adds and futures that wait for them."""
 
-    __slots__ = ("records", "size_bytes", "tickets", "waiters")
+    __slots__ = ("began_ns", "records", "size_bytes", "tickets", "waiters")
 
     def __init__(self) -> None:
+        self.began_ns = 0
+        """When its first record was queued."""
         self.records: list[bytes] = []
         self.size_bytes = 0
         self.tickets: list[Ticket] = []
@@ -60,6 +62,7 @@ class GroupCommit:
     ) -> None:
         """``on_disk_room``: called with the error when the disk has no space, and with None when it has space again."""
         self._writer = writer
+        self.measures = writer.measures
         self._workers = workers
         self._lane = lane
         self._config = config
@@ -178,10 +181,13 @@ class GroupCommit:
         while True:
             await self._wait_for_work()
             self._wake.clear()
-            if self._wait_s > 0:
-                await self._gather()
+            is_wait_over = self._wait_s > 0 and await self._gather()
             if self._gathering.records or self._gathering.waiters:
                 self._complete_group()
+                if is_wait_over:
+                    self.measures.groups_by_wait_count += 1
+                else:
+                    self.measures.groups_by_empty_queue_count += 1
             while self._complete:
                 await self._commit(self._complete.popleft())
             is_stopping = self._stopping.is_set() and not self._wake.is_set()
@@ -203,6 +209,7 @@ class GroupCommit:
     def _queue(self, records: list[bytes]) -> None:
         group = self._gathering
         if not group.records:
+            group.began_ns = self.measures.now_ns()
             self._gathering_since_s = _now_s() if self._wait_s > 0 else 0.0
         size_bytes = sum(map(len, records))
         group.records += records
@@ -217,6 +224,7 @@ class GroupCommit:
         self._wake.set()
         if group.size_bytes >= self._group_bytes_max or len(group.records) >= self._group_record_count_max:
             self._complete_group()
+            self.measures.groups_by_size_count += 1
 
     def _complete_group(self) -> None:
         self._complete.append(self._gathering)
@@ -229,19 +237,22 @@ class GroupCommit:
         else:
             await _wait(self._wake, max(0.0, self._sync_due_s - _now_s()))
 
-    async def _gather(self) -> None:
-        """Give more records time to join the group, unless a group is already complete."""
+    async def _gather(self) -> bool:
+        """Give more records time to join the group, unless a group is already complete. Whether that time is over."""
         while not self._complete and not self._stopping.is_set() and self._gathering.records:
             left_s = self._gathering_since_s + self._wait_s - _now_s()
             if left_s <= 0:
-                return
+                return True
             await _wait(self._wake, left_s)
             self._wake.clear()
+        return False
 
     async def _commit(self, group: _Group) -> None:
         # Fences, explicit LACs and forced ledgers complete only after a sync.
         is_synced = self._config.is_data_synced or bool(group.waiters)
+        taken_ns = self.measures.now_ns()
         await self._write(group, is_synced=is_synced)
+        self._note(group, taken_ns)
         for connection, run in group.tickets:
             connection.answer(run, Status.OK)
         for waiter in group.waiters:
@@ -254,6 +265,15 @@ class GroupCommit:
             if was_full and self.has_room:
                 for callback in self._room_callbacks:
                     callback()
+
+    def _note(self, group: _Group, taken_ns: int) -> None:
+        """Count a group that was taken from the queue at ``taken_ns`` and is written now."""
+        measures, count = self.measures, len(group.records)
+        if count:
+            measures.queue.succeeded.add(taken_ns - group.began_ns, count)
+            measures.commits.succeeded.add(measures.now_ns() - group.began_ns, count)
+            measures.group_records.succeeded.add(count)
+            measures.group_bytes.succeeded.add(group.size_bytes)
 
     async def _write(self, group: _Group, *, is_synced: bool) -> None:
         """Write a group. A group without records only syncs what was written before."""

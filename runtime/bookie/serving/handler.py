@@ -52,10 +52,22 @@ from storage.errors import DeletionPendingError, MasterKeyMismatchError, Storage
 from storage.ids import INVALID_ENTRY_ID
 from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from storage.journal.format import encode_explicit_lac_record
+from storage.measures import Measures, NowNs, Outcomes, no_clock
 
 logger = logging.getLogger(__name__)
 
 _LEDGER_ID = struct.Struct(">q")
+
+
+class FenceMeasures(Measures):
+    """The two parts of a fencing read, which run at the same time."""
+
+    def __init__(self, now_ns: NowNs) -> None:
+        super().__init__(now_ns)
+        self.reads = Outcomes()
+        """Reading the entry."""
+        self.waits = Outcomes()
+        """Until the fence is durable."""
 
 
 class BookieRequestHandler:
@@ -69,7 +81,9 @@ class BookieRequestHandler:
         workers: Workers,
         disk_space: Callable[[], BookieInfo],
         modes: BookieModes,
+        now_ns: NowNs = no_clock,
     ) -> None:
+        self.fence_measures = FenceMeasures(now_ns)
         self._storage = storage
         self._handles = handles
         self._adds = adds
@@ -213,12 +227,18 @@ class BookieRequestHandler:
         except DeletionPendingError:
             connection.answer(call, Status.IO_ERROR)
             return
+        measures = self.fence_measures
+        began_ns = measures.now_ns()
         fence_durable = self._handles.fence(call.ledger_id)
         status, body = await self._find(handle.engine, call.ledger_id, call.entry_id)
+        measures.reads.add(measures.now_ns() - began_ns, is_success=status is not Status.IO_ERROR)
+        is_durable = True
         try:
             await fence_durable
         except StorageError:
+            is_durable = False
             status, body = Status.IO_ERROR, None
+        measures.waits.add(measures.now_ns() - began_ns, is_success=is_durable)
         connection.answer(call, ReadAnswer(call.txn_id, status, body, None))
 
     async def _find(self, engine: LedgerDirectoryEngine, ledger_id: int, entry_id: int) -> tuple[Status, bytes | None]:

@@ -17,6 +17,7 @@ from runtime.ports import Workers
 from runtime.protocol.entry_list import EntryList, EntryListBuilder
 from runtime.protocol.status import Status
 from storage.engine.engine import LedgerDirectoryEngine
+from storage.engine.measures import ReadWatch
 from storage.engine.memtable import sorted_ids
 from storage.errors import StorageError
 from storage.ids import INVALID_ENTRY_ID
@@ -46,6 +47,7 @@ class ReadOutcome(NamedTuple):
     status: Status
     body: bytes | None
     last_entry: tuple[int, bytes] | None
+    watch: ReadWatch
     is_end_known: bool = False
     """Whether ``last_entry`` was requested and read. If so, None means that no entry is stored."""
     read_ahead: tuple[bytes, ...] = ()
@@ -126,7 +128,25 @@ class ReadBatcher:
                 bodies = () if outcome.body is None else (outcome.body, *outcome.read_ahead)
                 for entry_id, body in enumerate(bodies, job.entry_id):
                     job.engine.remember_read(job.ledger_id, entry_id, body, job.read_generation)
+                _note(job, outcome)
                 done(outcome)
+
+
+def _note(job: ReadJob, outcome: ReadOutcome) -> None:
+    """Count a read in the measures of its ledger directory. On the loop, because two lanes read."""
+    measures, watch = job.engine.measures, outcome.watch
+    if job.needs_last_entry:
+        measures.last_entry_reads.add(watch.last_entry_ns, is_success=outcome.is_end_known)
+    if job.entry_id == INVALID_ENTRY_ID:
+        return
+    elapsed_ns, is_success = watch.index_ns + watch.log_ns, outcome.status is not Status.IO_ERROR
+    measures.disk_reads.add(elapsed_ns, is_success=is_success)
+    measures.lookups.add(watch.index_ns, is_success=is_success)
+    measures.log_reads_ns += watch.log_ns
+    if outcome.read_ahead:
+        measures.read_ahead_entries.succeeded.add(len(outcome.read_ahead))
+        measures.read_ahead_bytes.succeeded.add(sum(map(len, outcome.read_ahead)))
+        measures.read_ahead_ns += elapsed_ns
 
 
 def read_all(jobs: list[ReadJob]) -> list[ReadOutcome]:
@@ -145,6 +165,7 @@ class _Turn:
 
     def answer(self, job: ReadJob) -> ReadOutcome:
         """Execute one read."""
+        watch = ReadWatch(job.engine.measures.now_ns)
         last_entry = None
         is_end_known = False
         errors: tuple[tuple[str, str], ...] = ()
@@ -155,19 +176,20 @@ class _Turn:
             except (StorageError, OSError) as error:
                 # The entry itself may still be readable; its answer then has no LAC.
                 errors += ((f"ledger {job.ledger_id}: cannot read the last entry", str(error)),)
+            watch.end_last_entry()
         if job.entry_id == INVALID_ENTRY_ID:
             status = Status.OK if is_end_known else Status.IO_ERROR
-            return ReadOutcome(status, None, last_entry, is_end_known, errors=errors)
+            return ReadOutcome(status, None, last_entry, watch, is_end_known, errors=errors)
         try:
-            bodies = self._read(job)
+            bodies = self._read(job, watch)
         except (StorageError, OSError) as error:
             errors += ((f"cannot read ledger {job.ledger_id} entry {job.entry_id}", str(error)),)
-            return ReadOutcome(Status.IO_ERROR, None, last_entry, is_end_known, errors=errors)
+            return ReadOutcome(Status.IO_ERROR, None, last_entry, watch, is_end_known, errors=errors)
         if not bodies:
-            return ReadOutcome(Status.NO_SUCH_ENTRY, None, last_entry, is_end_known, errors=errors)
-        return ReadOutcome(Status.OK, bodies[0], last_entry, is_end_known, tuple(bodies[1:]), errors)
+            return ReadOutcome(Status.NO_SUCH_ENTRY, None, last_entry, watch, is_end_known, errors=errors)
+        return ReadOutcome(Status.OK, bodies[0], last_entry, watch, is_end_known, tuple(bodies[1:]), errors)
 
-    def _read(self, job: ReadJob) -> list[bytes]:
+    def _read(self, job: ReadJob, watch: ReadWatch) -> list[bytes]:
         """The body and those read ahead; empty if the entry certainly does not exist."""
         engine, ledger_id, entry_id = job.engine, job.ledger_id, job.entry_id
         is_sequential = job.is_sequential or self._former == (ledger_id, entry_id - 1)
@@ -175,14 +197,14 @@ class _Turn:
         body = self._ahead.pop(self._former, None)
         if body is None and is_sequential and self._ahead_bytes_left > 0 and engine.read_ahead_count_max:
             bodies = engine.stored.read_run(
-                ledger_id, entry_id, 1 + engine.read_ahead_count_max, self._ahead_bytes_left
+                ledger_id, entry_id, 1 + engine.read_ahead_count_max, self._ahead_bytes_left, watch
             )
             for ahead_id, ahead in enumerate(bodies[1:], entry_id + 1):
                 self._ahead[ledger_id, ahead_id] = ahead
                 self._ahead_bytes_left -= len(ahead)
             return bodies
         if body is None:
-            body = engine.stored.read(ledger_id, entry_id)
+            body = engine.stored.read(ledger_id, entry_id, watch)
         return [] if body is None else [body]
 
 

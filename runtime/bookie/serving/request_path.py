@@ -49,7 +49,9 @@ class RequestPath:
             journal.on_room(self.adds.retry_waiting)
         modes.on_no_room(self.adds.refuse_waiting)
         read_space = functools.partial(disk_space, ports.file_system, config.storage.ledger_directories)
-        self.handler = BookieRequestHandler(storage, self.handles, self.adds, ports.workers, read_space, modes)
+        self.handler = BookieRequestHandler(
+            storage, self.handles, self.adds, ports.workers, read_space, modes, ports.clock.monotonic_ns
+        )
         self.storage = storage
         self.checkpoints = checkpoints
         self._services: list[asyncio.Task[None]] = []

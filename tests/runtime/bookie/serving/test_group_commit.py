@@ -219,3 +219,18 @@ async def test_a_long_queue_makes_adds_wait_and_loses_none(tmp_path: Path, limit
     assert running.answers.entry_ids == list(range(60)), "in the order of their arrival"
     assert running.journaled() == list(range(60))
     storage.close()
+
+
+async def test_the_measures_say_why_groups_were_complete(tmp_path: Path) -> None:
+    async with committing(tmp_path, group_record_count_max=2, is_flushed_when_queue_empty=True) as running:
+        running.journal.append(running.answers, add_run(1, *range(6)))
+        await until(lambda: len(running.answers.entry_ids) == 6)
+        measures = running.journal.measures
+        assert (measures.groups_by_size_count, measures.groups_by_empty_queue_count) == (3, 0)
+        assert (measures.commits.succeeded.count, measures.group_records.succeeded.count) == (6, 3)
+        assert measures.written_bytes > measures.group_bytes.succeeded.total > 0
+    async with committing(tmp_path, group_wait_s=0.001, is_flushed_when_queue_empty=False) as running:
+        running.add(1)
+        await until(lambda: bool(running.answers.entry_ids))
+        measures = running.journal.measures
+        assert (measures.groups_by_wait_count, measures.groups_by_empty_queue_count) == (1, 0)

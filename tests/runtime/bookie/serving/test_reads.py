@@ -16,6 +16,7 @@ from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
 from storage.adapters.filesystem import OsFileSystem
 from storage.config import EngineConfig
+from storage.engine.measures import ReadWatch
 from storage.engine.replay import checkpoint_now
 from tests.storage.engines import open_engine
 
@@ -125,15 +126,18 @@ async def test_reads_of_one_tick_share_what_the_first_of_them_brings(tmp_path: P
         opened: list[int] = []
         read_run, read = engine.stored.read_run, engine.stored.read
 
-        def noted_read_run(ledger_id: int, entry_id: int, count_max: int, bytes_max: int) -> list[bytes]:
+        def noted_read_run(
+            ledger_id: int, entry_id: int, count_max: int, bytes_max: int, watch: ReadWatch
+        ) -> list[bytes]:
             opened.append(entry_id)
-            return read_run(ledger_id, entry_id, count_max, bytes_max)
+            return read_run(ledger_id, entry_id, count_max, bytes_max, watch)
 
-        def noted_read(ledger_id: int, entry_id: int) -> bytes | None:
+        def noted_read(ledger_id: int, entry_id: int, watch: ReadWatch) -> bytes | None:
             opened.append(entry_id)
-            return read(ledger_id, entry_id)
+            return read(ledger_id, entry_id, watch)
 
-        engine.stored.read_run, engine.stored.read = noted_read_run, noted_read  # type: ignore[method-assign]
+        engine.stored.read_run = noted_read_run  # type: ignore[method-assign,assignment]
+        engine.stored.read = noted_read  # type: ignore[method-assign,assignment]
         asked = [stage.read(entry_id) for entry_id in range(30, 70)]
         assert [(await outcome).body for outcome in asked] == [body_of(entry_id) for entry_id in range(30, 70)]
         assert opened == [30, 31], "31 follows 30, and that is what reads on"

@@ -1,0 +1,100 @@
+"""Measures of the requests of all connections: how long they took, what they failed with, how large the entries are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from runtime.protocol.messages import (
+    AddRun,
+    BookieAnswer,
+    BookieCall,
+    BookieInfoCall,
+    ForceLedgerCall,
+    ListEntriesCall,
+    QueuedRead,
+    ReadAnswer,
+    ReadCall,
+    ReadLacCall,
+    WriteLacCall,
+)
+from runtime.protocol.status import Status
+from storage.ids import INVALID_ENTRY_ID
+from storage.measures import Measures, NowNs, Outcomes
+
+
+class RequestMeasures(Measures):
+    """Durations begin with the socket read that completed the request, and end when its answer is queued for sending.
+
+    Adds are counted by run: one addition for all adds of a run. Only the loop changes this.
+    """
+
+    def __init__(self, now_ns: NowNs) -> None:
+        super().__init__(now_ns)
+        self.adds_in_progress = 0
+        self.adds = Outcomes()
+        self.recovery_adds = Outcomes()
+        """Also counted in ``adds``."""
+        self.added_bytes = Outcomes()
+        """Sizes of entries."""
+        self.reads = Outcomes()
+        """Reads of entries without a fence."""
+        self.fencing_reads = Outcomes()
+        self.read_waits = Outcomes()
+        """Time until the turn of a read that is not answered from memory."""
+        self.begun_reads = Outcomes()
+        """All reads of entries, without that time."""
+        self.read_bytes = Outcomes()
+        """Sizes of entries; of failed reads, only how many there were."""
+        self.lac_reads = Outcomes()
+        self.lac_writes = Outcomes()
+        self.forced_ledgers = Outcomes()
+        self.bookie_infos = Outcomes()
+        self.entry_lists = Outcomes()
+        self.failures: Counter[tuple[str, Status]] = Counter()
+        """Requests that were not answered with OK, by operation and status."""
+        self.absent_last_entries_count = 0
+        """Reads of a ledger's last entry that found none."""
+        self._of: Final[dict[type, tuple[str, Outcomes]]] = {
+            ReadCall: ("READ_ENTRY", self.reads),
+            ReadLacCall: ("READ_LAC", self.lac_reads),
+            WriteLacCall: ("WRITE_LAC", self.lac_writes),
+            ForceLedgerCall: ("FORCE_LEDGER", self.forced_ledgers),
+            BookieInfoCall: ("GET_BOOKIE_INFO", self.bookie_infos),
+            ListEntriesCall: ("GET_LIST_OF_ENTRIES_OF_LEDGER", self.entry_lists),
+        }
+
+    def note_adds(self, run: AddRun, status: Status) -> None:
+        """Count adds that are answered."""
+        count, elapsed_ns = len(run.bodies), self.now_ns() - run.received_ns
+        self.adds_in_progress -= count
+        if status is Status.OK:
+            self.adds.succeeded.add(elapsed_ns, count)
+            self.added_bytes.succeeded.add_each(list(map(len, run.bodies)))
+        else:
+            self.adds.failed.add(elapsed_ns, count)
+            self.added_bytes.failed.add_each(list(map(len, run.bodies)))
+            self.failures["ADD_ENTRY", status] += count
+        if run.is_recovery_add:
+            self.recovery_adds.add(elapsed_ns, count, is_success=status is Status.OK)
+
+    def begin_read(self, call: QueuedRead) -> None:
+        """Count the time that a read waited for its turn, which begins now."""
+        call.begun_ns = self.now_ns()
+        self.read_waits.succeeded.add(call.begun_ns - call.received_ns)
+
+    def note_answer(self, call: BookieCall, answer: BookieAnswer) -> None:
+        """Count a request that is answered, other than adds."""
+        operation, outcomes = self._of[type(call)]
+        status = answer if isinstance(answer, Status) else answer.status
+        is_ok, now_ns = status is Status.OK, self.now_ns()
+        if isinstance(call, ReadCall):
+            body = answer.body if isinstance(answer, ReadAnswer) else None
+            self.begun_reads.add(now_ns - (call.begun_ns or call.received_ns), is_success=is_ok)
+            self.read_bytes.add(0 if body is None else len(body), is_success=is_ok)
+            if call.fence_with is not None:
+                operation, outcomes = "READ_ENTRY_FENCE", self.fencing_reads
+            self.absent_last_entries_count += call.entry_id == INVALID_ENTRY_ID and status is Status.NO_SUCH_ENTRY
+        outcomes.add(now_ns - call.received_ns, is_success=is_ok)
+        if not is_ok:
+            self.failures[operation, status] += 1
