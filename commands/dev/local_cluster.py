@@ -35,7 +35,7 @@ from commands.dev.processes import (
     wait_ended,
     write_pid_file,
 )
-from commands.dev.readiness import DevRegistrations, wait_registered
+from commands.dev.readiness import DevRegistrations, wait_ready
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.rendering import counted
 from runtime.bookie.cookies.check import require_cookie_path
@@ -227,7 +227,8 @@ class LocalCluster:
             processes[bookie.id] = process
         for bookie in idle:
             process = processes[bookie.id]
-            if not await wait_registered(live, bookie.id, before[bookie.id], process):
+            ledgers = os.path.join(self._folder(bookie.name), "ledgers")
+            if not await wait_ready(live, bookie.id, before[bookie.id], process, ledgers):
                 last_lines = self._last_log_lines(bookie.name, log_sizes[bookie.id])
                 raise BkctlError(f"bookie {bookie.id} did not start: {last_lines}")
             self._say(f"bookie {bookie.id} is running (pid {process.pid})")

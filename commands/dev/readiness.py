@@ -1,19 +1,24 @@
-"""Detects when a newly started bookie serves: its registration belongs to a new session."""
+"""Detects when a newly started bookie serves: its registration belongs to a new session, and it is ready."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
 from commands.dev.processes import ProcessIdentity, is_alive
-from runtime.errors import MetadataUnavailableError
+from runtime.admin.calls import AdminAddress
+from runtime.admin.client import AdminClient
+from runtime.errors import BookieUnavailableError, MetadataUnavailableError
 from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.paths import Paths
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.local_socket import socket_place
+from storage.filenames import ADMIN_SOCKET
 
 _POLL_INTERVAL_S = 0.05
 _START_TIMEOUT_S = 60.0
@@ -48,18 +53,32 @@ class DevRegistrations:
         return None
 
 
-async def wait_registered(live: DevRegistrations, bookie_id: str, before: int | None, process: ProcessIdentity) -> bool:
-    """Wait until the new process has registered; False when it ended first.
+async def wait_ready(
+    live: DevRegistrations, bookie_id: str, before: int | None, process: ProcessIdentity, ledger_directory: str
+) -> bool:
+    """Wait until the new process has registered and is ready; False when it ended first.
 
     ``before`` is the registration of a killed predecessor, which may last until its session expires.
     MetadataUnavailableError when nothing happens for a minute.
     """
     try:
         async with asyncio.timeout(_START_TIMEOUT_S):
-            while await live.registration(bookie_id) in {None, before}:
+            while await live.registration(bookie_id) in {None, before} or not await _is_ready(
+                bookie_id, ledger_directory
+            ):
                 if not is_alive(process):
                     return False
                 await asyncio.sleep(_POLL_INTERVAL_S)
     except TimeoutError:
-        raise MetadataUnavailableError(f"bookie {bookie_id} has not registered within {_START_TIMEOUT_S:g} s") from None
+        raise MetadataUnavailableError(f"bookie {bookie_id} is not ready after {_START_TIMEOUT_S:g} s") from None
     return is_alive(process)
+
+
+async def _is_ready(bookie_id: str, ledger_directory: str) -> bool:
+    try:
+        address = AdminAddress(socket_place(os.path.join(ledger_directory, ADMIN_SOCKET)))
+        async with AdminClient(bookie_id, address, token=None, timeout_s=_START_TIMEOUT_S) as client:
+            await client.request("GET", "/api/v1/bookie/is_ready")
+    except (BookieUnavailableError, FileNotFoundError):  # the bookie is replacing a link that was left there
+        return False
+    return True

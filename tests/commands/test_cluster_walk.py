@@ -294,8 +294,8 @@ def test_processes_live_and_die_as_told(start_dev_cluster: Callable[[int], DevCl
     assert set(before["bookies"][0]) == {"id", "name", "state", "pid", "port", "admin_port", "dir", "log"}
     assert succeed(cluster, "dev", "cluster", "up", *directory).json() == before, "up is harmless twice"
     for bookie in before["bookies"]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{bookie['admin_port']}/heartbeat") as answer:
-            assert answer.read() == b"OK\n"
+        with urllib.request.urlopen(f"http://127.0.0.1:{bookie['admin_port']}/api/v1/bookie/is_ready") as answer:
+            assert answer.read() == b"OK"
     succeed(cluster, "ledger", "write-test", "--entries", "20", "-E", "2")
 
     first = before["bookies"][0]
