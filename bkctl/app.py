@@ -22,7 +22,7 @@ class _Member(NamedTuple):
 
 
 _MEMBERS = {
-    "bookie": _Member("commands.bookie.app", "Run a bookie; list the cluster's bookies."),
+    "bookie": _Member("commands.bookie.app", "Run a bookie; list and check the cluster's bookies."),
     "cluster": _Member("commands.cluster.app", "Create, inspect, back up, restore or delete cluster metadata."),
     "cookie": _Member("commands.cookie.app", "Inspect and repair cookies; find why a bookie cannot start."),
     "storage": _Member("commands.storage.app", "Inspect, check and repair the files of a local bookie."),

@@ -1,4 +1,4 @@
-"""The paths that a Java bookie has, with its answers. Source: operations section 1."""
+"""The paths that a Java bookie has, with its answers."""
 
 from __future__ import annotations
 
