@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
+from runtime.metadata.measures import MetadataMeasures
 from runtime.metadata.store import ANY_VERSION, CreateNode, MetadataStore, Node, NodeStat, Watch
 
 Answer = TypeVar("Answer")
@@ -47,6 +48,10 @@ class CountingStore:
     @property
     def session_id(self) -> int:
         return self._store.session_id
+
+    @property
+    def measures(self) -> MetadataMeasures:
+        return self._store.measures
 
     async def get(self, path: str) -> Node:
         return await self._ask("get", self._store.get(path))

@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import SessionExpiredError
+from runtime.metadata.measures import MetadataMeasures
 from runtime.metadata.store import ANY_VERSION, CreateNode, MetadataStore, Node, NodeStat, Watch
 
 T = TypeVar("T")
@@ -159,6 +160,11 @@ class BudgetedStore:
     def session_id(self) -> int:
         """Id of the current session; 0 between two sessions."""
         return self._store.session_id
+
+    @property
+    def measures(self) -> MetadataMeasures:
+        """Durations of the operations, without the wait for their turn."""
+        return self._store.measures
 
     async def get(self, path: str) -> Node:
         """Contents; NoNodeError."""

@@ -56,6 +56,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from runtime.errors import MetadataError, MetadataFormatError, NoNodeError
+from runtime.metadata.measures import MetadataMeasures
 
 T = TypeVar("T")
 
@@ -134,6 +135,10 @@ class MetadataStore(Protocol):
     @property
     def session_id(self) -> int:
         """Id of the current session; 0 between two sessions."""
+
+    @property
+    def measures(self) -> MetadataMeasures:
+        """Durations of the operations."""
 
     async def get(self, path: str) -> Node:
         """Contents; NoNodeError."""

@@ -22,6 +22,7 @@ from runtime.errors import (
     NoNodeError,
     SessionExpiredError,
 )
+from runtime.metadata.measures import MetadataMeasures
 from runtime.metadata.store import (
     ANY_VERSION,
     CLOSE_TIMEOUT_S,
@@ -237,6 +238,7 @@ class ModelMetadataStore:
         self._link = link
         self._clock = clock
         self._config = config
+        self._measures = MetadataMeasures()
         self._session_id = 0
         self._sessions_lost_count = 0
         self._connection: ModelConnection | None = None
@@ -271,6 +273,10 @@ class ModelMetadataStore:
     @property
     def session_id(self) -> int:
         return self._session_id
+
+    @property
+    def measures(self) -> MetadataMeasures:
+        return self._measures
 
     def on_session_lost(self, callback: Callable[[], None]) -> None:
         self._session_lost_callbacks.append(callback)

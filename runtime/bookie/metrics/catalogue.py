@@ -9,6 +9,7 @@ from runtime.bookie.metrics.directories import DIRECTORY
 from runtime.bookie.metrics.journal import JOURNAL
 from runtime.bookie.metrics.metric import AnyMetric
 from runtime.bookie.metrics.requests import REQUESTS
+from runtime.bookie.metrics.session import ZOOKEEPER
 from runtime.bookie.metrics.state import STATE
 
-CATALOGUE: Final[tuple[AnyMetric, ...]] = (*STATE, *REQUESTS, *JOURNAL, *DIRECTORY, *COLLECTION)
+CATALOGUE: Final[tuple[AnyMetric, ...]] = (*STATE, *REQUESTS, *JOURNAL, *DIRECTORY, *COLLECTION, *ZOOKEEPER)

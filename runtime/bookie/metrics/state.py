@@ -1,4 +1,4 @@
-"""Metrics of the bookie as a whole: mode, directories, sessions, repair."""
+"""Metrics of the bookie as a whole: mode, directories, repair."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from runtime.bookie.metrics.scopes import (
     LEDGER_DISKS,
     LEDGER_PATHS,
     LISTENER,
-    REGISTRATION,
-    SESSION,
     CheckedDisks,
 )
 from runtime.bookie.view import BookieView
@@ -109,18 +107,6 @@ STATE: Final[tuple[AnyMetric, ...]] = (
     ),
     gauge("bkctl_read_only_reason", _REASONS, "1 for each reason why the bookie is read-only, else 0.", int),
     gauge("bkctl_connections", LISTENER, "Open connections of clients.", lambda listener: listener.connection_count),
-    gauge(
-        "bkctl_zookeeper_session",
-        SESSION,
-        "1 while the bookie has a ZooKeeper session, else 0.",
-        lambda store: int(store.session_id != 0),
-    ),
-    counter(
-        "bkctl_zookeeper_sessions_lost",
-        REGISTRATION,
-        "ZooKeeper sessions that expired.",
-        lambda registration: registration.sessions_lost_count,
-    ),
     gauge(
         "bkctl_integrity_repair_due",
         INTEGRITY,

@@ -13,6 +13,7 @@ import functools
 import logging
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
@@ -31,6 +32,7 @@ from runtime.errors import (
     NoNodeError,
     SessionExpiredError,
 )
+from runtime.metadata.measures import MetadataMeasures
 from runtime.metadata.store import (
     ANY_VERSION,
     CLOSE_TIMEOUT_S,
@@ -45,7 +47,8 @@ from runtime.metadata.zookeeper.access import RedactingFilter, session_credentia
 from runtime.metadata.zookeeper.connect_failures import ConnectFailures
 from runtime.metadata.zookeeper.errors import is_at_fault, translate
 from runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
-from runtime.metadata.zookeeper.watches import StandingWatch, Watcher
+from runtime.metadata.zookeeper.watches import StandingWatch, Watcher, one_shot
+from storage.measures import Outcomes
 
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # silent unless the program configures logging
@@ -83,6 +86,7 @@ class ZooKeeperStore:
         self._loop = asyncio.get_running_loop()
         self._acl = CREATOR_ALL_ACL if config.has_secure_acl else OPEN_ACL_UNSAFE
         self._session_id = 0
+        self.measures = MetadataMeasures()
         self._sessions_lost_count = 0
         self._auth_failures_count = 0
         self._is_closed = self._has_been_answered = False
@@ -117,8 +121,9 @@ class ZooKeeperStore:
         store._client.add_listener(store._listen)
         store._client.start_async()
         try:
-            async with asyncio.timeout(store._config.operation_timeout_s):
-                await store._wait_connected(0, "/")
+            with store.measures.opened.timed(time.monotonic_ns):
+                async with asyncio.timeout(store._config.operation_timeout_s):
+                    await store._wait_connected(0, "/")
         except TimeoutError:
             reasons = await store._failures.explain()
             await store.close()
@@ -175,6 +180,7 @@ class ZooKeeperStore:
         self._is_connected = state == KazooState.CONNECTED
         if state == KazooState.CONNECTED:
             self._session_id = session_id
+            self.measures.connections_count += not was_connected
             self._failures.clear()
         elif state == KazooState.LOST:
             self._lose_session(keeper_state)
@@ -253,7 +259,7 @@ class ZooKeeperStore:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    async def _request(self, path: str, submit: Callable[[], Any], *, is_read: bool) -> Any:
+    async def _request(self, path: str, outcomes: Outcomes, submit: Callable[[], Any], *, is_read: bool) -> Any:
         """Run one kazoo call within the operation time-out; repeat a read, never a write, after a lost connection.
 
         A request is passed to kazoo only while connected. Otherwise kazoo would send it after a reconnect, perhaps long
@@ -262,14 +268,15 @@ class ZooKeeperStore:
         sessions_lost_count = self._sessions_lost_count
         check_path(path)
         try:
-            async with asyncio.timeout(self._config.operation_timeout_s):
-                while True:
-                    await self._wait_connected(sessions_lost_count, path)
-                    try:
-                        return await self._answer(submit())
-                    except kazoo_errors.ConnectionLoss:
-                        if not is_read:
-                            raise
+            with outcomes.timed(time.monotonic_ns):
+                async with asyncio.timeout(self._config.operation_timeout_s):
+                    while True:
+                        await self._wait_connected(sessions_lost_count, path)
+                        try:
+                            return await self._answer(submit())
+                        except kazoo_errors.ConnectionLoss:
+                            if not is_read:
+                                raise
         except TimeoutError:
             waited = f"{self._config.operation_timeout_s:g} s"
             reasons = f" ({self._failures.sentence})" if self._failures.sentence else ""
@@ -300,23 +307,26 @@ class ZooKeeperStore:
         return await self._read_node(path, None)
 
     async def _read_node(self, path: str, watcher: Watcher | None) -> Node:
-        data, stat = await self._request(path, lambda: self._client.get_async(path, watch=watcher), is_read=True)
+        gets, get = self.measures.gets, functools.partial(self._client.get_async, path, watch=watcher)
+        data, stat = await self._request(path, gets, get, is_read=True)
         return Node(data=data, stat=_node_stat(stat))
 
     async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
         """Stat of a node, None when absent."""
-        return await self._read_stat(path, _one_shot(on_change))
+        return await self._read_stat(path, one_shot(on_change))
 
     async def _read_stat(self, path: str, watcher: Watcher | None) -> NodeStat | None:
-        stat = await self._request(path, lambda: self._client.exists_async(path, watch=watcher), is_read=True)
+        exists = functools.partial(self._client.exists_async, path, watch=watcher)
+        stat = await self._request(path, self.measures.exists, exists, is_read=True)
         return None if stat is None else _node_stat(stat)
 
     async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
         """Sorted child names; NoNodeError."""
-        return await self._read_children(path, _one_shot(on_change))
+        return await self._read_children(path, one_shot(on_change))
 
     async def _read_children(self, path: str, watcher: Watcher | None) -> list[str]:
-        names = await self._request(path, lambda: self._client.get_children_async(path, watch=watcher), is_read=True)
+        list_children = functools.partial(self._client.get_children_async, path, watch=watcher)
+        names = await self._request(path, self.measures.lists, list_children, is_read=True)
         return sorted(names)
 
     async def create(
@@ -336,6 +346,7 @@ class ZooKeeperStore:
             try:
                 created: str = await self._request(
                     path,
+                    self.measures.creates,
                     lambda: self._client.create_async(
                         path, data, acl=acl, ephemeral=is_ephemeral, sequence=is_sequential
                     ),
@@ -367,7 +378,7 @@ class ZooKeeperStore:
                 transaction.create(node.path, node.data, acl=self._acl)
             return transaction.commit_async()
 
-        results: list[Any] = await self._request(first_path, commit, is_read=False)
+        results: list[Any] = await self._request(first_path, self.measures.transactions, commit, is_read=False)
         failures = [
             (node, result) for node, result in zip(nodes, results, strict=True) if isinstance(result, Exception)
         ]
@@ -379,17 +390,17 @@ class ZooKeeperStore:
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
         """Replace contents at a version; BadVersionError, NoNodeError."""
         check_data(path, data)
-        return _node_stat(
-            await self._request(path, lambda: self._client.set_async(path, data, expected_version), is_read=False)
-        )
+        replace = functools.partial(self._client.set_async, path, data, expected_version)
+        return _node_stat(await self._request(path, self.measures.sets, replace, is_read=False))
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
         """Delete a node at a version; BadVersionError, NoNodeError, NotEmptyError."""
-        await self._request(path, lambda: self._client.delete_async(path, expected_version), is_read=False)
+        delete = functools.partial(self._client.delete_async, path, expected_version)
+        await self._request(path, self.measures.deletes, delete, is_read=False)
 
     async def sync(self, path: str) -> None:
         """Make later reads see everything that others finished before this call."""
-        await self._request(path, lambda: self._client.sync_async(path), is_read=True)
+        await self._request(path, self.measures.syncs, lambda: self._client.sync_async(path), is_read=True)
 
     # -- watches ------------------------------------------------------------------------------------------------
 
@@ -437,8 +448,3 @@ class ZooKeeperStore:
         except Exception as error:  # the session time-out deletes the nodes
             logger.debug("the ZooKeeper client did not stop: %s", error)
         self._handler.call_on_loop(stopped.set)
-
-
-def _one_shot(on_change: Callable[[], None] | None) -> Watcher | None:
-    """A separate watcher for each read: kazoo calls equal ones of a node only once."""
-    return None if on_change is None else lambda _event: on_change()

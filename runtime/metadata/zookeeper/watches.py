@@ -83,3 +83,8 @@ class StandingWatch(Generic[T]):
             self._callback(value)
         except Exception:
             logger.exception("a callback that watches %s failed", self._path)
+
+
+def one_shot(on_change: Callable[[], None] | None) -> Watcher | None:
+    """A separate watcher for each read: kazoo calls equal ones of a node only once."""
+    return None if on_change is None else lambda _event: on_change()

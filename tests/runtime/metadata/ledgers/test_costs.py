@@ -15,6 +15,7 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from storage.measures import Outcomes
 
 OPEN = new_ledger(("b1:3181", "b2:3181"), 2, 2, DigestType.CRC32C, b"secret")
 IDS = [0, 1, 10_000, 2**40]
@@ -26,9 +27,9 @@ def counts_operations(session: ZooKeeperStore, counted: list[str]) -> None:
     """Every request of the session, parents and failures included, is written down."""
     request = session._request
 
-    async def count(path: str, submit: Callable[[], object], *, is_read: bool) -> object:
+    async def count(path: str, outcomes: Outcomes, submit: Callable[[], object], *, is_read: bool) -> object:
         counted.append(path)
-        return await request(path, submit, is_read=is_read)
+        return await request(path, outcomes, submit, is_read=is_read)
 
     session._request = count  # type: ignore[method-assign]
 

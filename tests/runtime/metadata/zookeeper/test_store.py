@@ -13,9 +13,10 @@ from runtime.config import ZooKeeperConfig
 from runtime.errors import (
     ConfigurationError,
     MetadataUnavailableError,
+    NoNodeError,
     SessionExpiredError,
 )
-from runtime.metadata.store import Node
+from runtime.metadata.store import ANY_VERSION, CreateNode, Node
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.conftest import CONFIG, expire, halt, session_of
@@ -172,3 +173,31 @@ async def test_what_begins_before_the_loop_has_heard_of_the_end(
     with pytest.raises(SessionExpiredError):
         await store.create(f"{root}/e", is_ephemeral=True)
     assert await store.children(root) == []
+
+
+async def test_operations_are_measured(store: ZooKeeperStore, root: str) -> None:
+    path = await store.create(f"{root}/measured", make_parents=True)
+    await store.create_all([CreateNode(f"{path}/a", b""), CreateNode(f"{path}/b", b"")])
+    assert await store.children(path) == ["a", "b"]
+    await store.set(path, b"x", ANY_VERSION)
+    assert (await store.get(path)).data == b"x"
+    await store.sync(path)
+    await store.delete(f"{path}/a")
+    assert await store.exists(f"{path}/a") is None
+    with pytest.raises(NoNodeError):
+        await store.get(f"{path}/a")
+    measures = store.measures
+    once = (
+        measures.transactions,
+        measures.lists,
+        measures.sets,
+        measures.gets,
+        measures.syncs,
+        measures.deletes,
+        measures.exists,
+        measures.opened,
+    )
+    assert [each.succeeded.count for each in once] == [1] * len(once)
+    assert all(each.succeeded.total > 0 for each in once)
+    assert (measures.gets.failed.count, measures.connections_count) == (1, 1)
+    assert measures.creates.succeeded.count >= 1
