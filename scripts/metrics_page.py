@@ -51,7 +51,7 @@ def page() -> str:
             rows.append(row(FAILURES_NAME, MetricType.COUNTER.value, (), FAILURES_HELP))
         if title == TITLES["jvm"]:
             rows += process_rows()
-        parts += [f"## {title}\n", table(("metric", "type", "labels", "meaning"), sorted(rows, key=str.lower))]
+        parts += [f"## {title}\n", table(("metric", "type", "labels", "meaning"), sorted(rows, key=name_of))]
     parts += [
         "## Metrics of a Java bookie that do not exist here\n",
         table(("metric", "reason"), [cells(f"`{name}`", why) for why, names in MISSING.items() for name in names]),
@@ -76,6 +76,11 @@ def labels_of(metric: AnyMetric) -> tuple[str, ...]:
 def row(name: str, metric_type: str, labels: Iterable[str], meaning: str) -> str:
     """A metric as a row."""
     return cells(f"`{name}`", metric_type, ", ".join(f"`{label}`" for label in labels), meaning)
+
+
+def name_of(line: str) -> str:
+    """The name in a row, for sorting."""
+    return line.split("`")[1].lower()
 
 
 def table(heads: tuple[str, ...], rows: Iterable[str]) -> str:

@@ -111,11 +111,18 @@ class OnlineRebuild:
         self._is_running = False
         self._is_stopped = False
         self._pool: ChildPool | None = None
+        self._progress: StepProgress | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether a rebuild is running."""
         return self._is_running
+
+    @property
+    def step_share(self) -> float:
+        """Share of the present step that is done; 0 if that is not known or nothing is running."""
+        progress = self._progress
+        return progress.done / progress.total if self._is_running and progress is not None and progress.total else 0.0
 
     async def run(self, progress: StepProgress) -> OnlineRebuildReport:
         """Rebuild all location indexes and use the new ones. The bookie is read-only meanwhile, and then no longer
@@ -127,7 +134,7 @@ class OnlineRebuild:
         """
         if self._is_running:
             raise ConflictError("nothing was changed: an index rebuild is already running in this bookie")
-        self._is_running, self._is_stopped = True, False
+        self._is_running, self._is_stopped, self._progress = True, False, progress
         engines = self._parts.storage.engines
         for engine in engines:
             engine.negatives_are_unknown = True

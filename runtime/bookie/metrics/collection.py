@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.bookie.metrics.metric import AnyMetric, counter, gauge
+from runtime.bookie.metrics.metric import AnyMetric, counter, duration, gauge
 from runtime.bookie.metrics.scopes import COLLECTED_DIRECTORIES, COLLECTOR, CollectedDirectory
 from storage.entry_log.usage import BUCKET_COUNT
 
@@ -19,12 +19,12 @@ def _usage_bucket(index: int) -> AnyMetric:
     return gauge(
         f"bookie_entry_log_usage_buckets_le_{percent}",
         COLLECTED_DIRECTORIES,
-        f"Entry logs of which up to {percent} % is in use, and more than the next lower step.",
+        f"Entry logs of which {percent - 100 // BUCKET_COUNT} % to {percent} % is in use, as of the last round.",
         read,
     )
 
 
-COLLECTION: Final[tuple[AnyMetric, ...]] = (
+COLLECTION: Final = (
     gauge(
         "bookie_ACTIVE_LEDGER_TOTAL",
         COLLECTED_DIRECTORIES,
@@ -91,6 +91,30 @@ COLLECTION: Final[tuple[AnyMetric, ...]] = (
         COLLECTED_DIRECTORIES,
         "Share of the logs that the running compaction has finished; 0 if none runs.",
         lambda directory: directory.logs.compaction_progress,
+    ),
+    duration(
+        "bookie_THREAD_RUNTIME",
+        COLLECTED_DIRECTORIES,
+        "Rounds, for all directories together; one in which a part failed is a failure.",
+        lambda directory: directory.collection.rounds,
+    ),
+    duration(
+        "bookie_GC_LEDGER_RUNTIME",
+        COLLECTED_DIRECTORIES,
+        "The part of a round that deletes ledgers, for all directories together.",
+        lambda directory: directory.collection.ledgers,
+    ),
+    duration(
+        "bookie_EXTRACT_META_RUNTIME",
+        COLLECTED_DIRECTORIES,
+        "Measuring new entry logs and updating the usage of all.",
+        lambda directory: directory.timings.measurings,
+    ),
+    duration(
+        "bookie_COMPACT_RUNTIME",
+        COLLECTED_DIRECTORIES,
+        "Compactions.",
+        lambda directory: directory.timings.compactions,
     ),
     gauge(
         "bkctl_quarantined_logs",

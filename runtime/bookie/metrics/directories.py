@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.bookie.metrics.metric import AnyMetric, gauge
-from runtime.bookie.metrics.scopes import BOOKIE, DIRECTORIES
+from runtime.bookie.metrics.metric import counter, duration, gauge, sizes
+from runtime.bookie.metrics.scopes import BOOKIE, DIRECTORIES, on_loop
 from runtime.bookie.view import BookieView
+from storage.engine.engine import LedgerDirectoryEngine
+from storage.measures import Outcomes
 
 
 def _write_cache_max_bytes(view: BookieView) -> int:
@@ -14,7 +16,18 @@ def _write_cache_max_bytes(view: BookieView) -> int:
     return storage.engine.memtable_bytes_max * len(storage.ledger_directories)
 
 
-DIRECTORY: Final[tuple[AnyMetric, ...]] = (
+def _total_ns(outcomes: Outcomes) -> int:
+    return outcomes.succeeded.total + outcomes.failed.total
+
+
+def _cache_misses_count(engine: LedgerDirectoryEngine) -> int:
+    reads = engine.measures.disk_reads
+    return reads.succeeded.count + reads.failed.count
+
+
+_ON_LOOP: Final = on_loop(DIRECTORIES)
+
+DIRECTORY: Final = (
     gauge(
         "bookie_write_cache_size",
         DIRECTORIES,
@@ -68,5 +81,107 @@ DIRECTORY: Final[tuple[AnyMetric, ...]] = (
         DIRECTORIES,
         "Ledgers in limbo: entries may be missing, and a missing entry is reported as unknown.",
         lambda engine: engine.limbo_count,
+    ),
+    duration(
+        "bookie_read_entry",
+        _ON_LOOP,
+        "Reads of entries that no cache has.",
+        lambda engine: engine.measures.disk_reads,
+    ),
+    duration(
+        "bookie_lookup_entry_location",
+        DIRECTORIES,
+        "Looking up an entry in the index.",
+        lambda engine: engine.measures.lookups,
+    ),
+    counter(
+        "bookie_read_locations_index_time",
+        _ON_LOOP,
+        "Milliseconds spent looking up entries in the index.",
+        lambda engine: _total_ns(engine.measures.lookups) / 1e6,
+    ),
+    counter(
+        "bookie_read_entrylog_time",
+        _ON_LOOP,
+        "Milliseconds spent reading entries from the entry logs.",
+        lambda engine: engine.measures.log_reads_ns / 1e6,
+    ),
+    duration(
+        "bookie_get_last_entry_in_ledger",
+        DIRECTORIES,
+        "Searches of the last entry of a ledger.",
+        lambda engine: engine.measures.last_entry_reads,
+    ),
+    counter(
+        "bookie_read_cache_hits",
+        DIRECTORIES,
+        "Reads answered from the read cache.",
+        lambda engine: engine.measures.read_cache_hits,
+    ),
+    counter(
+        "bookie_read_cache_misses",
+        DIRECTORIES,
+        "Reads of entries that no cache has.",
+        _cache_misses_count,
+    ),
+    counter(
+        "bookie_write_cache_hits",
+        DIRECTORIES,
+        "Reads answered from the write cache.",
+        lambda engine: engine.measures.write_cache_hits,
+    ),
+    counter(
+        "bookie_write_cache_misses",
+        DIRECTORIES,
+        "Reads of entries that are not in the write cache.",
+        lambda engine: engine.measures.read_cache_hits + _cache_misses_count(engine),
+    ),
+    sizes(
+        "bookie_readahead_batch_count",
+        DIRECTORIES,
+        "Entries that a sequential read loaded ahead.",
+        lambda engine: engine.measures.read_ahead_entries,
+    ),
+    sizes(
+        "bookie_readahead_batch_size",
+        DIRECTORIES,
+        "Bytes that a sequential read loaded ahead.",
+        lambda engine: engine.measures.read_ahead_bytes,
+    ),
+    counter(
+        "bookie_readahead_time",
+        _ON_LOOP,
+        "Milliseconds of sequential reads that loaded entries ahead.",
+        lambda engine: engine.measures.read_ahead_ns / 1e6,
+    ),
+    duration(
+        "bookie_flush",
+        DIRECTORIES,
+        "Checkpoints, with the rests between their parts.",
+        lambda engine: engine.measures.flushes,
+    ),
+    sizes(
+        "bookie_flush_size",
+        DIRECTORIES,
+        "Bytes of entries that a checkpoint flushed.",
+        lambda engine: engine.measures.flushed_bytes,
+    ),
+    duration(
+        "bookie_flush_entrylog",
+        DIRECTORIES,
+        "The part of a checkpoint in the entry log.",
+        lambda engine: engine.measures.flushes_of_entries,
+    ),
+    duration(
+        "bookie_flush_locations_index",
+        DIRECTORIES,
+        "The part of a checkpoint in the location index.",
+        lambda engine: engine.measures.flushes_of_locations,
+    ),
+    duration(
+        "bookie_flush_ledger_index",
+        DIRECTORIES,
+        "The part of a checkpoint in the ledger index.",
+        lambda engine: engine.measures.flushes_of_ledger_rows,
     ),
 )

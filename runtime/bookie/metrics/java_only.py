@@ -49,6 +49,30 @@ MISSING: Final[dict[str, tuple[str, ...]]] = {
     "An event loop does this work; there are no pools of threads with queues.": tuple(
         f"bookkeeper_server_{name}" for name in _POOLS
     ),
+    "A long poll is answered at once, like a plain read.": tuple(
+        f"bookkeeper_server_READ_ENTRY_LONG_POLL_{name}" for name in ("PRE_WAIT", "READ", "REQUEST", "WAIT")
+    ),
+    "Adds do not wait for a thread.": ("bookkeeper_server_WRITE_THREAD_QUEUED_LATENCY",),
+    "All answers of one turn of the event loop leave a connection in one write, which does not wait.": (
+        "bookkeeper_server_CHANNEL_WRITE",
+    ),
+    "The write cache is a dictionary in memory; timing each entry would cost more than storing it.": (
+        "bookie_add_entry",
+    ),
+    "`bookkeeper_server_ADD_ENTRY_BLOCKED_WAIT` has the adds that wait, for all directories together.": (
+        "bookie_throttled_write",
+        "bookie_throttled_write_requests",
+    ),
+    "The thread that writes a group of records also syncs it, each group by itself.": (
+        "bookie_journal_JOURNAL_FORCE_WRITE_ENQUEUE",
+        "bookie_journal_JOURNAL_FORCE_WRITE_GROUPING_TOTAL",
+    ),
+    "Records are in their group as soon as they are queued; there is no step before the write.": (
+        "bookie_journal_JOURNAL_PROCESS_TIME_LATENCY",
+    ),
+    "`bookkeeper_server_FORCE_LEDGER` has the duration, for all journals together.": (
+        "bookie_journal_JOURNAL_FORCE_LEDGER",
+    ),
     "It counts the time of a thread that this bookie does not have.": (
         "bookie_db_storage_thread_time",
         "bookie_journal_callback_time",

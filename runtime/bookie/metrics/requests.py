@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-from runtime.bookie.metrics.metric import AnyMetric, gauge
-from runtime.bookie.metrics.scopes import BOOKIE, LISTENER, REQUEST_PATH
+from runtime.bookie.metrics.metric import Scope, counter, duration, gauge, sizes
+from runtime.bookie.metrics.scopes import BOOKIE, LISTENER, REQUEST_PATH, on_loop, part
 from runtime.bookie.serving.request_path import RequestPath
 from runtime.bookie.view import BookieView
+from runtime.net.request_measures import RequestMeasures
+from runtime.protocol.status import Status
+from storage.measures import Outcomes
 
 
 def _adds_in_progress(path: RequestPath) -> int:
     return path.adds.waiting_count + sum(journal.queued_count for journal in path.journals)
+
+
+def _failures(view: BookieView) -> Iterable[tuple[tuple[str, ...], int]]:
+    failures = {} if view.listener is None else view.listener.measures.failures
+    return [((operation, status.name), count) for (operation, status), count in failures.items()]
+
+
+def _rejected_reads_count(requests: RequestMeasures) -> int:
+    failures = requests.failures
+    operations = ("READ_ENTRY", "READ_ENTRY_FENCE")
+    return sum(failures[operation, Status.TOO_MANY_REQUESTS] for operation in operations)
+
+
+def _count(outcomes: Outcomes) -> int:
+    return outcomes.succeeded.count + outcomes.failed.count
 
 
 def _buffers_used_bytes(view: BookieView) -> int:
@@ -30,7 +49,23 @@ def _buffers_max_bytes(view: BookieView) -> int:
     return caches_bytes * len(storage.ledger_directories) + journals_bytes + view.config.connection_memory_bytes_max
 
 
-REQUESTS: Final[tuple[AnyMetric, ...]] = (
+_REQUESTS: Final = part(lambda view: None if view.listener is None else view.listener.measures)
+_ON_LOOP: Final = on_loop(_REQUESTS)
+_FAILURES: Final = Scope(("operation", "status"), _failures)
+
+REQUESTS: Final = (
+    duration(
+        "bookkeeper_server_ADD_ENTRY",
+        _ON_LOOP,
+        "Adds, from their arrival until they are answered.",
+        lambda requests: requests.adds,
+    ),
+    duration(
+        "bookkeeper_server_ADD_ENTRY_REQUEST",
+        _REQUESTS,
+        "Adds, from their arrival until they are answered.",
+        lambda requests: requests.adds,
+    ),
     gauge(
         "bookkeeper_server_ADD_ENTRY_IN_PROGRESS",
         REQUEST_PATH,
@@ -42,6 +77,30 @@ REQUESTS: Final[tuple[AnyMetric, ...]] = (
         REQUEST_PATH,
         "Adds that wait because the write cache or the journal's queue is full.",
         lambda path: path.adds.waiting_count,
+    ),
+    duration(
+        "bookkeeper_server_ADD_ENTRY_BLOCKED_WAIT",
+        REQUEST_PATH,
+        "How long adds waited for room; a failure was rejected in the end.",
+        lambda path: path.adds.measures.waits,
+    ),
+    counter(
+        "bookkeeper_server_ADD_ENTRY_REJECTED",
+        _REQUESTS,
+        "Adds rejected because they waited too long.",
+        lambda requests: requests.failures["ADD_ENTRY", Status.TOO_MANY_REQUESTS],
+    ),
+    duration(
+        "bookkeeper_server_READ_ENTRY",
+        _ON_LOOP,
+        "Reads of entries, from their turn until they are answered.",
+        lambda requests: requests.begun_reads,
+    ),
+    duration(
+        "bookkeeper_server_READ_ENTRY_REQUEST",
+        _REQUESTS,
+        "Reads of entries without a fence, from their arrival until they are answered.",
+        lambda requests: requests.reads,
     ),
     gauge(
         "bookkeeper_server_READ_ENTRY_IN_PROGRESS",
@@ -55,16 +114,178 @@ REQUESTS: Final[tuple[AnyMetric, ...]] = (
         "Reads that wait for their turn.",
         lambda listener: listener.read_lanes.waiting_count,
     ),
+    duration(
+        "bookkeeper_server_READ_ENTRY_BLOCKED_WAIT",
+        _REQUESTS,
+        "How long reads waited for their turn.",
+        lambda requests: requests.read_waits,
+    ),
+    duration(
+        "bookkeeper_server_READ_ENTRY_SCHEDULING_DELAY",
+        _REQUESTS,
+        "How long reads waited for their turn.",
+        lambda requests: requests.read_waits,
+    ),
+    counter(
+        "bookkeeper_server_READ_ENTRY_REJECTED",
+        _REQUESTS,
+        "Reads rejected because too many are waiting or unsent.",
+        _rejected_reads_count,
+    ),
+    duration(
+        "bookkeeper_server_READ_ENTRY_FENCE_REQUEST",
+        _REQUESTS,
+        "Reads that fence their ledger, from their arrival until they are answered.",
+        lambda requests: requests.fencing_reads,
+    ),
+    duration(
+        "bookkeeper_server_READ_ENTRY_FENCE_READ",
+        REQUEST_PATH,
+        "Reads that fence their ledger: reading the entry.",
+        lambda path: path.handler.fence_measures.reads,
+    ),
+    duration(
+        "bookkeeper_server_READ_ENTRY_FENCE_WAIT",
+        REQUEST_PATH,
+        "Reads that fence their ledger: until the fence is durable.",
+        lambda path: path.handler.fence_measures.waits,
+    ),
+    counter(
+        "bookkeeper_server_READ_LAST_ENTRY_NOENTRY_ERROR",
+        _REQUESTS,
+        "Reads of the last entry of a ledger that found none.",
+        lambda requests: requests.absent_last_entries_count,
+    ),
+    duration(
+        "bookkeeper_server_READ_LAC",
+        _REQUESTS,
+        "Reads of the explicit LAC, from their arrival until they are answered.",
+        lambda requests: requests.lac_reads,
+    ),
+    duration(
+        "bookkeeper_server_READ_LAC_REQUEST",
+        _REQUESTS,
+        "Reads of the explicit LAC, from their arrival until they are answered.",
+        lambda requests: requests.lac_reads,
+    ),
+    duration(
+        "bookkeeper_server_WRITE_LAC",
+        _REQUESTS,
+        "Writes of the explicit LAC, from their arrival until they are answered.",
+        lambda requests: requests.lac_writes,
+    ),
+    duration(
+        "bookkeeper_server_WRITE_LAC_REQUEST",
+        _REQUESTS,
+        "Writes of the explicit LAC, from their arrival until they are answered.",
+        lambda requests: requests.lac_writes,
+    ),
+    duration(
+        "bookkeeper_server_FORCE_LEDGER",
+        _REQUESTS,
+        "Requests to make a ledger durable, from their arrival until they are answered.",
+        lambda requests: requests.forced_ledgers,
+    ),
+    duration(
+        "bookkeeper_server_FORCE_LEDGER_REQUEST",
+        _REQUESTS,
+        "Requests to make a ledger durable, from their arrival until they are answered.",
+        lambda requests: requests.forced_ledgers,
+    ),
+    duration(
+        "bookkeeper_server_GET_BOOKIE_INFO",
+        _REQUESTS,
+        "Requests for the disk space, from their arrival until they are answered.",
+        lambda requests: requests.bookie_infos,
+    ),
+    duration(
+        "bookkeeper_server_GET_BOOKIE_INFO_REQUEST",
+        _REQUESTS,
+        "Requests for the disk space, from their arrival until they are answered.",
+        lambda requests: requests.bookie_infos,
+    ),
+    duration(
+        "bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER",
+        _REQUESTS,
+        "Requests for the entries of a ledger, from their arrival until they are answered.",
+        lambda requests: requests.entry_lists,
+    ),
+    duration(
+        "bookkeeper_server_GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST",
+        _REQUESTS,
+        "Requests for the entries of a ledger, from their arrival until they are answered.",
+        lambda requests: requests.entry_lists,
+    ),
+    duration(
+        "bookie_BOOKIE_ADD_ENTRY",
+        _REQUESTS,
+        "Adds, from their arrival until they are answered.",
+        lambda requests: requests.adds,
+    ),
+    duration(
+        "bookie_BOOKIE_RECOVERY_ADD_ENTRY",
+        _REQUESTS,
+        "Adds that came from a recovery; they are among the other adds, too.",
+        lambda requests: requests.recovery_adds,
+    ),
+    sizes(
+        "bookie_BOOKIE_ADD_ENTRY_BYTES",
+        _REQUESTS,
+        "Sizes of added entries.",
+        lambda requests: requests.added_bytes,
+    ),
+    duration(
+        "bookie_BOOKIE_READ_ENTRY",
+        _REQUESTS,
+        "Reads of entries, from their turn until they are answered.",
+        lambda requests: requests.begun_reads,
+    ),
+    sizes(
+        "bookie_BOOKIE_READ_ENTRY_BYTES",
+        _REQUESTS,
+        "Sizes of entries that were read.",
+        lambda requests: requests.read_bytes,
+    ),
+    duration(
+        "bookie_BOOKIE_GET_LIST_OF_ENTRIES_OF_LEDGER",
+        _REQUESTS,
+        "Requests for the entries of a ledger.",
+        lambda requests: requests.entry_lists,
+    ),
+    counter(
+        "bookie_BOOKIE_FORCE_LEDGER",
+        _REQUESTS,
+        "Requests to make a ledger durable.",
+        lambda requests: _count(requests.forced_ledgers),
+    ),
+    counter(
+        "bookie_WRITE_BYTES",
+        _REQUESTS,
+        "Bytes of entries that were added.",
+        lambda requests: requests.added_bytes.succeeded.total,
+    ),
+    counter(
+        "bookie_READ_BYTES",
+        _REQUESTS,
+        "Bytes of entries that were read.",
+        lambda requests: requests.read_bytes.succeeded.total,
+    ),
+    counter(
+        "bkctl_requests_failed",
+        _FAILURES,
+        "Requests that were not answered with OK, by operation and status.",
+        lambda count: count,
+    ),
     gauge(
         "jvm_memory_direct_bytes_used",
         BOOKIE,
-        "Bytes in caches, journal queues and network buffers, which a Java bookie has in direct memory.",
+        "Bytes in caches, journal queues and network buffers; a Java bookie has them in direct memory.",
         _buffers_used_bytes,
     ),
     gauge(
         "jvm_memory_direct_bytes_max",
         BOOKIE,
-        "Limit of these bytes, by the settings.",
+        "Limit of the bytes in caches, journal queues and network buffers, by the settings.",
         _buffers_max_bytes,
     ),
 )

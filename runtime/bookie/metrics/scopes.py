@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from runtime.bookie.collection.metrics import LogMetrics
+from runtime.bookie.collection.metrics import CollectionTimings, DirectoryTimings, LogMetrics
 from runtime.bookie.disks.rules import DiskSample, DiskVerdict
 from runtime.bookie.metrics.metric import Scope
 from runtime.bookie.serving.group_commit import GroupCommit
@@ -27,6 +27,8 @@ class CollectedDirectory(NamedTuple):
 
     engine: LedgerDirectoryEngine
     logs: LogMetrics
+    timings: DirectoryTimings
+    collection: CollectionTimings
 
 
 class CheckedDisks(NamedTuple):
@@ -74,9 +76,10 @@ def _directories(view: BookieView) -> Iterable[tuple[_Values, LedgerDirectoryEng
 
 
 def _collected_directories(view: BookieView) -> Iterable[tuple[_Values, CollectedDirectory]]:
-    if view.collector is not None:
-        for (values, engine), logs in zip(_directories(view), view.collector.log_metrics, strict=True):
-            yield values, CollectedDirectory(engine, logs)
+    if (collector := view.collector) is not None:
+        directories = zip(_directories(view), collector.log_metrics, collector.directory_timings, strict=True)
+        for (values, engine), logs, timings in directories:
+            yield values, CollectedDirectory(engine, logs, timings, collector.timings)
 
 
 def _journals(view: BookieView) -> Iterable[tuple[_Values, GroupCommit]]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.bookie.metrics.metric import AnyMetric, counter, duration, gauge
+from runtime.bookie.metrics.metric import counter, duration, gauge
 from runtime.bookie.metrics.scopes import REGISTRATION, SESSION
 
-ZOOKEEPER: Final[tuple[AnyMetric, ...]] = (
+ZOOKEEPER: Final = (
     gauge(
         "bkctl_zookeeper_session",
         SESSION,

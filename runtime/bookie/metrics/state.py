@@ -8,7 +8,7 @@ from typing import Final
 
 from runtime.bookie.disks.modes import ReadOnlyReason
 from runtime.bookie.disks.rules import DiskSample
-from runtime.bookie.metrics.metric import PATH, AnyMetric, Scope, counter, gauge
+from runtime.bookie.metrics.metric import PATH, Scope, counter, duration, gauge
 from runtime.bookie.metrics.scopes import (
     BOOKIE,
     INDEX_DISKS,
@@ -54,7 +54,7 @@ _REASONS: Final = Scope(("reason",), _reasons)
 _BUILD: Final = Scope(("version", "python"), _build)
 
 
-STATE: Final[tuple[AnyMetric, ...]] = (
+STATE: Final = (
     gauge("bookie_SERVER_STATUS", BOOKIE, "1 if writable, 0 if read-only, -1 if not registered.", _server_status),
     gauge(
         "bookie_ledger_num_dirs",
@@ -105,6 +105,7 @@ STATE: Final[tuple[AnyMetric, ...]] = (
         "Seconds since the bookie began to start.",
         lambda view: (view.ports.clock.now_ms() - view.started_ms) / 1000,
     ),
+    duration("bkctl_event_loop_delay", BOOKIE, "How late timers of the event loop fire.", lambda view: view.loop_delay),
     gauge("bkctl_read_only_reason", _REASONS, "1 for each reason why the bookie is read-only, else 0.", int),
     gauge("bkctl_connections", LISTENER, "Open connections of clients.", lambda listener: listener.connection_count),
     gauge(
@@ -147,9 +148,9 @@ STATE: Final[tuple[AnyMetric, ...]] = (
         lambda rebuild: int(rebuild.is_running),
     ),
     gauge(
-        "bkctl_index_rebuild_work",
+        "bkctl_index_rebuild_step_share",
         INDEX_REBUILD,
-        "Work of the present or last index rebuild: bytes of logs read plus rows written and verified.",
-        lambda rebuild: rebuild.work_done,
+        "Share of the present step of the index rebuild that is done; 0 if that is not known.",
+        lambda rebuild: rebuild.step_share,
     ),
 )

@@ -33,6 +33,8 @@ def measures_of(view: BookieView) -> Iterator[Measures]:
     """All measures of the parts that the boot has created."""
     if view.listener is not None:
         yield view.listener.measures
+    if view.store is not None:
+        yield view.store.measures
     if view.storage is not None:
         yield from (engine.measures for engine in view.storage.engines)
     if view.path is not None:

@@ -49,7 +49,8 @@ def test_other_names_are_marked_as_ours() -> None:
     assert [name for name in OURS if name not in names and not name.startswith("bkctl_")] == []
 
 
-def test_a_name_with_a_reason_is_one_of_java_that_does_not_exist_here() -> None:
+def test_a_name_of_java_exists_or_is_missing_for_a_reason() -> None:
+    assert [java.name for java in JAVA if java.is_usual and java.name not in OURS.keys() | REASONS.keys()] == []
     assert OURS.keys() & REASONS.keys() == set()
     assert REASONS.keys() <= {java.name for java in JAVA}
     assert set(REASONS.values()) == {1}
