@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from commands.bookie.local_sockets import identified, list_local
+from commands.bookie.local_sockets import address_in, identified, list_local
 from commands.context import BookieFlags, CommandContext
 from commands.errors import InvalidArgumentError, NoDirectoryError
 from commands.parse import parse_bookie_id
@@ -134,13 +134,11 @@ def _with_advice(error: BookieUnavailableError, address: AdminAddress) -> Bookie
 
 
 def _in_directory(directory: str) -> BookieTarget:
-    from runtime.net.local_socket import socket_place
-
     path = os.path.join(directory, ADMIN_SOCKET)
     name = f"in {directory}"
     try:
-        place = socket_place(path)
-        os.stat(place)
+        address = address_in(directory)
+        os.stat(address.socket_path)
     except PermissionError as error:
         raise AdminAccessError(f"bookie {name}: no permission to use {path}: run bkctl as its user") from error
     except FileNotFoundError as error:
@@ -151,7 +149,7 @@ def _in_directory(directory: str) -> BookieTarget:
             f"it does not run: there is no {path} (it is in the first ledger directory of a running bkctl bookie; for "
             "a Java bookie give the ID)",
         ) from error
-    return BookieTarget(name, AdminAddress(place))
+    return BookieTarget(name, address)
 
 
 def _with_id(bookie_id: str) -> BookieTarget:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commands.bookie import format as format_command
-from commands.bookie import info, init, mode, sanity, show, start
+from commands.bookie import info, init, mode, ready, sanity, show, start
 from commands.bookie import list as list_command
 from commands.command import group
 
@@ -14,6 +14,7 @@ app = group(
     list_command.list_bookies,
     show.show,
     mode.show_state,
+    ready.ready,
     info.show_info,
     sanity.sanity,
     format_command.format_bookie,

@@ -20,7 +20,6 @@ from commands.shared_options import takes_bookie_options
 from commands.storage.folder_lists import FIX, require_agreeing_folders
 from commands.storage.java_bookie import require_stopped
 from commands.storage.own_storage import OwnStorage
-from commands.storage.working import work_beside_loop
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -235,6 +234,7 @@ def _plan(target: _Target, doubts: Sequence[str], *, delete_cookie: bool, accept
 
 
 async def _format(context: CommandContext, change: Change, target: _Target) -> None:
+    from commands.storage.working import work_beside_loop
     from storage.offline.format_directories import begin_format, delete_data, end_format
 
     session, own, directories = target.session, target.own, target.directories

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import resource
@@ -77,6 +76,8 @@ async def init(
 
 
 async def _check(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
+    import asyncio
+
     from runtime.bookie.boot.start_checks import StartChecks, look
 
     checks = await StartChecks(config, ports, bookie_id).run()

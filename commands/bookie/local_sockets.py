@@ -32,6 +32,15 @@ class LocalBookie(msgspec.Struct, frozen=True):
         return f"{self.bookie_id or 'unknown'} ({where})"
 
 
+def address_in(ledger_directory: str) -> AdminAddress:
+    """Address of the bookie whose first ledger directory this is; OSError.
+
+    A path that is too long for a socket is a link to one with a short name.
+    """
+    path = os.path.join(ledger_directory, ADMIN_SOCKET)
+    return AdminAddress(os.readlink(path) if os.path.islink(path) else path)
+
+
 def list_local() -> list[LocalBookie]:
     """All that listen, without asking them: the id is not known."""
     paths = []

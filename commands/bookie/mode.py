@@ -50,7 +50,7 @@ async def read_state(client: AdminClient) -> dict[str, Any]:
 
 def _body(client: AdminClient, state: dict[str, Any]) -> dict[str, object]:
     word = "stopping" if state["stopping"] else "running" if state["running"] else "starting"
-    reasons = state.get("reasons")
+    reasons, uptime_s = state.get("reasons"), state.get("uptime_s")
     return {
         "bookie_id": state["bookie_id"],
         "state": word,
@@ -59,7 +59,7 @@ def _body(client: AdminClient, state: dict[str, Any]) -> dict[str, object]:
         "reasons": None if reasons is None else [each["text"] for each in reasons],
         "accepts_recovery_writes": state["accepts_recovery_writes"],
         "started": time_text(state.get("started_ms")),
-        "uptime_s": state.get("uptime_s"),
+        "uptime_s": None if uptime_s is None else int(uptime_s),
         "version": state.get("version"),
         "answered_by": str(client.address),
         "ledger_directories": state.get("ledger_directories"),

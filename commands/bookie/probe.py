@@ -1,46 +1,69 @@
-"""One GET request without the event loop and the HTTP library of other commands: probes start every few seconds."""
+"""One GET request with nothing but a socket: probes start every few seconds, and importing an HTTP library takes longer
+than all the rest.
+"""
 
 from __future__ import annotations
 
-import http.client
 import socket
+import time
 
 from runtime.admin.calls import AdminAddress, connection_error, error_of_answer, lost_error, timeout_error
 
-
-class _LocalConnection(http.client.HTTPConnection):
-    """HTTP on a unix socket."""
-
-    def __init__(self, path: str, timeout_s: float) -> None:
-        super().__init__("localhost", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        """Called by the first request."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+_CHUNK_BYTES = 65536
 
 
 def probe(name: str, address: AdminAddress, path: str, timeout_s: float) -> bytes:
-    """The answer to a GET; errors as ``AdminClient.request``. ``timeout_s`` limits each wait for the bookie."""
-    if address.socket_path:
-        connection: http.client.HTTPConnection = _LocalConnection(address.socket_path, timeout_s)
-    else:
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=timeout_s)
+    """The body of the answer to a GET; errors as ``AdminClient.request``."""
+    deadline = time.monotonic() + timeout_s
     try:
-        connection.connect()
-        connection.request("GET", path)
-        response = connection.getresponse()
-        status, body = response.status, response.read()
+        answer = _exchange(address, path, deadline)
     except TimeoutError as error:
         raise timeout_error(name, address, timeout_s, is_change=False) from error
-    except (ConnectionResetError, BrokenPipeError, http.client.HTTPException) as error:
+    except (ConnectionResetError, BrokenPipeError) as error:
         raise lost_error(name, address, is_change=False) from error
     except OSError as error:
         raise connection_error(name, address, error) from error
-    finally:
-        connection.close()
+    head, separator, body = answer.partition(b"\r\n\r\n")
+    words = head.split(None, 2)
+    if not separator or len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+        raise lost_error(name, address, is_change=False)
+    status = int(words[1])
     if status >= 400:
         raise error_of_answer(name, status, body)
     return body
+
+
+def _exchange(address: AdminAddress, path: str, deadline: float) -> bytes:
+    """All that the server sends: it closes the connection after an answer in HTTP 1.0."""
+    host = address.host or "localhost"
+    request = f"GET {path} HTTP/1.0\r\nHost: {f'[{host}]' if ':' in host else host}\r\n\r\n".encode()
+    with _connected(address, deadline) as connection:
+        connection.sendall(request)
+        answer = bytearray()
+        while True:
+            connection.settimeout(_left_s(deadline))
+            part = connection.recv(_CHUNK_BYTES)
+            if not part:
+                return bytes(answer)
+            answer += part
+
+
+def _connected(address: AdminAddress, deadline: float) -> socket.socket:
+    if address.host:
+        return socket.create_connection((address.host, address.port), _left_s(deadline))
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_left_s(deadline))
+        connection.connect(address.socket_path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _left_s(deadline: float) -> float:
+    """TimeoutError if no time is left."""
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s

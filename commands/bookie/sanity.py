@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -85,6 +84,8 @@ class _Patience:
 
     async def run(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result; the last error when the time is over."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         if self._ends_at is None:
             self._ends_at = loop.time() + (self._wait_s or 0.0)

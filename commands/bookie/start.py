@@ -21,13 +21,13 @@ from commands.context import (
     differences_sentence,
 )
 from commands.effect import Effect
-from commands.event_loop import ServerStop, stoppable_server
 from commands.help_page import BOOKIE, STORAGE, HelpCommand
 from commands.shared_options import setting_option, takes_bookie_options
 from runtime.config import BookieConfig
 
 if TYPE_CHECKING:
     from commands.bookie.server_log import Reloader
+    from commands.event_loop import ServerStop
     from runtime.ports import ServiceManager
 
 
@@ -56,6 +56,8 @@ async def start(
     Settings come from options, BKCTL_* variables, --conf and --config. Without any, it starts its own ZooKeeper.
     SIGHUP reloads log level and rates.
     """
+    from commands.event_loop import stoppable_server
+
     flags = msgspec.structs.replace(flags, is_read_only=read_only, log_file=log_file, log_format=log_format)
     with stoppable_server() as stop:
         settings = context.load_bookie_settings(flags)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
+from commands.bookie.local_sockets import address_in
 from commands.dev.processes import ProcessIdentity, is_alive
-from runtime.admin.calls import AdminAddress
 from runtime.admin.client import AdminClient
 from runtime.errors import BookieUnavailableError, MetadataUnavailableError
 from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.paths import Paths
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.local_socket import socket_place
-from storage.filenames import ADMIN_SOCKET
 
 _POLL_INTERVAL_S = 0.05
 _START_TIMEOUT_S = 60.0
@@ -76,7 +73,7 @@ async def wait_ready(
 
 async def _is_ready(bookie_id: str, ledger_directory: str) -> bool:
     try:
-        address = AdminAddress(socket_place(os.path.join(ledger_directory, ADMIN_SOCKET)))
+        address = address_in(ledger_directory)
         async with AdminClient(bookie_id, address, token=None, timeout_s=_START_TIMEOUT_S) as client:
             await client.request("GET", "/api/v1/bookie/is_ready")
     except (BookieUnavailableError, FileNotFoundError):  # the bookie is replacing a link that was left there

@@ -61,11 +61,6 @@ async def listen_unix(accept: Callable[[], asyncio.BaseProtocol], path: str) -> 
     return LocalSocket(server, paths)
 
 
-def socket_place(path: str) -> str:
-    """The path to connect to for a socket that was opened as ``path``; OSError."""
-    return os.readlink(path) if os.path.islink(path) else path
-
-
 def is_short(path: str) -> bool:
     """Whether a socket can be opened under this path."""
     return len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX

@@ -94,6 +94,7 @@ class Invocations:
             "bookie list": (),
             "bookie sanity": (live,),
             "bookie show": (live,),
+            "bookie ready": (live,),
             "bookie state": (live,),
             "bookie start": (*bookie, "-n"),
             "cluster backup": (str(folder / "backup"),),

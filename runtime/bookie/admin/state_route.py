@@ -32,7 +32,7 @@ class StateRoute:
                 "reasons": [{"reason": each.name.lower(), "text": each.value} for each in view.modes.reasons],
                 "accepts_recovery_writes": view.modes.allows_recovery_adds,
                 "started_ms": view.started_ms,
-                "uptime_s": (view.ports.clock.now_ms() - view.started_ms) // 1000,
+                "uptime_s": (view.ports.clock.now_ms() - view.started_ms) / 1000,
                 "port": view.port,
                 "http_port": view.http_port,
                 "ledger_directories": list(view.config.storage.ledger_directories),

@@ -22,6 +22,7 @@ class AdminBookie(NamedTuple):
     directory: Path
     log: Path
     http_port: int
+    words: tuple[str, ...]
     process: BkctlProcess
 
     def run(self, *arguments: str) -> BkctlResult:
@@ -32,7 +33,7 @@ class AdminBookie(NamedTuple):
         """``bkctl bookie ... ID``, with this bookie's socket out of sight."""
         socket = self.directory / "bkctl.admin.sock"
         away = socket.with_name("away")
-        socket.rename(away)  # what is bound stays; its path in /proc no longer exists
+        socket.rename(away)
         try:
             return run_bkctl(
                 "bookie",
@@ -51,28 +52,47 @@ def running_bookie(metadata_uri: str, folder: Path, *settings: str, has_token: b
     made = run_bkctl("cluster", "init", "--if-not-exists", BKCTL_METADATA_URI=metadata_uri)
     assert made.exit_code == 0, made.stderr
     folder.mkdir(parents=True, exist_ok=True)
-    port, http_port, log, token = free_port(), free_port(), folder / "bookie.log", folder / "token"
+    port, http_port, token = free_port(), free_port(), folder / "token"
     token.write_text(f"{TOKEN}\n")
     given = [
         *("allowLoopback=true", "diskUsageThreshold=0.99", "httpServerEnabled=true", f"httpServerPort={http_port}"),
         *([f"adminTokenFile={token}"] if has_token else []),
         *settings,
     ]
-    with log.open("ab") as output:
-        process = start_bkctl(
-            *("bookie", "start", "--metadata-uri", metadata_uri, "--port", str(port)),
-            *("--bookie-id", f"{LOOPBACK}:{port}", "--advertised-address", LOOPBACK),
-            *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
-            *(word for each in given for word in ("--set", each)),
-            stderr=output,
-        )
+    words = (
+        *("bookie", "start", "--metadata-uri", metadata_uri, "--port", str(port)),
+        *("--bookie-id", f"{LOOPBACK}:{port}", "--advertised-address", LOOPBACK),
+        *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
+        *(word for each in given for word in ("--set", each)),
+    )
+    bookie_id, log = f"{LOOPBACK}:{port}", folder / "bookie.log"
+    with _started(words, log) as process:
+        wait_said(log, f"listening on port {port}", process)
+        yield AdminBookie(bookie_id, metadata_uri, folder / "ledgers", log, http_port, words, process)
+
+
+@contextlib.contextmanager
+def start_again(bookie: AdminBookie) -> Iterator[AdminBookie]:
+    """The same bookie in a new process that may not serve yet; killed at the end of the block."""
+    with _started(bookie.words, bookie.log) as process:
+        yield bookie._replace(process=process)
+
+
+def wait_said(log: Path, sentence: str, process: BkctlProcess) -> None:
+    """Return once the log has the sentence."""
+    deadline = time.monotonic() + DEADLINE_S
+    while sentence not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _started(words: tuple[str, ...], log: Path) -> Iterator[BkctlProcess]:
+    with log.open("wb") as output:
+        process = start_bkctl(*words, stderr=output)
     try:
-        deadline = time.monotonic() + DEADLINE_S
-        while f"listening on port {port}" not in log.read_text():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-        yield AdminBookie(f"{LOOPBACK}:{port}", metadata_uri, folder / "ledgers", log, http_port, process)
+        yield process
     finally:
         kill_and_wait(process.pid)
         process.wait()

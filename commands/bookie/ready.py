@@ -1,0 +1,63 @@
+"""``bkctl bookie ready``: whether a bookie serves, for the probes of supervisors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from commands.bookie.admin_access import DirectoryOption, IdArgument, find_target, resolve
+from commands.bookie.probe import probe
+from commands.command import command
+from commands.context import CommandContext
+from commands.parse import parse_duration_s
+from runtime.admin.calls import BKCTL_API, AdminAddress
+from runtime.errors import BookieTimeoutError, BookieUnavailableError
+
+
+# A probe runs every few seconds: this command imports neither an event loop nor an HTTP library.
+@command("ready", example="bookie ready --dir /data/ledgers --started-within 10m")
+def ready(
+    context: CommandContext,
+    bookie_id: IdArgument = None,
+    directory: DirectoryOption = None,
+    started_within: Annotated[
+        str | None,
+        typer.Option("--started-within", metavar="DURATION", help="Accept a bookie that has been starting for less"),
+    ] = None,
+) -> None:
+    """Exit with 0 if the bookie serves requests, with 7 if not.
+
+    A read-only bookie serves reads and is ready. With --started-within, a bookie that is still starting (for example
+    replays its journals) passes for that long: use this for a liveness probe, and the command without it for a
+    readiness probe.
+    """
+    limit_s = None if started_within is None else parse_duration_s(started_within)
+    target = find_target(bookie_id, directory, context)
+    address = target.address
+    if address is None:
+        from commands.event_loop import run_to_end
+
+        address = run_to_end(resolve(context, target))
+    timeout_s = context.settings.timeout_s
+    stage = None
+    try:
+        probe(target.name, address, "/api/v1/bookie/is_ready", timeout_s)
+    except BookieTimeoutError:
+        raise
+    except BookieUnavailableError:
+        if limit_s is None:
+            raise
+        stage = _young_stage(target.name, address, limit_s, timeout_s)
+        if stage is None:
+            raise
+    body = {"bookie": target.name, "state": "running" if stage is None else "starting", "stage": stage}
+    context.console.record("BookieReadiness", body, name="state")
+
+
+def _young_stage(name: str, address: AdminAddress, limit_s: float, timeout_s: float) -> str | None:
+    """The stage of its start if the bookie has been starting for less than the limit."""
+    state: dict[str, Any] = msgspec.json.decode(probe(name, address, f"{BKCTL_API}/state", timeout_s))
+    is_young = state["uptime_s"] < limit_s and not state["running"] and not state["stopping"]
+    return state["stage"] if is_young else None

@@ -1,0 +1,56 @@
+"""``bookie ready``: the exit code for probes, while a bookie starts, serves, and has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.commands.bookie.admin_bookie import DEADLINE_S, running_bookie, start_again
+from tests.processes import bkctl_command, bkctl_environment
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_bookie_is_ready_once_it_serves(metadata_uri: str, tmp_path: Path) -> None:
+    with running_bookie(metadata_uri, tmp_path, "zkTimeout=60000") as bookie:
+        for result in (bookie.run("ready"), bookie.run_over_tcp("ready")):
+            assert result.exit_code == 0
+            assert (result.json()["state"], result.json()["stage"]) == ("running", None)
+        os.kill(bookie.process.pid, signal.SIGKILL)
+        bookie.process.wait()
+        assert bookie.run("ready").exit_code == 7
+        assert bookie.run("ready", "--started-within", "10m").exit_code == 7
+        # The next one cannot register before the session of the killed one has ended.
+        with start_again(bookie) as starting:
+            deadline = time.monotonic() + DEADLINE_S
+            while (state := starting.run("state", "-o", "json")).exit_code != 0 or state.json()["stage"] != "register":
+                assert starting.process.poll() is None, starting.log.read_text()
+                assert time.monotonic() < deadline, state
+                time.sleep(0.05)
+            waiting = starting.run("ready")
+            assert (waiting.exit_code, waiting.stdout) == (7, "")
+            assert "the bookie is starting: register" in waiting.stderr
+            young = starting.run("ready", "--started-within", "10m")
+            assert (young.exit_code, young.json()["stage"]) == (0, "register")
+            assert starting.run("ready", "--started-within", "1ms").exit_code == 7
+
+
+def test_a_probe_imports_no_event_loop_and_no_http_library(metadata_uri: str, tmp_path: Path) -> None:
+    with running_bookie(metadata_uri, tmp_path) as bookie:
+        command = bkctl_command("bookie", "ready", "--dir", str(bookie.directory))
+        finished = subprocess.run(
+            [command[0], "-X", "importtime", *command[1:]],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=bkctl_environment(),
+        )
+    assert finished.returncode == 0, finished.stderr
+    imported = {line.rpartition("|")[2].strip() for line in finished.stderr.splitlines()}
+    assert "commands.bookie.probe" in imported
+    assert imported.isdisjoint({"asyncio", "uvloop", "aiohttp", "http.client", "ssl", "kazoo", "google.protobuf"})
