@@ -1,18 +1,25 @@
-"""Paths that only bkctl has: jobs, the online index rebuild, stop."""
+"""Paths that only bkctl has: jobs, the online index rebuild, the log level, stop."""
 
 from __future__ import annotations
 
 from typing import Any, Final
+
+import msgspec
 
 from runtime.admin.calls import BKCTL_API
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
 from runtime.bookie.disks.monitor import DISKS_LANE
 from runtime.bookie.online_rebuild import log_files
 from runtime.bookie.view import BookieView
+from runtime.log_level import LogLevel, change_log_level, log_level
 
 REBUILD_JOB: Final = "index rebuild"
 CANCEL_WAIT_S: Final = 5.0
 """How long a cancel waits for the end of the job; the answer shows whether it has ended."""
+
+
+class _LogLevelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    level: LogLevel
 
 
 class JobRoutes:
@@ -28,6 +35,8 @@ class JobRoutes:
             Route("GET", f"{BKCTL_API}/jobs", self._jobs),
             Route("GET", f"{BKCTL_API}/jobs/{{id}}", self._job),
             Route("DELETE", f"{BKCTL_API}/jobs/{{id}}", self._cancel, changes=True),
+            Route("GET", f"{BKCTL_API}/log-level", self._log_level),
+            Route("PUT", f"{BKCTL_API}/log-level", self._set_log_level, changes=True),
             Route("GET", f"{BKCTL_API}/index/rebuild", self._size_up),
             Route("POST", f"{BKCTL_API}/index/rebuild", self._rebuild, changes=True),
         ]
@@ -47,6 +56,19 @@ class JobRoutes:
 
     async def _cancel(self, request: AdminRequest) -> AdminAnswer:
         return json_answer(await self._view.jobs.cancel(_id_in(request), CANCEL_WAIT_S))
+
+    async def _log_level(self, _: AdminRequest) -> AdminAnswer:
+        return json_answer({"level": log_level()})
+
+    async def _set_log_level(self, request: AdminRequest) -> AdminAnswer:
+        """The level stays until its setting changes, or until a restart."""
+        try:
+            level = msgspec.convert(request.json(), _LogLevelBody).level
+        except msgspec.ValidationError as error:
+            levels = ", ".join(LogLevel)
+            raise AdminError(Problem.INVALID, f'send {{"level": LEVEL}} with one of {levels}') from error
+        change_log_level(level, "admin interface")
+        return json_answer({"level": level})
 
     async def _size_up(self, _: AdminRequest) -> AdminAnswer:
         """What a rebuild would read, for a plan."""
