@@ -41,6 +41,29 @@ class AdminAnswer(msgspec.Struct, frozen=True):
     content_type: str = JSON
 
 
+def fields_of(request: AdminRequest, *names: str) -> dict[str, object]:
+    """The members of the JSON object in the body, {} without a body; AdminError for others than ``names``."""
+    value = request.json()
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise AdminError(Problem.INVALID, "the body of the request is not a JSON object")
+    for name in value:
+        if name not in names:
+            raise AdminError(Problem.INVALID, f"unknown field in the body (known: {', '.join(names)})")
+    return value
+
+
+def truth(fields: Mapping[str, object], name: str) -> bool | None:
+    """A boolean, as JSON has it or as a string, as Java's clients write it; None without one. AdminError."""
+    value = fields.get(name)
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower(), value)
+    if value is None or isinstance(value, bool):
+        return value
+    raise AdminError(Problem.INVALID, f"{name} is neither true nor false")
+
+
 def json_answer(value: object, status: int = 200) -> AdminAnswer:
     """JSON with an indentation of two spaces, as Java's answers have it."""
     return AdminAnswer(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n", status)

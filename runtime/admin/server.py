@@ -1,7 +1,7 @@
 """The admin interface of a server process: HTTP on a unix socket, and on TCP ports if configured.
 
-A client that can open the socket may do everything, because only the user of the process can. On TCP a request that
-changes something needs the token.
+Every client of the unix socket may do everything, because only the user of the process can connect to it. On TCP a
+request that changes something needs the token.
 """
 
 from __future__ import annotations

@@ -28,6 +28,11 @@ class LiveSettings:
         self._values = dict(_flat(msgspec.to_builtins(config)))
         self._setters: list[RateSetter] = []
 
+    @property
+    def values(self) -> Mapping[str, object]:
+        """The values in use, by their TOML names below ``[bookie]``."""
+        return self._values
+
     def on_change(self, setter: RateSetter) -> None:
         """Register a callback that gets the new settings when any of them changes."""
         self._setters.append(setter)

@@ -7,13 +7,16 @@ from collections.abc import Callable
 
 from runtime.admin.jobs import Jobs
 from runtime.bookie.collection.collector import GarbageCollector
+from runtime.bookie.disks.mode_files import ModeFiles
 from runtime.bookie.disks.modes import BookieModes
 from runtime.bookie.disks.monitor import DiskMonitor
 from runtime.bookie.integrity.refill import IntegrityProgress
 from runtime.bookie.integrity.repair import IntegrityService
+from runtime.bookie.live_settings import LiveSettings
 from runtime.bookie.online_rebuild import OnlineRebuild
 from runtime.bookie.ports import BookiePorts
 from runtime.bookie.serving.request_path import RequestPath
+from runtime.client.ports import ClientPorts
 from runtime.config import BookieConfig
 from runtime.metadata.bookies.registration import BookieRegistration
 from runtime.metadata.store import MetadataStore
@@ -29,6 +32,7 @@ class BookieView:
     config: BookieConfig
     ports: BookiePorts
     modes: BookieModes
+    live: LiveSettings
     started_ms: int
     jobs: Jobs
     integrity_progress: IntegrityProgress
@@ -49,9 +53,12 @@ class BookieView:
     store: MetadataStore | None = None
     storage: LedgerStorage | None = None
     disks: DiskMonitor | None = None
+    mode_files: ModeFiles | None = None
     path: RequestPath | None = None
     registration: BookieRegistration | None = None
     collector: GarbageCollector | None = None
+    peers: ClientPorts | None = None
+    """The other bookies and the ledgers of the cluster."""
     repair: IntegrityService | None = None
     online_rebuild: OnlineRebuild | None = None
     request_stop: Callable[[], None] | None = None

@@ -7,8 +7,11 @@ import os
 from typing import Final
 
 from runtime.admin.server import AdminServer
+from runtime.bookie.admin.cluster_routes import ClusterRoutes
+from runtime.bookie.admin.gc_routes import GarbageCollectionRoutes
 from runtime.bookie.admin.java_routes import JavaRoutes
 from runtime.bookie.admin.job_routes import JobRoutes
+from runtime.bookie.admin.mode_routes import ModeRoutes
 from runtime.bookie.admin.state_route import StateRoute
 from runtime.bookie.view import BookieView
 from runtime.config import AdminConfig
@@ -30,8 +33,16 @@ async def open_interface(view: BookieView) -> AdminServer:
 
     Call this once the directories are locked: the socket of an earlier process is replaced.
     """
-    routes = [*JavaRoutes(view).routes(), *StateRoute(view).routes(), *JobRoutes(view).routes()]
-    server = AdminServer(routes)
+    server = AdminServer(
+        [
+            *JavaRoutes(view).routes(),
+            *ModeRoutes(view).routes(),
+            *StateRoute(view).routes(),
+            *JobRoutes(view).routes(),
+            *GarbageCollectionRoutes(view).routes(),
+            *ClusterRoutes(view).routes(),
+        ]
+    )
     try:
         await _open(server, view)
     except BaseException:

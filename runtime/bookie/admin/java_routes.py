@@ -1,11 +1,24 @@
-"""The paths that a Java bookie has, with its answers."""
+"""The other paths of a Java bookie that say something about the bookie itself, with Java's answers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final, TypeVar
+
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer, text_answer
+from runtime.bookie.admin.server_config import java_settings
+from runtime.bookie.metrics.exposition import CONTENT_TYPE, BookieMetrics
 from runtime.bookie.serving.request_path import disk_space
 from runtime.bookie.view import BookieView
-from runtime.metadata.bookies.registration import BookieMode
+from storage.filenames import current_directory, parse_entry_log_file_name, parse_journal_file_name
+from storage.journal.log_mark import read_last_mark
+
+T = TypeVar("T")
+
+ADMIN_LANE: Final = "admin"
+"""A lane of its own for file operations of these requests, so that a slow disk delays nothing else."""
+
+_FILE_KINDS: Final = ("journal", "entrylog", "index")
 
 
 class JavaRoutes:
@@ -13,38 +26,79 @@ class JavaRoutes:
 
     def __init__(self, view: BookieView) -> None:
         self._view = view
+        self._metrics = BookieMetrics(view)
 
     def routes(self) -> list[Route]:
         """All of them."""
         bookie = "/api/v1/bookie"
         return [
-            *(Route(method, "/heartbeat", self._heartbeat) for method in ("GET", "PUT", "POST", "DELETE")),
-            Route("GET", f"{bookie}/state", self._state),
-            Route("GET", f"{bookie}/is_ready", self._is_ready),
+            *self.probe_routes(),
             Route("GET", f"{bookie}/info", self._info),
+            Route("GET", f"{bookie}/last_log_mark", self._last_log_mark),
+            Route("GET", f"{bookie}/list_disk_file", self._list_disk_file),
+            Route("GET", "/api/v1/config/server_config", self._server_config),
+        ]
+
+    def probe_routes(self) -> list[Route]:
+        """What a port for scrapes alone serves."""
+        return [
+            *(Route(method, "/heartbeat", self._heartbeat) for method in ("GET", "PUT", "POST", "DELETE")),
+            Route("GET", "/metrics", self._show_metrics),
         ]
 
     async def _heartbeat(self, _: AdminRequest) -> AdminAnswer:
         return text_answer("OK\n")
 
-    async def _state(self, _: AdminRequest) -> AdminAnswer:
-        view = self._view
-        return json_answer(
-            {
-                "running": view.is_running,
-                "readOnly": view.modes.mode is BookieMode.READ_ONLY,
-                "shuttingDown": view.is_stopping,
-                "availableForHighPriorityWrites": view.modes.allows_recovery_adds,
-            }
-        )
-
-    async def _is_ready(self, _: AdminRequest) -> AdminAnswer:
-        if self._view.is_stopping:
-            raise AdminError(Problem.UNAVAILABLE, "the bookie is stopping")
-        if not self._view.is_running:
-            raise AdminError(Problem.UNAVAILABLE, f"the bookie is starting: {self._view.stage}")
-        return text_answer("OK")
+    async def _show_metrics(self, _: AdminRequest) -> AdminAnswer:
+        return AdminAnswer(self._metrics.text(), content_type=CONTENT_TYPE)
 
     async def _info(self, _: AdminRequest) -> AdminAnswer:
-        space = disk_space(self._view.ports.file_system, self._view.config.storage.ledger_directories)
+        file_system, directories = self._view.ports.file_system, self._view.config.storage.ledger_directories
+        space = await self._in_lane(lambda: disk_space(file_system, directories))
         return json_answer({"freeSpace": space.free_bytes, "totalSpace": space.total_bytes})
+
+    async def _server_config(self, _: AdminRequest) -> AdminAnswer:
+        return json_answer(java_settings(self._view.config, self._view.live.values))
+
+    async def _last_log_mark(self, _: AdminRequest) -> AdminAnswer:
+        return json_answer(await self._in_lane(self._read_marks))
+
+    def _read_marks(self) -> dict[str, str]:
+        storage, found = self._view.config.storage, {}
+        folders, count = list(map(current_directory, storage.ledger_directories)), len(storage.journal_directories)
+        for index in range(count):
+            mark = read_last_mark(self._view.ports.file_system, folders, index, count)
+            name = f"LastLogMark: Journal Id - {mark.journal_id}({mark.journal_id:x}.txn)"
+            found[name] = f"Pos - {mark.offset}"
+        return found
+
+    async def _list_disk_file(self, request: AdminRequest) -> AdminAnswer:
+        wanted = request.query.get("file_type")
+        if wanted is not None and wanted not in _FILE_KINDS:
+            raise AdminError(Problem.INVALID, f"file_type is one of {', '.join(_FILE_KINDS)}")
+        kinds = _FILE_KINDS if wanted is None else (wanted,)
+        return json_answer(await self._in_lane(lambda: {f"{kind} files": self._names(kind) for kind in kinds}))
+
+    def _names(self, kind: str) -> str:
+        """Names with a tabulator after each. An index of bkctl is no list of files of ledgers, so it has none."""
+        storage = self._view.config.storage
+        directories, parse = {
+            "journal": (storage.journal_directories, parse_journal_file_name),
+            "entrylog": (storage.ledger_directories, parse_entry_log_file_name),
+            "index": ((), parse_entry_log_file_name),
+        }[kind]
+        names = [
+            name
+            for directory in directories
+            for name in sorted(self._view.ports.file_system.list_directory(current_directory(directory)))
+            if parse(name) is not None
+        ]
+        return "".join(f"{name}\t" for name in names)
+
+    async def _in_lane(self, job: Callable[[], T]) -> T:
+        try:
+            return await self._view.ports.workers.run(ADMIN_LANE, job)
+        except OSError as error:
+            raise AdminError(
+                Problem.INTERNAL, f"cannot read the directories of the bookie: {error.strerror}"
+            ) from error

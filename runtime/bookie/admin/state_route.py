@@ -9,6 +9,17 @@ from runtime.admin.messages import AdminAnswer, AdminRequest, Route, json_answer
 from runtime.bookie.view import BookieView
 
 
+def mode_fields(view: BookieView) -> dict[str, Any]:
+    """The mode, why, whether the registration has it, and since when and why an operator keeps it read-only."""
+    modes, registration, order = view.modes, view.registration, view.modes.order
+    return {
+        "mode": modes.mode.value,
+        "reasons": [{"reason": each.name.lower(), "text": each.value} for each in modes.reasons],
+        "registered": registration is not None and registration.is_registered and modes.is_registered,
+        "operator": None if order is None else {"since_ms": order.since_ms, "reason": order.reason},
+    }
+
+
 class StateRoute:
     """Answers for one bookie."""
 
@@ -28,8 +39,7 @@ class StateRoute:
                 "running": view.is_running,
                 "stopping": view.is_stopping,
                 "stage": view.stage,
-                "mode": view.modes.mode.value,
-                "reasons": [{"reason": each.name.lower(), "text": each.value} for each in view.modes.reasons],
+                **mode_fields(view),
                 "accepts_recovery_writes": view.modes.allows_recovery_adds,
                 "started_ms": view.started_ms,
                 "uptime_s": (view.ports.clock.now_ms() - view.started_ms) / 1000,

@@ -30,7 +30,8 @@ from runtime.bookie.boot.start_record import log_start
 from runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
 from runtime.bookie.collection.collector import GarbageCollector, assemble_garbage_collector
 from runtime.bookie.cookies.check import require_same_cookie
-from runtime.bookie.disks.modes import BookieModes, ModeFiles, sentence
+from runtime.bookie.disks.mode_files import ModeFiles
+from runtime.bookie.disks.modes import BookieModes, sentence
 from runtime.bookie.disks.monitor import DiskMonitor
 from runtime.bookie.disks.rules import DiskState, DiskVerdict
 from runtime.bookie.identity import BookieNames, resolve_identity
@@ -94,6 +95,7 @@ class BookieServer:
             config=config,
             ports=ports,
             modes=self._modes,
+            live=self._live,
             started_ms=ports.clock.now_ms(),
             jobs=Jobs(ports.clock),
             integrity_progress=IntegrityProgress(),
@@ -157,7 +159,7 @@ class BookieServer:
         checkpoints = CheckpointService(
             storage, self._ports.workers, config.flush_interval_s, self._room, self._modes, pace
         )
-        mode_files = self._new_mode_files()
+        mode_files = self.view.mode_files = self._new_mode_files()
         disks = await run("check the disks", self._check_disks(mode_files, checkpoints))
         self.view.disks = disks
         ledgers = await metadata.open_ledgers()
@@ -175,7 +177,7 @@ class BookieServer:
         await run("watch the disks", self._begin(disks.run()), _end)
         collector = await self._new_garbage_collector(names, metadata, path)
         await run("collect garbage", self._begin(collector.run()), functools.partial(_end_after, collector.stop))
-        peers = new_peers(self._ports, store, ledgers, config.frame_bytes_max)
+        peers = self.view.peers = new_peers(self._ports, store, ledgers, config.frame_bytes_max)
         repair = self._new_repair(storage, checkpoints, peers)
         await run("repair lost entries", self._begin(repair.run()), functools.partial(_end_repair, peers))
         if is_repair_due:

@@ -28,7 +28,7 @@ from runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTo
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
 from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
-from runtime.bookie.collection.long_work import CompactionKind, DirectoryCompaction, DiskReaction
+from runtime.bookie.collection.long_work import CompactionKind, CompactionStatus, DirectoryCompaction, DiskReaction
 from runtime.bookie.collection.metrics import CollectionTimings, GarbageCollectionMetrics, LogMetrics
 from runtime.bookie.disks.rules import DiskState
 from runtime.bookie.identity import BookieNames
@@ -96,7 +96,8 @@ class GarbageCollector:
         self._hold_count = 0
         self._cut_offs_count = 0
         self._is_requested = False
-        self._is_forced = False
+        self._forced: frozenset[CompactionKind] | None = None
+        self._forces_count = 0
         self._is_stopping = False
         self._waiting: list[asyncio.Future[None]] = []
         self.metrics = metrics
@@ -107,24 +108,41 @@ class GarbageCollector:
 
     # -- for operators and other parts of the bookie ------------------------------------------------------------
 
-    async def force(self) -> None:
-        """Run a round now, with a compaction if any is allowed; returns when both have ended.
+    async def force(self, kinds: frozenset[CompactionKind] = frozenset(CompactionKind)) -> None:
+        """Run a round now, with a compaction of these kinds if any is allowed; returns when both have ended.
 
         A running compaction continues, but a minor one is replaced by a major one. CancelledError if the collector
         stops first.
         """
-        is_done = False
-        while not is_done:
-            if self._is_stopping:
-                raise asyncio.CancelledError
-            cut_offs_count = self._cut_offs_count
-            collected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(collected)
-            self._is_forced = True
-            self._changed.set()
-            await collected
-            await asyncio.gather(*(compaction.ended() for compaction in self._compactions))
-            is_done = self._cut_offs_count == cut_offs_count
+        self._forces_count += 1
+        try:
+            is_done = False
+            while not is_done:
+                if self._is_stopping:
+                    raise asyncio.CancelledError
+                cut_offs_count = self._cut_offs_count
+                collected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._waiting.append(collected)
+                self._add_forced(kinds)
+                self._changed.set()
+                await collected
+                await asyncio.gather(*(compaction.ended() for compaction in self._compactions))
+                is_done = self._cut_offs_count == cut_offs_count
+        finally:
+            self._forces_count -= 1
+
+    def _add_forced(self, kinds: frozenset[CompactionKind]) -> None:
+        self._forced = kinds if self._forced is None else self._forced | kinds
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether a forced round or its compactions have not ended."""
+        return self._forces_count > 0
+
+    @property
+    def compactions(self) -> tuple[CompactionStatus, ...]:
+        """Of each ledger directory."""
+        return tuple(compaction.status for compaction in self._compactions)
 
     def request(self) -> None:
         """Run a round soon, for example because space has become scarce; forces no compaction."""
@@ -160,13 +178,14 @@ class GarbageCollector:
     async def run(self) -> None:
         """Run rounds until ``stop``. Errors of a round are not raised."""
         while await self._wait_due():
-            is_forced, self._is_forced, self._is_requested = self._is_forced, False, False
+            forced, self._forced, self._is_requested = self._forced, None, False
             waiting, self._waiting = self._waiting, []
-            self._round = asyncio.get_running_loop().create_task(self._run_round(is_forced=is_forced))
+            self._round = asyncio.get_running_loop().create_task(self._run_round(forced))
             await asyncio.wait([self._round])
             if self._round.cancelled():
                 self._is_requested = True
-                self._is_forced |= is_forced
+                if forced is not None:
+                    self._add_forced(forced)
                 self._waiting += waiting
                 continue
             for ended in waiting:
@@ -188,7 +207,7 @@ class GarbageCollector:
         due_s = self._now_s() + self._config.wait_s
         while not self._is_stopping:
             self._changed.clear()
-            left_s = 0.0 if self._is_forced or self._is_requested else due_s - self._now_s()
+            left_s = 0.0 if self._forced is not None or self._is_requested else due_s - self._now_s()
             if self._hold_count:
                 await self._changed.wait()
             elif left_s <= 0:
@@ -208,7 +227,7 @@ class GarbageCollector:
             self._is_requested = True
         await finish_jobs(self._workers)
 
-    async def _run_round(self, *, is_forced: bool) -> None:
+    async def _run_round(self, forced: frozenset[CompactionKind] | None) -> None:
         failed_count = 0
         began_ns = self._clock.monotonic_ns()
         try:
@@ -216,7 +235,7 @@ class GarbageCollector:
             failed_count += await self._trying(self._collect_ledgers(is_repair_due=is_repair_due))
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._collect_logs(position, is_repair_due=is_repair_due, is_forced=is_forced))
+                    group.create_task(self._collect_logs(position, forced, is_repair_due=is_repair_due))
                     for position in range(len(self._directories))
                 ]
             failed_count += sum(task.result() for task in tasks)
@@ -229,7 +248,9 @@ class GarbageCollector:
         self.timings.rounds.add(self._clock.monotonic_ns() - began_ns, is_success=not failed_count)
         self._measure()
 
-    async def _collect_logs(self, position: int, *, is_repair_due: bool, is_forced: bool) -> int:
+    async def _collect_logs(
+        self, position: int, forced: frozenset[CompactionKind] | None, *, is_repair_due: bool
+    ) -> int:
         """A round's work in one directory; returns the number of failures."""
         directory, compaction = self._directories[position], self._compactions[position]
         failed_count = 0
@@ -240,7 +261,7 @@ class GarbageCollector:
             failed_count += await self._trying(directory.remove_empty())
             if not is_repair_due:
                 compaction.begin_settling()
-            await compaction.begin_due(is_forced=is_forced)
+            await compaction.begin_due(forced)
         except Exception:
             logger.exception("garbage collection of %s failed", directory.path)  # the other directories continue
             failed_count += 1

@@ -41,6 +41,16 @@ class CompactionState(msgspec.Struct):
     suspended: frozenset[CompactionKind] = frozenset()
 
 
+class CompactionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs in one directory, and what ran last (monotonic clock, seconds)."""
+
+    running: CompactionKind | None
+    suspended: frozenset[CompactionKind]
+    """By an operator or because of the disks."""
+    last_minor_s: float
+    last_major_s: float
+
+
 class DiskReaction(msgspec.Struct, frozen=True):
     """How rounds react to the state of the disks (storage section 7.5)."""
 
@@ -132,10 +142,15 @@ class DirectoryCompaction:
         self._disks = reaction
         self._stop_suspended()
 
-    async def begin_due(self, *, is_forced: bool) -> None:
-        """Start a compaction if one is due. A running one continues, unless it is minor and a major one is forced."""
-        is_forced |= self._disks.is_forced
+    async def begin_due(self, forced: frozenset[CompactionKind] | None) -> None:
+        """Start a compaction if one is due. A running one continues, unless it is minor and a major one is forced.
+
+        ``forced``: the only kinds that may start, due or not.
+        """
+        is_forced = forced is not None or self._disks.is_forced
         by_disks = self._disks.suspended
+        if forced is not None:
+            by_disks |= frozenset(CompactionKind) - forced
         kind = due_compaction(self._config, self._state, self._now_s(), by_disks=by_disks, is_forced=is_forced)
         if kind is None:
             return
@@ -163,6 +178,16 @@ class DirectoryCompaction:
         return bool(running)
 
     # -- state --------------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> CompactionStatus:
+        """What runs and what ran last."""
+        return CompactionStatus(
+            running=self._kind if self._running is not None and not self._running.done() else None,
+            suspended=self._state.suspended | self._disks.suspended,
+            last_minor_s=self._state.last_minor_s,
+            last_major_s=self._state.last_major_s,
+        )
 
     async def is_at_rest(self) -> bool:
         """Whether no compaction runs here. Waits for the end of one that was stopped."""

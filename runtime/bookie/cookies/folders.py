@@ -42,6 +42,7 @@ _WITHOUT_LEDGERS = frozenset(
         filenames.JOURNAL_CATALOG,
         filenames.LAST_ID,
         filenames.BOOKIE_STATUS,
+        filenames.OPERATOR_MODE,
     }
 )
 _MARK = re.compile(r"(lastMark|bkctl\.mark)(\.[0-9]+)?")

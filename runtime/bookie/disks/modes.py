@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from runtime.bookie.disks.monitor import DISKS_LANE
 from runtime.bookie.disks.rules import DiskSample, DiskVerdict
 from runtime.errors import MetadataUnavailableError, RefusedError
 from runtime.metadata.bookies.registration import BookieMode
-from runtime.ports import Clock, Workers
-from storage.bookie_status import BookieStatus, read_bookie_status, write_bookie_status
+from runtime.ports import Clock
+from storage.bookie_status import BookieStatus
 from storage.disk_room import file_limit_advice
 from storage.errors import JournalFullError, NoWritableDiskError, StorageError
-from storage.ports import FileSystem
+from storage.operator_mode import OperatorMode
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ class ReadOnlyReason(enum.Enum):
     """Why a bookie accepts no ordinary adds."""
 
     FORCED = "by its settings (forceReadOnlyBookie)"
-    MANUAL = "set by an operator (file BOOKIE_STATUS)"
+    MANUAL = "set by an operator"
     DISK_FULL = "a disk is full"
     NO_ROOM = "no space for a checkpoint"
     JOURNAL_FULL = "no space for a journal"
@@ -60,6 +59,7 @@ class BookieModes:
         self._refused_positions: frozenset[int] = frozenset()
         self._high_priority_positions: frozenset[int] = frozenset(range(position_count))
         self._full_journals: set[int] = set()
+        self._order: OperatorMode | None = None
         self._changed = asyncio.Event()
         self._registered: BookieMode | None = None
         self._waiting_for_registration: list[asyncio.Future[None]] = []
@@ -80,6 +80,21 @@ class BookieModes:
         """The mode in words: ``writable``, or ``read-only (a disk is full)``."""
         reasons = ", ".join(reason.value for reason in self.reasons)
         return f"{self.mode.value} ({reasons})" if reasons else self.mode.value
+
+    @property
+    def order(self) -> OperatorMode | None:
+        """Since when and why an operator keeps it read-only; None if no operator does."""
+        return self._order
+
+    @property
+    def is_read_only_mode_enabled(self) -> bool:
+        """Whether the settings allow read-only mode (readOnlyModeEnabled)."""
+        return self._is_read_only_mode_enabled
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the registration has the current mode."""
+        return self._registered is self.mode
 
     @property
     def is_disk_full(self) -> bool:
@@ -106,10 +121,17 @@ class BookieModes:
         """Register a callback for when writes stop because no checkpoint or no journal record can be written."""
         self._no_room_callbacks.append(callback)
 
-    def restore(self, status: BookieStatus) -> None:
-        """Restore the status of the previous process. One set by hand stays until the operator changes the file."""
-        if status.is_read_only and status.is_manual:
+    def follow_order(self, order: OperatorMode) -> None:
+        """An operator has set the mode, in this process or in an earlier one. Other reasons stay."""
+        was = self._order
+        self._order = order if order.is_read_only else None
+        if order.is_read_only:
             self._reasons.add(ReadOnlyReason.MANUAL)
+        else:
+            self._reasons.discard(ReadOnlyReason.MANUAL)
+        if (was is None) == order.is_read_only:
+            logger.info("an operator set the mode: %s (%s)", self.mode.value, order.reason or "no reason given")
+            self._changed.set()
 
     def status(self, now_ms: int) -> BookieStatus:
         """The status to store for the next process, in which no rebuild runs."""
@@ -165,15 +187,18 @@ class BookieModes:
         self._reasons.add(ReadOnlyReason.REBUILD)
         self._changed.set()
         while self._registered is not BookieMode.READ_ONLY:
-            registered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting_for_registration.append(registered)
-            await registered
+            await self._next_registration()
 
     def end_rebuild(self) -> None:
         """The rebuild has ended: go back to the mode that the other reasons require."""
         if ReadOnlyReason.REBUILD in self._reasons:
             self._reasons.discard(ReadOnlyReason.REBUILD)
             self._changed.set()
+
+    async def registered(self) -> None:
+        """Return when the registration has the current mode."""
+        while not self.is_registered:
+            await self._next_registration()
 
     async def follow(
         self,
@@ -191,14 +216,19 @@ class BookieModes:
             self._changed.clear()
             await keep_status()
             # If the mode changes again while ZooKeeper does not answer, write the files first.
-            while not self._changed.is_set() and (mode := self.mode) is not registered:
+            while not self._changed.is_set() and (mode := self.mode) is not self._registered:
+                self._registered = None  # unknown after a failure
                 try:
                     await register(mode)
-                    registered = mode
                     self._note_registered(mode)
                 except MetadataUnavailableError as error:
                     logger.warning("not registered as %s yet: %s", mode.value, error)
                     await clock.sleep(self._retry_delay_s)
+
+    async def _next_registration(self) -> None:
+        registered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting_for_registration.append(registered)
+        await registered
 
     def _note_registered(self, mode: BookieMode) -> None:
         self._registered = mode
@@ -235,44 +265,3 @@ def sentence(error: StorageError | OSError) -> str:
 
 def _used(sample: DiskSample) -> str:
     return f"{sample.directory}: {sample.used_fraction:.1%} used, {sample.usable_bytes / 2**20:.1f} MiB free"
-
-
-class ModeFiles:
-    """The mode in the files BOOKIE_STATUS, if enabled: read at boot, written at every change.
-
-    ``folders``: ``current`` of the ledger directories.
-    """
-
-    def __init__(
-        self,
-        file_system: FileSystem,
-        folders: Sequence[str],
-        modes: BookieModes,
-        workers: Workers,
-        clock: Clock,
-        *,
-        is_kept: bool,
-    ) -> None:
-        self._file_system = file_system
-        self._folders = folders
-        self._modes = modes
-        self._workers = workers
-        self._clock = clock
-        self._is_kept = is_kept
-
-    def restore(self) -> bool:
-        """Restore the mode of the previous process; returns whether it was read-only because of its disks. OSError."""
-        status = read_bookie_status(self._file_system, self._folders) if self._is_kept else None
-        if status is None:
-            return False
-        self._modes.restore(status)
-        return status.is_read_only and not status.is_manual
-
-    async def write(self) -> None:
-        """Write the current mode. A failure is only logged, because the next process checks the disks itself."""
-        if not self._is_kept:
-            return
-        status = self._modes.status(self._clock.now_ms())
-        error = await self._workers.run(DISKS_LANE, write_bookie_status, self._file_system, self._folders, status)
-        if error is not None:
-            logger.warning("cannot write the mode of the bookie to every directory: %s", sentence(error))

@@ -29,12 +29,13 @@ from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.net.pool import BookiePool
 from runtime.protocol.status import Status
 from storage.adapters.filesystem import OsFileSystem
-from storage.bookie_status import BookieStatus, read_bookie_status
+from storage.bookie_status import read_bookie_status
 from storage.config import StorageConfig
 from storage.engine.ledger_storage import LedgerStorage
 from storage.errors import IndexDamagedError, IndexMissingError, StorageError
 from storage.filenames import LOCATIONS_DATABASE, REPLACED_SUFFIX
 from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
+from storage.operator_mode import OperatorMode
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.storage.engines import open_storage
 from tests.storage.rebuild.test_crash import EveryChangePhotographed
@@ -271,7 +272,7 @@ async def test_the_mode_before_comes_back_after_a_cancel(bookie_config: BookieCo
         modes = running.server.view.modes
         for is_manual in (False, True):
             if is_manual:
-                modes.restore(BookieStatus(is_read_only=True, written_ms=0, is_manual=True))
+                modes.follow_order(OperatorMode(is_read_only=True, since_ms=0, written_ms=0))
             task = await running.begin()
             await asyncio.to_thread(
                 wait_for, Path(bookie_config.storage.ledger_directories[0]) / "current", "*.rebuilt"

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from runtime.bookie.disks.mode_files import latest_order
 from runtime.bookie.disks.modes import BookieModes, ReadOnlyReason
 from runtime.bookie.disks.rules import DiskSample, DiskState, DiskVerdict
 from runtime.errors import MetadataUnavailableError, RegistrationError
@@ -14,6 +15,7 @@ from runtime.metadata.bookies.registration import BookieMode
 from runtime.net.loop import LoopClock
 from storage.bookie_status import BookieStatus
 from storage.errors import NoWritableDiskError
+from storage.operator_mode import OperatorMode
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device", "/ledgers")
 
@@ -90,16 +92,61 @@ def test_where_read_only_is_switched_off_a_full_disk_is_the_end() -> None:
         new_modes(enabled=False).note_disk_full(NO_SPACE)
 
 
-def test_only_what_was_set_by_hand_is_restored() -> None:
-    """A full disk is a thing of its own: the next process looks for itself."""
+def order(*, read_only: bool, at_ms: int, reason: str = "maintenance") -> OperatorMode:
+    return OperatorMode(is_read_only=read_only, since_ms=at_ms, written_ms=at_ms, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("stored", "status", "is_read_only"),
+    [
+        (None, None, None),
+        (None, BookieStatus(True, 5, False), None),
+        (None, BookieStatus(False, 5, True), False),
+        (None, BookieStatus(True, 5, True), True),
+        (order(read_only=True, at_ms=5), None, True),
+        (order(read_only=True, at_ms=5), BookieStatus(False, 9, False), True),
+        (order(read_only=True, at_ms=5), BookieStatus(False, 4, True), True),
+        (order(read_only=True, at_ms=5), BookieStatus(False, 9, True), False),
+        (order(read_only=False, at_ms=5), BookieStatus(True, 4, True), False),
+        (order(read_only=False, at_ms=5), BookieStatus(True, 9, True), True),
+    ],
+)
+def test_the_operator_s_latest_order_counts(
+    stored: OperatorMode | None, status: BookieStatus | None, is_read_only: bool | None
+) -> None:
+    """A mode that the disks required is not restored: the next process checks its disks."""
+    latest = latest_order(stored, status)
+    assert (None if latest is None else latest.is_read_only) is is_read_only
+    if stored is not None and stored.is_read_only and is_read_only:
+        assert latest == stored
+
+
+def test_an_order_stays_whatever_the_disks_do() -> None:
     modes = new_modes()
-    modes.restore(BookieStatus(True, 5, False))
-    assert modes.mode is BookieMode.WRITABLE
-    modes.restore(BookieStatus(False, 5, True))
-    assert modes.mode is BookieMode.WRITABLE
-    modes.restore(BookieStatus(True, 5, True))
+    modes.follow_order(order(read_only=True, at_ms=5))
+    modes.note_disks(verdict(read_only=True))
     modes.note_disks(verdict(read_only=False))
     assert modes.status(7) == BookieStatus(True, 7, True)
+    assert modes.order == order(read_only=True, at_ms=5)
+    modes.note_disks(verdict(read_only=True))
+    modes.follow_order(order(read_only=False, at_ms=6))
+    assert list(modes.reasons) == [ReadOnlyReason.DISK_FULL]
+    assert modes.status(7) == BookieStatus(True, 7, False)
+
+
+async def test_the_registration_is_awaited_until_it_has_the_mode() -> None:
+    modes = new_modes()
+    steps = Steps(modes)
+    steps.errors.append(MetadataUnavailableError("no answer"))
+    following = asyncio.create_task(modes.follow(BookieMode.WRITABLE, LoopClock(), steps.register, steps.keep_status))
+    await modes.registered()
+    modes.follow_order(order(read_only=True, at_ms=5))
+    seen = [modes.is_registered]
+    await modes.registered()
+    seen.append(modes.is_registered)
+    assert steps.done[-2:] == ["register read-only", "register read-only"]
+    assert seen == [False, True]
+    following.cancel()
 
 
 class Steps:

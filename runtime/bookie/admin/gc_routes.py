@@ -1,0 +1,105 @@
+"""Garbage collection of a bookie: Java's paths."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, fields_of, json_answer, truth
+from runtime.bookie.admin.mode_routes import require_running
+from runtime.bookie.collection.collector import GarbageCollector
+from runtime.bookie.collection.long_work import CompactionKind
+from runtime.bookie.view import BookieView
+
+_KINDS = {"Major": CompactionKind.MAJOR, "Minor": CompactionKind.MINOR}
+
+
+class GarbageCollectionRoutes:
+    """Starts, suspends and shows the garbage collection of one bookie."""
+
+    def __init__(self, view: BookieView) -> None:
+        self._view = view
+        self._forced: asyncio.Task[None] | None = None
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        gc = "/api/v1/bookie/gc"
+        return [
+            Route("GET", gc, self._is_forced),
+            Route("PUT", gc, self._force, changes=True),
+            Route("GET", "/api/v1/bookie/gc_details", self._details),
+            Route("GET", f"{gc}/suspend_compaction", self._suspended),
+            Route("PUT", f"{gc}/suspend_compaction", self._suspend, changes=True),
+            Route("PUT", f"{gc}/resume_compaction", self._resume, changes=True),
+        ]
+
+    @property
+    def _collector(self) -> GarbageCollector:
+        require_running(self._view)
+        assert self._view.collector is not None
+        return self._view.collector
+
+    async def _is_forced(self, _: AdminRequest) -> AdminAnswer:
+        return json_answer({"is_in_force_gc": _word(self._collector.is_forced)})
+
+    async def _force(self, request: AdminRequest) -> AdminAnswer:
+        """Start a round and answer; compactions may run for days. One at a time, as in Java."""
+        fields = fields_of(request, "forceMajor", "forceMinor")
+        kinds = frozenset(kind for name, kind in _KINDS.items() if truth(fields, f"force{name}") or not fields)
+        collector = self._collector
+        if not collector.is_forced:
+            self._forced = asyncio.get_running_loop().create_task(_force(collector, kinds))
+        return json_answer(f"Triggered GC on BookieServer: {self._view.bookie_id}")
+
+    async def _details(self, _: AdminRequest) -> AdminAnswer:
+        collector, clock = self._collector, self._view.ports.clock
+        now_ms, now_s = clock.now_ms(), clock.monotonic_ns() / 1e9
+        return json_answer(
+            [
+                {
+                    "forceCompacting": collector.is_forced and status.running is not None,
+                    "majorCompacting": status.running is CompactionKind.MAJOR,
+                    "minorCompacting": status.running is CompactionKind.MINOR,
+                    "lastMajorCompactionTime": now_ms - round((now_s - status.last_major_s) * 1000),
+                    "lastMinorCompactionTime": now_ms - round((now_s - status.last_minor_s) * 1000),
+                    "lastEntryLocationCompactionTime": 0,  # LevelDB compacts by itself
+                    "majorCompactionCounter": logs.major_compactions_count,
+                    "minorCompactionCounter": logs.minor_compactions_count,
+                    "entryLocationCompactionCounter": 0,
+                }
+                for status, logs in zip(collector.compactions, collector.log_metrics, strict=True)
+            ]
+        )
+
+    async def _suspended(self, _: AdminRequest) -> AdminAnswer:
+        suspended = self._collector.compactions[0].suspended
+        names = {"isMinorGcSuspended": CompactionKind.MINOR, "isMajorGcSuspended": CompactionKind.MAJOR}
+        return json_answer({name: _word(kind in suspended) for name, kind in names.items()})
+
+    async def _suspend(self, request: AdminRequest) -> AdminAnswer:
+        return self._change(request, "suspend", is_suspended=True)
+
+    async def _resume(self, request: AdminRequest) -> AdminAnswer:
+        return self._change(request, "resume", is_suspended=False)
+
+    def _change(self, request: AdminRequest, verb: str, *, is_suspended: bool) -> AdminAnswer:
+        names = {f"{verb}{name}": kind for name, kind in _KINDS.items()}
+        fields, collector = fields_of(request, *names), self._collector
+        if not fields:
+            raise AdminError(
+                Problem.INVALID, f'give the kinds in the body: {{"{verb}Major": true, "{verb}Minor": true}}'
+            )
+        chosen = [(name, kind) for name, kind in names.items() if truth(fields, name)]
+        for _, kind in chosen:
+            collector.suspend(kind, is_suspended=is_suspended)
+        server = f"Bookie Server listening on port {self._view.port} with id {self._view.bookie_id}"
+        return json_answer(", ".join(f"{verb.capitalize()} {kind}GC on BookieServer: {server}" for _, kind in chosen))
+
+
+async def _force(collector: GarbageCollector, kinds: frozenset[CompactionKind]) -> None:
+    with contextlib.suppress(asyncio.CancelledError):  # the bookie stops
+        await collector.force(kinds)
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"

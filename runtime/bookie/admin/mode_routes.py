@@ -1,0 +1,127 @@
+"""The mode of a bookie: Java's paths for its state, and what an operator sets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from runtime.admin.calls import BKCTL_API
+from runtime.admin.messages import (
+    AdminAnswer,
+    AdminError,
+    AdminRequest,
+    Problem,
+    Route,
+    fields_of,
+    json_answer,
+    text_answer,
+    truth,
+)
+from runtime.bookie.admin.state_route import mode_fields
+from runtime.bookie.disks.modes import sentence
+from runtime.bookie.view import BookieView
+from runtime.metadata.bookies.registration import BookieMode
+from storage.operator_mode import OperatorMode
+
+REGISTRATION_S_MAX: Final = 5.0
+"""How long a change of the mode waits for ZooKeeper before it answers that the registration is pending."""
+REASON_LENGTH_MAX: Final = 500
+_PENDING_STATUS: Final = 202
+
+
+class ModeRoutes:
+    """State and mode of one bookie."""
+
+    def __init__(self, view: BookieView) -> None:
+        self._view = view
+        self._one_change_at_a_time = asyncio.Lock()
+
+    def routes(self) -> list[Route]:
+        """All of them."""
+        bookie = "/api/v1/bookie"
+        return [
+            Route("GET", f"{bookie}/state", self._state),
+            Route("GET", f"{bookie}/is_ready", self._is_ready),
+            Route("GET", f"{bookie}/state/readonly", self._read_only),
+            Route("PUT", f"{bookie}/state/readonly", self._set_read_only, changes=True),
+            Route("PUT", f"{BKCTL_API}/mode", self._set_mode, changes=True),
+        ]
+
+    async def _state(self, _: AdminRequest) -> AdminAnswer:
+        view = self._view
+        return json_answer(
+            {
+                "running": view.is_running,
+                "readOnly": view.modes.mode is BookieMode.READ_ONLY,
+                "shuttingDown": view.is_stopping,
+                "availableForHighPriorityWrites": view.modes.allows_recovery_adds,
+            }
+        )
+
+    async def _is_ready(self, _: AdminRequest) -> AdminAnswer:
+        require_running(self._view)
+        return text_answer("OK")
+
+    async def _read_only(self, _: AdminRequest) -> AdminAnswer:
+        return json_answer({"readOnly": self._view.modes.mode is BookieMode.READ_ONLY})
+
+    async def _set_read_only(self, request: AdminRequest) -> AdminAnswer:
+        fields = fields_of(request, "readOnly", "reason")
+        is_read_only = truth(fields, "readOnly")
+        if is_read_only is None:
+            raise AdminError(Problem.INVALID, 'give the mode in the body: {"readOnly": true}')
+        await self._set(is_read_only, fields.get("reason"))
+        is_registered = mode_fields(self._view)["registered"]
+        answer = {"readOnly": self._view.modes.mode is BookieMode.READ_ONLY}
+        return json_answer(answer, 200 if is_registered else _PENDING_STATUS)
+
+    async def _set_mode(self, request: AdminRequest) -> AdminAnswer:
+        fields = fields_of(request, "mode", "reason")
+        words = {mode.value: mode is BookieMode.READ_ONLY for mode in BookieMode}
+        mode = fields.get("mode")
+        if not isinstance(mode, str) or mode not in words:
+            raise AdminError(Problem.INVALID, 'give the mode in the body: {"mode": "read-only"} or "writable"')
+        await self._set(words[mode], fields.get("reason"))
+        described = mode_fields(self._view)
+        return json_answer(described, 200 if described["registered"] else _PENDING_STATUS)
+
+    async def _set(self, is_read_only: bool, reason: object) -> None:
+        view = self._view
+        require_running(view)
+        if reason is not None and (not isinstance(reason, str) or len(reason) > REASON_LENGTH_MAX):
+            raise AdminError(Problem.INVALID, f"the reason is not a text of at most {REASON_LENGTH_MAX} characters")
+        if is_read_only and not view.modes.is_read_only_mode_enabled:
+            raise AdminError(Problem.INVALID, "read-only mode is disabled (readOnlyModeEnabled=false)")
+        async with self._one_change_at_a_time:
+            await self._store(is_read_only, reason)
+        try:
+            async with asyncio.timeout(REGISTRATION_S_MAX):
+                await view.modes.registered()
+        except TimeoutError:
+            pass  # the answer says so
+
+    async def _store(self, is_read_only: bool, reason: str | None) -> None:
+        """Keep the order in the ledger directories, then follow it."""
+        view = self._view
+        before, now_ms = view.modes.order, view.ports.clock.now_ms()
+        order = OperatorMode(is_read_only=is_read_only, since_ms=now_ms, written_ms=now_ms, reason=reason or "")
+        if is_read_only and before is not None:
+            kept = before.reason if reason is None else reason
+            order = msgspec.structs.replace(order, since_ms=before.since_ms, reason=kept)
+        assert view.mode_files is not None
+        try:
+            await view.mode_files.store_order(order)
+        except OSError as error:
+            text = f"the mode is unchanged, because no ledger directory can keep it: {sentence(error)}"
+            raise AdminError(Problem.INTERNAL, text) from error
+        view.modes.follow_order(order)
+
+
+def require_running(view: BookieView) -> None:
+    """AdminError while the bookie starts or stops."""
+    if view.is_stopping:
+        raise AdminError(Problem.UNAVAILABLE, "the bookie is stopping")
+    if not view.is_running:
+        raise AdminError(Problem.UNAVAILABLE, f"the bookie is starting: {view.stage}")
