@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from runtime.errors import CookieError
 from runtime.metadata.bookies.cookies import decode_cookie, encode_cookie
 from runtime.metadata.store import MetadataStore
 from tests.commands.cookie.conftest import ID, BookieHost
-from tests.processes import BkctlResult, free_port, kill_and_wait, start_bkctl
+from tests.processes import BkctlResult, free_port, start_bkctl
 
 
 class StoppedBookie(BookieHost):
@@ -159,20 +160,23 @@ def test_directories_of_another_bookie_are_never_deleted(host: StoppedBookie) ->
     assert f"{host.ledgers[1]} is missing" in host.refused("--accept-data-loss")
 
 
-def test_a_kill_leaves_what_no_bookie_starts_on_and_format_finishes(host: StoppedBookie) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_signal_leaves_what_no_bookie_starts_on_and_format_finishes(
+    host: StoppedBookie, number: signal.Signals
+) -> None:
     host.boot(1)
     stored = host.stored()
     note = Path(host.ledgers[1], "current", "bkctl.formatting")
     for count in (10_000, 40_000, 160_000):
         junk = Path(host.ledgers[1], "current", "junk")
         junk.mkdir(exist_ok=True)
-        for number in range(count):
-            (junk / str(number)).touch()
+        for each in range(count):
+            (junk / str(each)).touch()
         words = ("bookie", "format", "--delete-cookie", "--confirm", ID, *host.arguments)
         process = start_bkctl(*words, variables=host.operator.environment)
         while not note.exists() and process.poll() is None:
             pass
-        kill_and_wait(process.pid)
+        process.send_signal(number)
         process.wait(60)
         if note.exists():
             break

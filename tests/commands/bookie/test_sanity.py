@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from runtime.config import ZooKeeperConfig
+from runtime.errors import NoNodeError
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import BookieProcess, Cluster, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster
@@ -131,6 +137,34 @@ def test_ctrl_c_deletes_the_ledger(cluster: Cluster, tmp_path: Path) -> None:
         finally:
             os.kill(bookie.pid, signal.SIGCONT)
     assert ledgers(cluster) == ""
+
+
+def test_a_ledger_that_cannot_be_deleted_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    bookie, uri = cluster.bookies[0], parse_metadata_uri(cluster.metadata_uri)
+
+    async def pin_first_ledger() -> str:
+        """Give the test's ledger a child; its id."""
+        async with await ZooKeeperStore.connect(uri.servers, ZooKeeperConfig()) as store:
+            while True:
+                with contextlib.suppress(NoNodeError):
+                    for name in await store.children(f"{uri.root}/00/0000"):
+                        await store.create(f"{uri.root}/00/0000/{name}/child", b"")
+                        return name
+                assert running.poll() is None
+
+    os.kill(bookie.pid, signal.SIGSTOP)
+    try:
+        with (tmp_path / "err").open("wb") as err:
+            running = start_bkctl(
+                *("bookie", "sanity", bookie.id, "--wait", "10m"),
+                stderr=err,
+                variables={"BKCTL_METADATA_URI": cluster.metadata_uri},
+            )
+        ledger_id = int(asyncio.run(pin_first_ledger()).removeprefix("L"))
+    finally:
+        os.kill(bookie.pid, signal.SIGCONT)
+    assert running.wait(60) == 9
+    assert f"delete it with bkctl ledger delete {ledger_id}" in (tmp_path / "err").read_text()
 
 
 @pytest.mark.parametrize(
