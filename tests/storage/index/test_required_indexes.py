@@ -1,0 +1,84 @@
+"""The check of a directory's indexes that writes nothing says what opening them says."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import open_plyvel
+from storage.errors import StorageError
+from storage.index.opening import open_indexes, require_indexes
+from storage.index.swap import begin_rebuilt, commit_rebuilt
+
+DISK = OsFileSystem()
+
+
+def opened(folder: Path) -> type[StorageError] | None:
+    """The error of opening the indexes."""
+    try:
+        for index in open_indexes(DISK, open_plyvel, str(folder), str(folder)):
+            index.close()
+    except StorageError as error:
+        return type(error)
+    return None
+
+
+def required(folder: Path) -> type[StorageError] | None:
+    """The error of the check; nothing may change."""
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    try:
+        require_indexes(DISK, open_plyvel, str(folder), str(folder))
+    except StorageError as error:
+        return type(error)
+    finally:
+        assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    return None
+
+
+def lose_database(folder: Path) -> None:
+    shutil.rmtree(folder / "ldb-locations")
+
+
+def lose_all_with_history(folder: Path) -> None:
+    for name in ("ldb-locations", "ldb-ledgers"):
+        shutil.rmtree(folder / name)
+        (folder / f"{name}.seal").unlink()
+    (folder / "lastMark").write_bytes(bytes(16))
+
+
+def lose_seal(folder: Path) -> None:
+    (folder / "ldb-ledgers.seal").unlink()
+
+
+def damage_seal(folder: Path) -> None:
+    (folder / "ldb-ledgers.seal").write_bytes(b"junk")
+
+
+def begin_swap(folder: Path) -> None:
+    path = str(folder / "ldb-locations")
+    open_plyvel(begin_rebuilt(DISK, path), create=True, strict=True).close()
+    commit_rebuilt(DISK, open_plyvel, path)
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("change", [lose_database, lose_all_with_history, lose_seal, damage_seal])
+def test_lost_and_damaged_indexes_are_refused_alike(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    assert opened(tmp_path) is None
+    assert required(tmp_path) is None
+    change(tmp_path)
+    found = required(tmp_path)
+    assert found is not None
+    assert found is opened(tmp_path)
+
+
+def test_new_directories_and_a_swap_that_has_begun_are_accepted(tmp_path: Path) -> None:
+    assert required(tmp_path) is None
+    assert opened(tmp_path) is None
+    begin_swap(tmp_path)
+    assert required(tmp_path) is None
+    assert opened(tmp_path) is None
+    assert required(tmp_path) is None
