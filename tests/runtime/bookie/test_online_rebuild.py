@@ -18,6 +18,7 @@ from runtime.admin.jobs import StepProgress
 from runtime.bookie.boot.process import real_ports, running_bookie
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.disks.modes import ReadOnlyReason
+from runtime.bookie.metrics.exposition import BookieMetrics
 from runtime.bookie.online_rebuild import _LANES_AT_REST, OnlineRebuild
 from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE
 from runtime.config import BookieConfig, ClientConfig
@@ -37,6 +38,7 @@ from storage.filenames import LOCATIONS_DATABASE, REPLACED_SUFFIX
 from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 from storage.operator_mode import OperatorMode
 from tests.runtime.bookie.conftest import KEY, Peer
+from tests.runtime.bookie.metrics.test_exposition import samples_of
 from tests.storage.engines import open_storage
 from tests.storage.rebuild.test_crash import EveryChangePhotographed
 from tests.storage.rebuilds import rebuild, rows_of
@@ -488,3 +490,22 @@ async def test_lanes_stand_still_while_a_job_runs() -> None:
 
 def test_all_lanes_that_read_the_index_rest_while_it_is_exchanged() -> None:
     assert {READS_LANE, URGENT_READS_LANE} <= set(_LANES_AT_REST)
+
+
+async def test_the_metrics_show_a_rebuild_and_its_progress(config: BookieConfig) -> None:
+    async with booted(config) as running:
+        metrics, progress = BookieMetrics(running.server.view), StepProgress()
+
+        def shown() -> tuple[float, float]:
+            found = samples_of(metrics.text())
+            names = ("bkctl_index_rebuild_running", "bkctl_index_rebuild_step_share")
+            return found[names[0], frozenset()], found[names[1], frozenset()]
+
+        assert shown() == (0, 0)
+        task = asyncio.ensure_future(running.rebuild.run(progress))
+        await asyncio.sleep(0)
+        progress.begin("reading the logs", 4)
+        progress.advance(1)
+        assert shown() == (1, 0.25)
+        await task
+        assert shown() == (0, 0)
