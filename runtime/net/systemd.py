@@ -21,14 +21,14 @@ class Systemd:
         self.is_present = address.startswith(("/", "@"))
         self.watchdog_s = _watchdog_s(environment) if self.is_present else None
         self._address = os.fsencode("\0" + address[1:] if address.startswith("@") else address)
-        self._unsent: dict[str, str | int] = {}
+        self._unsent: dict[str, str] = {}
         self._has_failed = False
 
     def notify(self, **fields: str | int) -> None:
         """Send fields such as ``READY=1``; does nothing without a notification socket."""
         if not self.is_present:
             return
-        self._unsent |= fields
+        self._unsent |= {key: str(value).replace("\n", " ") for key, value in fields.items()}
         message = "\n".join(f"{key}={value}" for key, value in self._unsent.items())
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:

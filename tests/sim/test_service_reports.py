@@ -13,6 +13,7 @@ import pytest
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.boot.service_reports import ServiceReports
 from storage.errors import JournalFullError
+from storage.operator_mode import OperatorMode
 from tests.crash.model_disk import Mode
 from tests.sim.loop import run_simulated
 from tests.sim.machine import CONFIG, Machine
@@ -149,6 +150,18 @@ def test_a_journal_without_room_is_no_reason_for_a_restart() -> None:
         await asyncio.sleep(3 * WATCHDOG_S)
         assert max(manager.times("WATCHDOG")) > now + 2 * WATCHDOG_S
         assert manager.statuses[-1] == "read-only (no space for a journal)"
+
+    simulate(manager, work)
+
+
+def test_the_reason_of_an_operator_is_on_the_same_line() -> None:
+    manager = RecordingManager()
+
+    async def work(_: SupervisedBookie, server: BookieServer) -> None:
+        order = OperatorMode(is_read_only=True, since_ms=1, written_ms=1, reason="new\ndisk")
+        server.view.modes.follow_order(order)
+        await asyncio.sleep(WATCHDOG_S)
+        assert manager.statuses[-1] == "read-only (set by an operator: new disk)"
 
     simulate(manager, work)
 

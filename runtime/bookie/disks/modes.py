@@ -77,9 +77,11 @@ class BookieModes:
 
     @property
     def text(self) -> str:
-        """The mode in words: ``writable``, or ``read-only (a disk is full)``."""
-        reasons = ", ".join(reason.value for reason in self.reasons)
-        return f"{self.mode.value} ({reasons})" if reasons else self.mode.value
+        """The mode in words, on one line: ``writable``, or ``read-only (set by an operator: new disk)``."""
+        words = {reason: reason.value for reason in self.reasons}
+        if self._order is not None and self._order.reason:
+            words[ReadOnlyReason.MANUAL] += f": {' '.join(self._order.reason.split())}"
+        return f"{self.mode.value} ({', '.join(words.values())})" if words else self.mode.value
 
     @property
     def order(self) -> OperatorMode | None:

@@ -19,7 +19,7 @@ def test_fields_arrive_at_a_path_and_at_an_abstract_name(tmp_path: Path) -> None
         with NotifySocket(name) as manager:
             systemd = Systemd({"NOTIFY_SOCKET": manager.name})
             assert systemd.is_present
-            systemd.notify(READY=1, STATUS="read-only (a=b)")
+            systemd.notify(READY=1, STATUS="read-only\n(a=b)")
             systemd.notify(WATCHDOG=1)
             assert manager.received() == [{"READY": "1", "STATUS": "read-only (a=b)"}, {"WATCHDOG": "1"}]
 
