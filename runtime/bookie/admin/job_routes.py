@@ -83,7 +83,7 @@ class JobRoutes:
                     "ledger_directory": directory,
                     "log_count": len(sizes),
                     "log_bytes": sum(sizes.values()),
-                    "ledger_count": len(engine.ledger_ids()),
+                    "ledger_count": engine.ledger_count,
                 }
             )
         reasons = [reason.value for reason in view.modes.reasons]
