@@ -64,7 +64,7 @@ class Side:
 
     def measure(self, frames: list[bytes], in_flight: int) -> Turn:
         """Send all frames, so many in flight at a time, and wait for all answers."""
-        cpu_s, begin = _cpu_s(self._pid), time.perf_counter()
+        before_s, begin = cpu_s(self._pid), time.perf_counter()
         sent = answered = 0
         while answered < len(frames):
             room = min(in_flight - (sent - answered), len(frames) - sent)
@@ -73,7 +73,7 @@ class Side:
                 sent += room
             answered += self._take_answers()
         elapsed_s = time.perf_counter() - begin
-        return Turn((_cpu_s(self._pid) - cpu_s) / len(frames) * 1e6, len(frames) / elapsed_s)
+        return Turn((cpu_s(self._pid) - before_s) / len(frames) * 1e6, len(frames) / elapsed_s)
 
     def stop(self) -> None:
         """End the processes."""
@@ -96,7 +96,8 @@ class Side:
         return count
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """CPU time of a process so far."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S
