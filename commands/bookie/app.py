@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commands.bookie import format as format_command
-from commands.bookie import info, init, mode, ready, sanity, show, start
+from commands.bookie import index, info, init, mode, ready, sanity, show, start
 from commands.bookie import list as list_command
 from commands.command import group
 
@@ -19,3 +19,4 @@ app = group(
     sanity.sanity,
     format_command.format_bookie,
 )
+app.add_typer(index.app, name="index")

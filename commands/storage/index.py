@@ -51,7 +51,7 @@ _DAMAGE_TABLE = Table(
     Column("ledgers", "LEDGERS"),
 )
 
-_ONE_AT_A_TIME = (
+ONE_AT_A_TIME = (
     "Rebuild one bookie at a time, and wait until its log reports the end of the integrity check before the next: an "
     "open ledger cannot be recovered while all its bookies are uncertain of their copies (docs/runbooks/lost-index.md)"
 )
@@ -150,7 +150,7 @@ def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
     if any(LOCATIONS_DATABASE in plan.databases for plan in plans):
         summary.append(
             "the bookie will report missing entries as 'unknown' until it has compared its ledgers with other bookies. "
-            f"{_ONE_AT_A_TIME}"
+            f"{ONE_AT_A_TIME}"
         )
     return make_plan(own, summary=summary, items=items)
 
@@ -227,7 +227,7 @@ def _report(context: CommandContext, report: RebuildReport) -> None:
             "them with its peers"
         )
     if body["limbo"]:
-        console.say(f"{counted(body['limbo'], 'ledger')} in limbo until the bookie has run. {_ONE_AT_A_TIME}")
+        console.say(f"{counted(body['limbo'], 'ledger')} in limbo until the bookie has run. {ONE_AT_A_TIME}")
 
 
 def _directory_row(directory: DirectoryReport) -> dict[str, Any]:

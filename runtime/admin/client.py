@@ -45,6 +45,14 @@ class AdminClient:
         """The JSON answer to a PUT with a JSON body, if any; errors as ``get``."""
         return self._json(await self.request("PUT", path, query=query, body=body))
 
+    async def post(self, path: str) -> Any:
+        """The JSON answer to a POST; errors as ``get``."""
+        return self._json(await self.request("POST", path))
+
+    async def delete(self, path: str) -> Any:
+        """The JSON answer to a DELETE; errors as ``get``."""
+        return self._json(await self.request("DELETE", path))
+
     async def text(self, path: str) -> str:
         """The text that a GET answers; errors as ``request``."""
         return (await self.request("GET", path)).body.decode(errors="replace")

@@ -273,7 +273,7 @@ class OnlineRebuild:
         engine.exchange_locations(open_new)
 
     def _log_sizes(self, position: int) -> dict[str, int]:
-        return log_files(self._filesystem, self._config.ledger_directories[position])
+        return log_files(self._filesystem, current_directory(self._config.ledger_directories[position]))
 
     def _discard(self, path: str) -> None:
         """Delete the new database, unless it is already valid: then the next start uses it."""
@@ -282,9 +282,8 @@ class OnlineRebuild:
                 discard_rebuilt(self._filesystem, path)
 
 
-def log_files(file_system: FileSystem, ledger_directory: str) -> dict[str, int]:
-    """Sizes of the entry logs of a ledger directory, by name. OSError."""
-    directory = current_directory(ledger_directory)
+def log_files(file_system: FileSystem, directory: str) -> dict[str, int]:
+    """Sizes of the entry logs in ``current`` of a ledger directory, by name. OSError."""
     sizes = {}
     for name in map(entry_log_file_name, list_entry_logs(file_system, directory)):
         with contextlib.suppress(FileNotFoundError):  # just deleted by the collector

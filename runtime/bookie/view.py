@@ -41,6 +41,8 @@ class BookieView:
     """How late timers of the event loop fire."""
     bookie_id: str = ""
     """Empty until the port is bound."""
+    instance_id: str | None = None
+    """The cluster that it belongs to; None until the cookies are checked, and in a cluster without one."""
     port: int = 0
     """Port it listens on, once bound."""
     http_port: int | None = None

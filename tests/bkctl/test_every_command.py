@@ -54,6 +54,7 @@ EFFECTS = {
     "autorecovery reset-checks": {Effect.REVERSIBLE},
     "autorecovery trigger": {Effect.REVERSIBLE},
     "bookie format": {Effect.DESTROYS},
+    "bookie index rebuild": {Effect.HARMFUL, Effect.REVERSIBLE},
     "bookie init": {Effect.REVERSIBLE},
     "bookie sanity": {Effect.REVERSIBLE},
     "bookie start": {Effect.SERVES},
@@ -121,6 +122,7 @@ def words_for(name: str) -> list[str]:
         "cluster init": ["--if-not-exists"],
         "bookie format": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
         "bookie init": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
+        "bookie index rebuild": [BOOKIE, "--online"],
         "bookie sanity": [BOOKIE],
     }
     return [*words, *more.get(name, ())]
@@ -319,6 +321,7 @@ def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
     assert refused_otherwise == {
         "autorecovery trigger",
         "bookie format",
+        "bookie index rebuild",
         "cluster restore",
         "cookie create",
         "cookie delete",

@@ -90,6 +90,7 @@ class Invocations:
             "autorecovery status": (),
             "bookie info": (),
             "bookie format": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(folder), "-n"),
+            "bookie index rebuild": (live, "--online", "-n"),
             "bookie init": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(folder), "-n"),
             "bookie list": (),
             "bookie sanity": (live,),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,8 @@ from runtime.bookie.disks.monitor import DISKS_LANE
 from runtime.bookie.online_rebuild import log_files
 from runtime.bookie.view import BookieView
 from runtime.log_level import LogLevel, change_log_level, log_level
+from runtime.metadata.uri import parse_metadata_uri
+from storage.filenames import LOCATIONS_DATABASE
 
 REBUILD_JOB: Final = "index rebuild"
 CANCEL_WAIT_S: Final = 5.0
@@ -75,19 +78,27 @@ class JobRoutes:
         view = self._view
         if view.storage is None:
             raise self._not_running()
+        config = view.config.storage
         directories: list[dict[str, Any]] = []
-        for directory, engine in zip(view.config.storage.ledger_directories, view.storage.engines, strict=True):
-            sizes = await view.ports.workers.run(DISKS_LANE, log_files, view.ports.file_system, directory)
+        for (ledgers, indexes), engine in zip(config.engine_folders, view.storage.engines, strict=True):
+            sizes = await view.ports.workers.run(DISKS_LANE, log_files, view.ports.file_system, ledgers)
             directories.append(
                 {
-                    "ledger_directory": directory,
+                    "path": os.path.join(indexes, LOCATIONS_DATABASE),
                     "log_count": len(sizes),
                     "log_bytes": sum(sizes.values()),
                     "ledger_count": engine.ledger_count,
+                    "entry_count": engine.stored_entry_count + engine.memtable_entry_count,
                 }
             )
-        reasons = [reason.value for reason in view.modes.reasons]
-        return json_answer({"bookie_id": view.bookie_id, "reasons": reasons, "directories": directories})
+        return json_answer(
+            {
+                "bookie_id": view.bookie_id,
+                "metadata_root": parse_metadata_uri(view.config.metadata_uri).root,
+                "instance_id": view.instance_id,
+                "directories": directories,
+            }
+        )
 
     async def _rebuild(self, _: AdminRequest) -> AdminAnswer:
         view = self._view

@@ -211,6 +211,7 @@ class BookieServer:
         run, workers = self._stages.run, self._ports.workers
         claim = FolderClaim(self._ports, metadata)
         names = await run("check the cookies", claim.check(self.bookie_id, self.port))
+        self.view.instance_id = names.instance_id
         locks = await run("lock the directories", claim.lock(), release)
         check = await run("check the cookies again", claim.check_again(names))
         cookie = await run("write VERSION files", claim.stamp(names, check, self._machine_boot))

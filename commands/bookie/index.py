@@ -1,0 +1,271 @@
+"""``bkctl bookie index``: rebuild the location indexes of a running bookie."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from commands.command import command, group
+from commands.context import CommandContext
+from commands.effect import Effect
+from commands.errors import InvalidArgumentError, NotFoundError, Outcome
+from commands.rendering import Column, Lines, Table, counted, size
+from commands.storage.index import ONE_AT_A_TIME
+from runtime.admin.calls import BKCTL_API
+from runtime.errors import BookieUnavailableError, RefusedError
+from storage.errors import BkctlError
+
+if TYPE_CHECKING:
+    from commands.progress import Progress
+    from commands.safety.plan import Plan
+    from runtime.admin.client import AdminClient
+
+REBUILD_KIND: Final = "index rebuild"
+_POLL_S: Final = 0.5
+_ENTRIES_PER_S: Final = 200_000
+"""For the plan: what one core did, measured with small entries (docs/internals/index-rebuild.md)."""
+
+_PLAN_TABLE = Table("Changes", Column("action", "ACTION"), Column("path", "PATH"))
+_DIRECTORY_TABLE = Table(
+    "Directories",
+    Column("ledger_directory", "LEDGER DIRECTORY"),
+    Column("logs", "LOGS", is_right=True, priority=1),
+    Column("entries", "ENTRIES FOUND", is_right=True, priority=2),
+    Column("locations", "LOCATIONS", is_right=True),
+    Column("limbo", "IN LIMBO", is_right=True),
+)
+_DAMAGE_TABLE = Table("Damage", Column("path", "FILE"), Column("reason", "DAMAGE"))
+
+
+@command(
+    "rebuild", example="bookie index rebuild --online --dry-run", effect=Effect.HARMFUL, milder_effect=Effect.REVERSIBLE
+)
+async def rebuild(
+    context: CommandContext,
+    bookie_id: IdArgument = None,
+    directory: DirectoryOption = None,
+    token_file: TokenOption = None,
+    online: Annotated[bool, typer.Option("--online", help="Rebuild while the bookie serves reads")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Start it and do not wait for its end")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the rebuild that is running")] = False,
+) -> Outcome:
+    """Rebuild the location indexes of a running bookie from its entry logs.
+
+    Until the end the bookie refuses writes, also those of recovery; then it returns to its mode. It serves reads, and
+    reports missing entries as "unknown". If a rebuild is already running, the command follows it.
+    """
+    if detach and cancel:
+        raise InvalidArgumentError("use either --detach or --cancel")
+    if not online and not cancel:
+        raise InvalidArgumentError(
+            "add --online to rebuild the index of a running bookie; for a stopped one use `bkctl storage index rebuild`"
+        )
+    async with open_admin(context, bookie_id, directory, token_file) as client:
+        found = await _look(client)
+        running = await _running_job(client)
+        if cancel:
+            return await _cancel(context, client, found, running)
+        if running is not None:
+            context.console.say(f"a rebuild is already running in bookie {found['bookie_id']}: job {running['id']}")
+        job = running or await _begin(context, client, found)
+        if detach:
+            context.console.say(_advice(found))
+            return _report(context, found, job)
+        return _report(context, found, await _follow(context, client, found, job))
+
+
+async def _look(client: AdminClient) -> dict[str, Any]:
+    """What a rebuild would read."""
+    from runtime.admin.messages import AdminError, Problem
+
+    try:
+        found: dict[str, Any] = await client.get(f"{BKCTL_API}/index/rebuild")
+    except AdminError as error:
+        if error.problem is not Problem.NOT_FOUND:
+            raise
+        raise RefusedError(
+            f"nothing was changed: bookie {client.name} cannot rebuild its index while it runs; only bkctl bookies can"
+        ) from error
+    return found
+
+
+async def _running_job(client: AdminClient) -> dict[str, Any] | None:
+    jobs = (await client.get(f"{BKCTL_API}/jobs"))["jobs"]
+    return next((job for job in jobs if job["kind"] == REBUILD_KIND and job["state"] == "running"), None)
+
+
+async def _begin(context: CommandContext, client: AdminClient, found: dict[str, Any]) -> dict[str, Any]:
+    """Start the job, after the confirmation."""
+    from commands.safety.gate import open_change
+
+    async with open_change(context, _plan(found), table=_PLAN_TABLE, totals=_totals(found)) as change:
+        job: dict[str, Any] = await client.post(f"{BKCTL_API}/index/rebuild")
+        change.details, change.result = {"job": job["id"]}, "started"
+    return job
+
+
+async def _cancel(
+    context: CommandContext, client: AdminClient, found: dict[str, Any], job: dict[str, Any] | None
+) -> Outcome:
+    from commands.safety.gate import open_change
+    from commands.safety.plan import Plan
+
+    if job is None:
+        raise NotFoundError(f"bookie {found['bookie_id']}: no index rebuild is running")
+    item = {"action": "cancel", "path": f"job {job['id']}", "expected_version": None}
+    plan = Plan(
+        root=found["metadata_root"],
+        instance_id=found["instance_id"],
+        subject=found["bookie_id"],
+        summary=(f"will cancel the index rebuild of bookie {found['bookie_id']}",),
+        items=(item,),
+        tier=Effect.REVERSIBLE.tier,
+    )
+    async with open_change(context, plan, table=_PLAN_TABLE):
+        ended = await client.delete(f"{BKCTL_API}/jobs/{job['id']}")
+    ended = await _follow(context, client, found, ended)
+    if ended["state"] != "cancelled":
+        context.console.warn("the rebuild ended before it was cancelled")
+        return _report(context, found, ended)
+    _print(context, found, ended)
+    return Outcome.OK
+
+
+def _totals(found: dict[str, Any]) -> dict[str, Any]:
+    directories = found["directories"]
+    names = {"log_count": "logs", "log_bytes": "log_bytes", "entry_count": "entries", "ledger_count": "ledgers"}
+    return {name: sum(each[key] for each in directories) for key, name in names.items()}
+
+
+def _plan(found: dict[str, Any]) -> Plan:
+    from commands.safety.plan import Plan
+
+    totals = _totals(found)
+    seconds = max(1, round(totals["entries"] / _ENTRIES_PER_S))
+    bookie_id = found["bookie_id"]
+    summary = (
+        f"bookie {bookie_id} will read {counted(totals['logs'], 'entry log')} with {size(totals['log_bytes'])} and "
+        f"write the locations of about {counted(totals['entries'], 'entry', 'entries')} of "
+        f"{counted(totals['ledgers'], 'ledger')}: about {seconds} s of processor time if the entries are small, and "
+        "the time that the disk takes for the logs",
+        "until the end it is read-only and refuses all writes, also those of recovery; it serves reads, and reports "
+        "missing entries as 'unknown'; garbage collection is paused",
+        "afterwards it returns to its mode, and reports missing entries as 'unknown' until it has compared its ledgers "
+        f"with other bookies. {ONE_AT_A_TIME}",
+    )
+    items = tuple(
+        {"action": "rebuild", "path": each["path"], "expected_version": None} for each in found["directories"]
+    )
+    return Plan(
+        root=found["metadata_root"], instance_id=found["instance_id"], subject=bookie_id, summary=summary, items=items
+    )
+
+
+async def _follow(
+    context: CommandContext, client: AdminClient, found: dict[str, Any], job: dict[str, Any]
+) -> dict[str, Any]:
+    """The job, once it has ended. If interrupted, say that it continues."""
+    started_ms = job["started_ms"]
+    loop = asyncio.get_running_loop()
+    began_s, step = loop.time(), ""
+    try:
+        with context.console.progress("rebuilding the index") as bar:
+            while job["state"] == "running":
+                progress = job["progress"]
+                if progress["step"] != step:
+                    began_s, step = loop.time(), progress["step"]
+                _show(bar, progress, loop.time() - began_s)
+                await asyncio.sleep(_POLL_S)
+                job = await _look_again(client, found, job["id"], started_ms)
+    except asyncio.CancelledError:
+        context.console.warn(f"the rebuild continues in the bookie. {_advice(found)}")
+        raise
+    return job
+
+
+async def _look_again(client: AdminClient, found: dict[str, Any], job_id: int, started_ms: int) -> dict[str, Any]:
+    from runtime.admin.messages import AdminError, Problem
+
+    ended = "it ended before its index was rebuilt: it uses the old index, or the new one if that was complete"
+    try:
+        job: dict[str, Any] = await client.get(f"{BKCTL_API}/jobs/{job_id}")
+    except BookieUnavailableError as error:
+        raise BookieUnavailableError(found["bookie_id"], f"no longer answers; if {ended}. {_advice(found)}") from error
+    except AdminError as error:
+        if error.problem is not Problem.NOT_FOUND:
+            raise
+        job = {}
+    if job.get("started_ms") != started_ms:
+        raise BookieUnavailableError(found["bookie_id"], f"was restarted; {ended}. Run the command again")
+    return job
+
+
+def _show(bar: Progress, progress: dict[str, Any], seconds: float) -> None:
+    done, total, unit = progress["done"], progress["total"], progress["unit"]
+    if total is None:
+        bar.update(0, None, progress["step"])
+        return
+    rate = done / seconds if seconds else 0.0
+    if unit == "bytes":
+        bar.update(done / 2**20, total / 2**20, f"MiB, {rate / 2**20:.0f} MiB/s, {progress['step']}")
+    else:
+        bar.update(done, total, f"{unit}, {rate:.0f}/s, {progress['step']}")
+
+
+def _advice(found: dict[str, Any]) -> str:
+    words = f"bkctl bookie index rebuild {found['bookie_id']}"
+    return f"To look: `{words} --online`; to cancel: `{words} --cancel`"
+
+
+def _report(context: CommandContext, found: dict[str, Any], job: dict[str, Any]) -> Outcome:
+    """Print the result; an error if the job failed or was cancelled."""
+    if job["state"] == "failed":
+        raise BkctlError(f"bookie {found['bookie_id']}: the rebuild failed: {job['error']}")
+    if job["state"] == "cancelled":
+        raise BkctlError(f"bookie {found['bookie_id']}: the rebuild was cancelled; the old index is in use")
+    damages = _print(context, found, job)
+    if damages:
+        context.console.warn("entries may be missing: their ledgers are fenced on this bookie and in limbo")
+    return Outcome.PARTIAL if damages else Outcome.OK
+
+
+def _print(context: CommandContext, found: dict[str, Any], job: dict[str, Any]) -> list[dict[str, str]]:
+    """Print the job and its result, if it has one; returns the damages."""
+    result = (job["result"] or {}).get("directories", [])
+    directories = [
+        {
+            "ledger_directory": each["ledger_directory"],
+            "logs": each["log_count"],
+            "entries": each["entry_count"],
+            "locations": each["row_count"],
+            "limbo": each["limbo_count"],
+        }
+        for each in result
+    ]
+    damages = [{"path": path, "reason": reason} for each in result for path, reason in each["damages"]]
+    body: dict[str, Any] = {"bookie_id": found["bookie_id"], "job": job["id"], "state": job["state"]}
+    is_done = job["state"] == "done"
+    for name in ("entries", "locations", "limbo"):
+        body[name] = sum(each[name] for each in directories) if is_done else None
+    body["is_complete"] = not damages if is_done else None
+    body["seconds"] = None if job["ended_ms"] is None else (job["ended_ms"] - job["started_ms"]) / 1000
+    console = context.console
+    console.record(
+        "BookieIndexRebuild",
+        body,
+        name="job",
+        details={"directories": directories, "damages": damages},
+        lines=Lines(_DIRECTORY_TABLE, directories),
+    )
+    if is_done:
+        console.table(_DIRECTORY_TABLE, directories)
+        console.table(_DAMAGE_TABLE, damages)
+    if body["limbo"]:
+        console.say(f"{counted(body['limbo'], 'ledger')} in limbo until compared with other bookies. {ONE_AT_A_TIME}")
+    return damages
+
+
+app = group("Rebuild the location indexes of a running bookie.", rebuild)
