@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import math
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
 
@@ -49,14 +48,14 @@ class Timing:
         self._counts[(shift << _FINE_BITS) + (value >> shift) if shift > 0 else value] += count
         self.total += value * count
 
-    def add_each(self, values: Sequence[int]) -> None:
-        """Count one or more values. Fast if all are equal."""
-        count = len(values)
-        if values.count(values[0]) == count:
-            self.add(values[0], count)
-        else:
-            for value, count in Counter(values).items():
-                self.add(value, count)
+    def add_sampled(self, samples: Sequence[int], count: int, total: int) -> None:
+        """Count ``count`` values with the sum ``total``, of which some stand for all, in equal shares."""
+        total += self.total
+        shares = range(len(samples) + 1)
+        ends = [count * share // len(samples) for share in shares]
+        for value, start, end in zip(samples, ends, ends[1:], strict=False):
+            self.add(value, end - start)
+        self.total = total
 
     @property
     def count(self) -> int:

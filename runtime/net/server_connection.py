@@ -217,7 +217,11 @@ class ServerConnection(asyncio.BufferedProtocol):
     def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
         """Answer a call. A read is rejected if too many answers are unsent."""
         frame = self._codec.encode(call, answer)
-        if isinstance(call, QueuedRead):
+        if isinstance(call, AddRun):
+            size_bytes = call.size_bytes
+            cost_bytes = size_bytes + len(call.bodies) * _REQUEST_COST_BYTES
+            self._measures.note_adds(call, cast("Status", answer), size_bytes)
+        elif isinstance(call, QueuedRead):
             self._reads.end(call)
             if isinstance(call, ReadCall):
                 self._reads.note_answer(len(frame))
@@ -228,12 +232,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._queue.flush_early()
             self._measures.note_answer(call, answer)
             return
-        self._end_request(_cost_bytes(call))
-        self._queue.send(frame)
-        if isinstance(call, AddRun):
-            self._measures.note_adds(call, cast("Status", answer))
         else:
+            cost_bytes = _cost_bytes(call)
             self._measures.note_answer(call, answer)
+        self._end_request(cost_bytes)
+        self._queue.send(frame)
         if self._is_reading_paused:
             self.resume_if_possible()
 
@@ -276,28 +279,31 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._shared.log.report(f"connection from {self.peer} closed", call.reason)
             self.abort()
         else:
+            cost_bytes = _cost_bytes(call)
             if isinstance(call, AddRun):
-                call = self._cut_to_room(call)
+                call, cost_bytes = self._cut_to_room(call, cost_bytes)
                 self._measures.adds_in_progress += len(call.bodies)
-            self._begin_request(_cost_bytes(call))
+            self._begin_request(cost_bytes)
             if not self._handle(call):
                 self._end_request(_cost_bytes(call))  # of a run, its remaining adds
                 if isinstance(call, AddRun):
                     self._measures.adds_in_progress -= len(call.bodies)
 
-    def _cut_to_room(self, run: AddRun) -> AddRun:
-        """The first adds of a run, up to the limit on unanswered requests; the others wait for answers."""
+    def _cut_to_room(self, run: AddRun, cost_bytes: int) -> tuple[AddRun, int]:
+        """The first adds of a run, up to the limit on unanswered requests; the others wait for answers.
+
+        ``cost_bytes``: of the whole run; also returned, for the first adds.
+        """
         # Requests of this connection also reduce what is free for others.
         own_bytes = self._limits.unanswered_bytes_max - self._requests_bytes
         room_bytes = min(own_bytes, (self._budget.free_request_bytes - self._requests_bytes) // 2)
-        if _cost_bytes(run) <= room_bytes:
-            return run
+        if cost_bytes <= room_bytes:
+            return run, cost_bytes
         costs = itertools.accumulate(len(body) + _REQUEST_COST_BYTES for body in run.bodies)
-        count = 1 + sum(cost_bytes <= room_bytes for cost_bytes in costs)
-        first = run.cut(count)
+        first = run.cut(1 + sum(up_to_bytes <= room_bytes for up_to_bytes in costs))
         if run.bodies:
             self._calls.appendleft(run)
-        return first
+        return first, _cost_bytes(first)
 
     def _take_read(self, call: QueuedRead) -> None:
         if isinstance(call, ReadCall) and call.fence_with is None:

@@ -43,16 +43,18 @@ def test_small_values_have_buckets_of_their_own(value: int) -> None:
     assert timing.quantiles() == (value,) * len(QUANTILES)
 
 
-@given(st.lists(st.integers(0, 2**40) | st.just(1024), min_size=1))
-def test_adding_each_of_several_values_equals_adding_them_one_by_one(values: list[int]) -> None:
-    together, one_by_one = Timing(), Timing()
-    together.add_each(values)
-    for value in values:
-        one_by_one.add(value)
-    together.rotate()
-    one_by_one.rotate()
-    assert (together.count, together.total) == (one_by_one.count, one_by_one.total) == (len(values), sum(values))
-    assert repr(together.quantiles()) == repr(one_by_one.quantiles())
+@given(st.lists(st.integers(0, 2**40), min_size=1), st.integers(0, 100), st.integers(0, 2**50))
+def test_samples_stand_for_all_values_in_equal_shares(samples: list[int], more_count: int, total: int) -> None:
+    sampled, every = Timing(), Timing()
+    sampled.add_sampled(samples, len(samples) + more_count, total)
+    assert (sampled.count, sampled.total) == (len(samples) + more_count, total)
+    sampled.rotate()
+    for value in samples:
+        every.add(value)
+    every.rotate()
+    if not more_count:
+        assert sampled.quantiles() == every.quantiles()
+    assert sampled.quantiles()[-1] == every.quantiles()[-1]
 
 
 def test_quantiles_cover_the_last_full_window_only() -> None:
