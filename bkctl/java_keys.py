@@ -43,12 +43,11 @@ REFUSED: Final = {
 """Keys that protect a Java bookie, which would be open to every client without them; and one key that loses entries."""
 
 _IGNORED: Final = {
-    "the bookie exports no metrics yet": """
+    "/metrics always has the form of Java's Prometheus provider, with quantiles over 60 s": """
         codahaleStatsCSVEndpoint codahaleStatsGraphiteEndpoint codahaleStatsJmxEndpoint
         codahaleStatsOutputFrequencySeconds codahaleStatsPrefix codahaleStatsSlf4jEndpoint enableStatistics
-        enableTaskExecutionStats exposeDefaultJVMMetrics limitStatsLogging prometheusStatsHttpAddress
-        prometheusStatsHttpEnable prometheusStatsHttpPort prometheusStatsLatencyRolloverSeconds
-        sanityCheckMetricsEnabled statsProviderClass taskExecutionWarnTimeMicros
+        enableTaskExecutionStats exposeDefaultJVMMetrics limitStatsLogging prometheusStatsLatencyRolloverSeconds
+        sanityCheckMetricsEnabled taskExecutionWarnTimeMicros
         """,
     "the admin interface is part of bkctl, and has no TLS": """
         httpServerClass httpServerKeyStorePassword httpServerKeyStorePath httpServerTrustStorePassword

@@ -12,6 +12,9 @@ from storage.setting import WHOLE_NUMBER_MAX, Java, Setting
 
 _INT_MAX = 2**31 - 1
 
+PROMETHEUS_PROVIDER = "org.apache.bookkeeper.stats.prometheus.PrometheusMetricsProvider"
+"""Java's class that opens a port for scrapes; the shipped bk_server.conf selects it."""
+
 # fmt: off
 # A setting takes at most three lines here; the formatter would use nine.
 
@@ -306,6 +309,24 @@ class AdminConfig(msgspec.Struct, frozen=True, kw_only=True):
         java=Java("httpServerPort"))] = 8080
     token_file: Annotated[str | None, Setting("File with the token that changes over TCP need",
         java=Java("adminTokenFile"), variable="BKCTL_ADMIN_TOKEN_FILE", unset="no changes over TCP")] = None
+    is_scrape_port_enabled: Annotated[bool | None, Setting(
+        "Open a port for scrapes of metrics alone, if the admin interface is not on TCP",
+        java=Java("prometheusStatsHttpEnable"), unset="if metrics_provider is Java's Prometheus provider")] = None
+    metrics_provider: Annotated[str | None, Setting("Class of Java's metrics provider; /metrics exists without it too",
+        java=Java("statsProviderClass"))] = None
+    scrape_host: Annotated[str, Setting("Address of the scrape port; 0.0.0.0: all addresses",
+        java=Java("prometheusStatsHttpAddress"))] = "127.0.0.1"
+    scrape_port: Annotated[int, Setting("TCP port of scrapes; 0: any free port", low=0, high=65535,
+        java=Java("prometheusStatsHttpPort"))] = 8000
+
+    @property
+    def has_scrape_port(self) -> bool:
+        """Whether the scrape port is open. With the admin interface on TCP, /metrics is there, as in Java."""
+        if self.is_http_enabled:
+            return False
+        if self.is_scrape_port_enabled is None:
+            return self.metrics_provider == PROMETHEUS_PROVIDER
+        return self.is_scrape_port_enabled
 
 
 class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -39,6 +39,7 @@ class AdminAnswer(msgspec.Struct, frozen=True):
     body: bytes
     status: int = 200
     content_type: str = JSON
+    headers: Mapping[str, str] = {}
 
 
 def fields_of(request: AdminRequest, *names: str) -> dict[str, object]:
@@ -85,6 +86,7 @@ class Problem(enum.Enum):
     TOO_SLOW = ("too slow", 408)
     CONFLICT = ("conflict", 409)
     TOO_LARGE = ("too large", 413)
+    EXPECTATION = ("not supported", 417)
     INTERNAL = ("internal", 500)
     UNAVAILABLE = ("unavailable", 503)
 
@@ -100,11 +102,12 @@ class Problem(enum.Enum):
 
 
 class AdminError(BkctlError):
-    """A request that cannot be done."""
+    """A request that cannot be done. ``methods``: those that its path has."""
 
-    def __init__(self, problem: Problem, message: str) -> None:
+    def __init__(self, problem: Problem, message: str, methods: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.problem = problem
+        self.methods = methods
 
 
 _PROBLEMS: Final = {
@@ -117,7 +120,10 @@ _PROBLEMS: Final = {
 def error_answer(error: BkctlError) -> AdminAnswer:
     """``{"error": SENTENCE, "problem": WORD}``."""
     problem = problem_of(error)
-    return json_answer({"error": str(error), "problem": problem.word}, problem.status)
+    answer = json_answer({"error": str(error), "problem": problem.word}, problem.status)
+    if isinstance(error, AdminError) and error.methods:
+        return msgspec.structs.replace(answer, headers={"Allow": ", ".join(error.methods)})
+    return answer
 
 
 def problem_of(error: Exception) -> Problem:
@@ -153,7 +159,7 @@ class RouteTable:
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         """The route of a request, and the values of the variable parts of its path; AdminError.
 
-        A slash at the end is ignored, as in Java.
+        One slash at the end is ignored, as in Java.
         """
         given = _parts(path)
         for parts, methods in self._by_path.items():
@@ -161,13 +167,14 @@ class RouteTable:
             if places is None:
                 continue
             if method not in methods:
-                raise AdminError(Problem.METHOD, f"the methods of this path are {', '.join(sorted(methods))}")
+                known = sorted(methods)
+                raise AdminError(Problem.METHOD, f"the methods of this path are {', '.join(known)}", known)
             return methods[method], places
         raise AdminError(Problem.NOT_FOUND, "there is no such path")
 
 
 def _parts(path: str) -> tuple[str, ...]:
-    return tuple((path.rstrip("/") or "/").split("/"))
+    return tuple(path.removesuffix("/").split("/"))
 
 
 def _match(parts: tuple[str, ...], given: tuple[str, ...]) -> dict[str, str] | None:
@@ -175,7 +182,7 @@ def _match(parts: tuple[str, ...], given: tuple[str, ...]) -> dict[str, str] | N
         return None
     places = {}
     for part, value in zip(parts, given, strict=True):
-        if part.startswith("{"):
+        if part.startswith("{") and value:
             places[part[1:-1]] = value
         elif part != value:
             return None

@@ -2,6 +2,8 @@
 
 Every client of the unix socket may do everything, because only the user of the process can connect to it. On TCP a
 request that changes something needs the token.
+
+A request that is refused is logged without its query, headers and body, which may be secret.
 """
 
 from __future__ import annotations
@@ -13,36 +15,45 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
+from runtime.admin.connections import SERVER_NAME, AdminConnection, AdminLimits, ConnectionRoom
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, RouteTable, error_answer
+from runtime.net.limited_log import LimitedLog
 from runtime.ports import Listen, ListeningSocket, ListenLocal
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 
-BODY_BYTES_MAX: Final = 64 * 1024
-BODY_S_MAX: Final = 10.0
-IDLE_S_MAX: Final = 75.0
+ReadToken = Callable[[], Awaitable[bytes | None]]
+"""Reads the token that a change over TCP needs; None if none is configured. OSError, BkctlError."""
 
-ReadToken = Callable[[], bytes | None]
-"""Reads the token that a change over TCP needs; None if none is configured. OSError."""
+_LOG_INTERVAL_S: Final = 10.0
+_SHOWN_LENGTH_MAX: Final = 100
+_UPGRADES: Final = frozenset({"websocket", "tcp"})
+"""Protocols to which aiohttp would switch. Others are ignored, as the standard allows."""
 
 
 class AdminServer:
-    """Serves the same routes on all its sockets; ``close`` ends them."""
+    """Serves routes on all its sockets; ``close`` ends them."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route], limits: AdminLimits | None = None) -> None:
         self._routes = RouteTable(routes)
+        self._limits = limits or AdminLimits()
         self._sockets: list[ListeningSocket] = []
         self._servers: list[web.Server] = []
+        self._refusals = LimitedLog(logger, _LOG_INTERVAL_S, "refusals", logging.INFO)
 
     async def open_local(self, listen: ListenLocal, path: str) -> None:
         """Serve on a unix socket, for this user; OSError, ConfigurationError."""
-        self._sockets.append(await listen(self._server(self._routes, None), path))
+        self._sockets.append(await listen(self._accepting(self._routes, None), path))
 
-    async def open_tcp(self, listen: Listen, host: str, port: int, read_token: ReadToken) -> int:
-        """Serve on a TCP port (0: any free one), and return the port; OSError."""
-        opened = await listen(self._server(self._routes, read_token), host, port)
+    async def open_tcp(
+        self, listen: Listen, host: str, port: int, read_token: ReadToken, routes: Sequence[Route] | None = None
+    ) -> int:
+        """Serve on a TCP port (0: any free one), and return the port; OSError. ``routes`` None: all."""
+        table = self._routes if routes is None else RouteTable(routes)
+        opened = await listen(self._accepting(table, read_token), host, port)
         self._sockets.append(opened)
         return opened.port
 
@@ -52,57 +63,102 @@ class AdminServer:
             opened.close()
         for server in self._servers:
             await server.shutdown(timeout=1.0)
+        self._refusals.close()
 
-    def _server(self, routes: RouteTable, read_token: ReadToken | None) -> web.Server:
+    def _accepting(self, routes: RouteTable, read_token: ReadToken | None) -> Callable[[], AdminConnection]:
+        """Creates the protocol of each connection of one socket."""
+        room = ConnectionRoom(self._limits, self._refusals.report)
+
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            return await _respond(request, _answer(request, routes, read_token))
+            connection = request.protocol
+            assert isinstance(connection, AdminConnection)
+            with connection.answering():
+                answer = await self._answer_or_error(request, connection, routes, read_token)
+                response = _response(answer)
+                await connection.write(request, response, len(answer.body))
+            return response
 
-        server = web.Server(handle, access_log=None, keepalive_timeout=IDLE_S_MAX)
+        server = web.Server(handle)
         self._servers.append(server)
-        return server
+        return lambda: AdminConnection(server, room, asyncio.get_running_loop())
+
+    async def _answer_or_error(
+        self,
+        request: web.BaseRequest,
+        connection: AdminConnection,
+        routes: RouteTable,
+        read_token: ReadToken | None,
+    ) -> AdminAnswer:
+        try:
+            async with asyncio.timeout(self._limits.answer_s_max):
+                return await self._answer(request, routes, read_token)
+        except BkctlError as error:
+            answer, reason = error_answer(error), f"{type(error).__name__}" if not str(error) else str(error)
+        except TimeoutError:
+            reason = f"no answer within {self._limits.answer_s_max:g} s"
+            answer = error_answer(AdminError(Problem.UNAVAILABLE, reason))
+        except Exception:
+            logger.exception("admin request %s failed", _shown(request))
+            reason = "the request failed; the log of the server says why"
+            answer = error_answer(AdminError(Problem.INTERNAL, reason))
+        self._refusals.report(connection.origin, f"{_shown(request)}: {answer.status}: {reason}", reason)
+        return answer
+
+    async def _answer(self, request: web.BaseRequest, routes: RouteTable, read_token: ReadToken | None) -> AdminAnswer:
+        path = request.raw_path.partition("?")[0]
+        if not path.startswith("/"):
+            raise AdminError(Problem.INVALID, "the target of the request is not a path")
+        route, places = routes.find(request.method, path)
+        if "Expect" in request.headers or request.headers.get("Upgrade", "").lower() in _UPGRADES:
+            raise AdminError(Problem.EXPECTATION, "neither Expect nor another protocol is supported")
+        if route.changes and read_token is not None:
+            await _require_token(request, read_token)
+        return await route.handle(
+            AdminRequest(query=dict(request.query), body=await self._body(request), places=places)
+        )
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        limits, body = self._limits, bytearray()
+        too_large = AdminError(Problem.TOO_LARGE, f"the body is longer than {limits.body_bytes_max} bytes")
+        if (request.content_length or 0) > limits.body_bytes_max:
+            raise too_large
+        try:
+            async with asyncio.timeout(limits.body_s_max):
+                while part := await request.content.readany():
+                    body += part
+                    if len(body) > limits.body_bytes_max:
+                        raise too_large
+        except TimeoutError as error:
+            raise AdminError(Problem.TOO_SLOW, f"the body did not arrive within {limits.body_s_max:g} s") from error
+        except (HttpProcessingError, web.RequestPayloadError, OSError) as error:
+            raise AdminError(Problem.INVALID, "the body is not complete, or its chunks are not valid") from error
+        return bytes(body)
 
 
-async def _respond(request: web.BaseRequest, answering: Awaitable[AdminAnswer]) -> web.Response:
+def _response(answer: AdminAnswer) -> web.Response:
+    headers = {"Content-Type": answer.content_type, "Server": SERVER_NAME, **answer.headers}
+    return web.Response(body=answer.body, status=answer.status, headers=headers)
+
+
+async def _require_token(request: web.BaseRequest, read_token: ReadToken) -> None:
     try:
-        answer = await answering
-    except BkctlError as error:
-        answer = error_answer(error)
-        logger.info("admin request %s %s: %d: %s", request.method, request.path, answer.status, error)
-    except Exception:
-        logger.exception("admin request %s %s failed", request.method, request.path)
-        answer = error_answer(AdminError(Problem.INTERNAL, "the request failed; the log of the server says why"))
-    return web.Response(body=answer.body, status=answer.status, headers={"Content-Type": answer.content_type})
-
-
-async def _answer(request: web.BaseRequest, routes: RouteTable, read_token: ReadToken | None) -> AdminAnswer:
-    route, places = routes.find(request.method, request.rel_url.raw_path)
-    if route.changes and read_token is not None:
-        _require_token(request, read_token)
-    return await route.handle(AdminRequest(query=dict(request.query), body=await _body(request), places=places))
-
-
-def _require_token(request: web.BaseRequest, read_token: ReadToken) -> None:
-    try:
-        expected = read_token()
-    except OSError as error:
-        raise AdminError(Problem.INTERNAL, f"cannot read the token file: {error.strerror}") from error
+        expected = await read_token()
+    except (OSError, BkctlError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        logger.error("cannot read the token of the admin interface: %s", reason)
+        raise AdminError(Problem.INTERNAL, "the token file cannot be used; the log of the server says why") from error
     if expected is None:
         raise AdminError(
             Problem.REFUSED, "changes over TCP need a token (adminTokenFile); use the socket on the bookie's machine"
         )
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), expected):
+    token = given.strip().encode("utf-8", "surrogateescape")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(token, expected):
         raise AdminError(Problem.UNAUTHORIZED, "give the token of this bookie: Authorization: Bearer TOKEN")
 
 
-async def _body(request: web.BaseRequest) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_S_MAX):
-            while part := await request.content.readany():
-                body += part
-                if len(body) > BODY_BYTES_MAX:
-                    raise AdminError(Problem.TOO_LARGE, f"the body is longer than {BODY_BYTES_MAX} bytes")
-    except TimeoutError as error:
-        raise AdminError(Problem.TOO_SLOW, f"the body did not arrive within {BODY_S_MAX:g} s") from error
-    return bytes(body)
+def _shown(request: web.BaseRequest) -> str:
+    """Method and path for the log: short, without query, in ASCII without control characters."""
+    path = request.raw_path.partition("?")[0].partition("#")[0]
+    text = f"{request.method[:_SHOWN_LENGTH_MAX]} {path[:_SHOWN_LENGTH_MAX]}"
+    return text.encode("unicode_escape").decode("ascii")

@@ -36,6 +36,8 @@ class BookiePorts:
     host: Host
     listen: Listen
     listen_local: ListenLocal
+    read_secret: Callable[[str], bytes]
+    """The content of a file that only its owner and its group can read; OSError, ConfigurationError. It may block."""
     connect_metadata: ConnectMetadata
     connect_bookies: Callable[[Resolver, ClientConfig], Bookies]
     """Requests to other bookies; connects to a bookie at the first request to it."""

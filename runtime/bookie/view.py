@@ -47,6 +47,8 @@ class BookieView:
     """Port it listens on, once bound."""
     http_port: int | None = None
     """TCP port of the admin interface."""
+    scrape_port: int | None = None
+    """TCP port of scrapes, if the admin interface has none."""
     stage: str = ""
     """The stage of the boot that has begun last."""
     replay_step_count: int = 0

@@ -43,6 +43,10 @@ async def listen_unix(accept: Callable[[], asyncio.BaseProtocol], path: str) -> 
     """
     path = _absolute(path)
     place = path if is_short(path) else os.path.join(_run_directory(), _short_name(path))
+    if not is_short(place):
+        raise ConfigurationError(
+            f"the path of the socket {place} is too long: set RUNTIME_DIRECTORY to a shorter directory"
+        )
     paths = (path,) if place == path else (path, place)
     for each in paths:
         _delete(each)

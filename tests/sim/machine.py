@@ -101,6 +101,7 @@ class Machine:
             host=ModelHost(),
             listen=self.network.listen,
             listen_local=self.network.listen_local,
+            read_secret=self.disk.read_file,
             connect_metadata=connect_metadata,
             connect_bookies=connect_bookies,
             release="bkctl in memory",

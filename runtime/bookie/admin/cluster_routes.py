@@ -29,6 +29,7 @@ class ClusterRoutes:
     def __init__(self, view: BookieView) -> None:
         self._view = view
         self._one_test_at_a_time = asyncio.Lock()
+        self._turns = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
 
     def routes(self) -> list[Route]:
         """All of them."""
@@ -46,11 +47,10 @@ class ClusterRoutes:
     async def _list_bookie_info(self, _: AdminRequest) -> AdminAnswer:
         peers = self._peers
         registered = await peers.registrations.snapshot()
-        turns = asyncio.Semaphore(ASKED_AT_ONCE_MAX)
         found: dict[str, BookieInfo] = {}
 
         async def ask(bookie_id: str) -> None:
-            async with turns:
+            async with self._turns:
                 try:
                     found[bookie_id] = await peers.bookies.info(bookie_id)
                 except BookieError as error:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import Final
 
+from runtime.admin.messages import Route
 from runtime.admin.server import AdminServer
 from runtime.bookie.admin.cluster_routes import ClusterRoutes
 from runtime.bookie.admin.gc_routes import GarbageCollectionRoutes
-from runtime.bookie.admin.java_routes import JavaRoutes
+from runtime.bookie.admin.java_routes import ADMIN_LANE, JavaRoutes
 from runtime.bookie.admin.job_routes import JobRoutes
 from runtime.bookie.admin.mode_routes import ModeRoutes
 from runtime.bookie.admin.state_route import StateRoute
+from runtime.bookie.ports import BookiePorts
 from runtime.bookie.view import BookieView
 from runtime.config import AdminConfig
 from runtime.errors import ConfigurationError, PortInUseError
@@ -33,18 +36,18 @@ async def open_interface(view: BookieView) -> AdminServer:
 
     Call this once the directories are locked: the socket of an earlier process is replaced.
     """
-    server = AdminServer(
-        [
-            *JavaRoutes(view).routes(),
-            *ModeRoutes(view).routes(),
-            *StateRoute(view).routes(),
-            *JobRoutes(view).routes(),
-            *GarbageCollectionRoutes(view).routes(),
-            *ClusterRoutes(view).routes(),
-        ]
+    java = JavaRoutes(view)
+    parts = (
+        java,
+        ModeRoutes(view),
+        StateRoute(view),
+        JobRoutes(view),
+        GarbageCollectionRoutes(view),
+        ClusterRoutes(view),
     )
+    server = AdminServer([route for part in parts for route in part.routes()])
     try:
-        await _open(server, view)
+        await _open(server, view, java.probe_routes())
     except BaseException:
         await server.close()
         raise
@@ -59,30 +62,58 @@ def published_address(view: BookieView, host: str) -> BookieAddress | None:
     return BookieAddress(host if configured in _ALL_ADDRESSES else configured, view.http_port)
 
 
-async def _open(server: AdminServer, view: BookieView) -> None:
+async def _open(server: AdminServer, view: BookieView, probe_routes: Sequence[Route]) -> None:
     config, ports = view.config.admin, view.ports
     path = socket_path(view.config.storage.ledger_directories[0])
     try:
         await server.open_local(ports.listen_local, path)
     except OSError as error:
         raise ConfigurationError(f"cannot open the admin socket {path}: {error.strerror}") from error
-    if not config.is_http_enabled:
+
+    async def read_token() -> bytes | None:
+        if config.token_file is None:
+            return None
+        return await ports.workers.run(ADMIN_LANE, ports.read_secret, config.token_file)
+
+    if config.is_http_enabled:
+        try:
+            view.http_port = await server.open_tcp(ports.listen, config.http_host, config.http_port, read_token)
+        except OSError as error:
+            raise admin_port_error(error, config, ports.host) from error
+    elif config.has_scrape_port:
+        host, port = config.scrape_host, config.scrape_port
+        try:
+            view.scrape_port = await server.open_tcp(ports.listen, host, port, read_token, probe_routes)
+        except OSError as error:
+            raise scrape_port_error(error, config, ports.host) from error
+
+
+async def require_token_file(config: AdminConfig, ports: BookiePorts) -> None:
+    """ConfigurationError if the admin port has a token file that cannot be used."""
+    if config.token_file is None or not config.is_http_enabled:
         return
-    token_file = config.token_file
-
-    def read_token() -> bytes | None:
-        return None if token_file is None else ports.file_system.read_file(token_file).strip()
-
     try:
-        view.http_port = await server.open_tcp(ports.listen, config.http_host, config.http_port, read_token)
-    except OSError as error:
-        raise admin_port_error(error, config, ports.host) from error
+        await ports.workers.run(ADMIN_LANE, ports.read_secret, config.token_file)
+    except (OSError, ConfigurationError) as error:
+        reason = f"{config.token_file}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(
+            f"cannot use the token file of the admin interface (adminTokenFile): {reason}"
+        ) from error
 
 
 def admin_port_error(error: OSError, config: AdminConfig, host: Host) -> ConfigurationError:
     """The error to raise when the admin port cannot be opened."""
-    where = f"{config.http_host}:{config.http_port}"
+    return _port_error(error, f"admin port {config.http_host}", config.http_port, "httpServerPort", host)
+
+
+def scrape_port_error(error: OSError, config: AdminConfig, host: Host) -> ConfigurationError:
+    """The error to raise when the scrape port cannot be opened."""
+    key = "prometheusStatsHttpPort, or none with prometheusStatsHttpEnable=false"
+    return _port_error(error, f"scrape port {config.scrape_host}", config.scrape_port, key, host)
+
+
+def _port_error(error: OSError, where: str, port: int, key: str, host: Host) -> ConfigurationError:
     if error.errno == errno.EADDRINUSE:
-        owner = host.describe_owner(config.http_port)
-        return PortInUseError(f"the admin port {where} is in use by {owner}: choose another one with httpServerPort")
-    return ConfigurationError(f"cannot open the admin port {where}: {os.strerror(error.errno or 0)}")
+        owner = host.describe_owner(port)
+        return PortInUseError(f"the {where}:{port} is in use by {owner}: choose another one with {key}")
+    return ConfigurationError(f"cannot open the {where}:{port}: {os.strerror(error.errno or 0)}")

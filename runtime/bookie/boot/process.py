@@ -24,6 +24,7 @@ from runtime.net.host import OsHost, listen_tcp
 from runtime.net.local_socket import listen_unix
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.net.pool import BookiePool
+from runtime.net.secret_file import read_secret
 from runtime.ports import ServiceManager
 from storage.adapters.child_pool import ChildProcesses
 from storage.adapters.filesystem import OsFileSystem
@@ -53,6 +54,7 @@ def real_ports() -> BookiePorts:
         host=OsHost(),
         listen=listen_tcp,
         listen_local=listen_unix,
+        read_secret=read_secret,
         connect_metadata=ZooKeeperStore.connect,
         connect_bookies=connect_bookies,
         release=f"bkctl {importlib.metadata.version('bkctl')}",

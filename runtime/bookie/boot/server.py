@@ -22,7 +22,7 @@ import msgspec
 
 from runtime.admin.jobs import Jobs
 from runtime.admin.server import AdminServer
-from runtime.bookie.admin.interface import open_interface, published_address
+from runtime.bookie.admin.interface import open_interface, published_address, require_token_file
 from runtime.bookie.boot.folder_claim import FolderClaim, release
 from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.boot.stages import Stages
@@ -189,6 +189,7 @@ class BookieServer:
 
     async def _bind(self) -> BookieListener:
         config = self._config
+        await require_token_file(config.admin, self._ports)  # before anything changes
         listener = BookieListener(
             ListenerLimits(
                 frame_bytes_max=config.frame_bytes_max,

@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable
 from typing import NamedTuple
 
-from runtime.bookie.admin.interface import admin_port_error
+from runtime.bookie.admin.interface import admin_port_error, require_token_file, scrape_port_error
 from runtime.bookie.boot.folder_claim import FolderClaim
 from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.disks.modes import sentence
@@ -90,6 +90,9 @@ class StartChecks:
         done = [await look("port", self._port())]
         if self._config.admin.is_http_enabled:
             done.append(await look("admin port", self._admin_port()))
+            done.append(await look("admin token", self._admin_token()))
+        elif self._config.admin.has_scrape_port:
+            done.append(await look("scrape port", self._scrape_port()))
         uri = parse_metadata_uri(self._config.metadata_uri)
         try:
             store = await self._ports.connect_metadata(uri.servers, self._config.zookeeper)
@@ -126,6 +129,20 @@ class StartChecks:
             raise admin_port_error(error, config, ports.host) from error
         listening.close()
         return Finding(f"port {config.http_port} is free" if config.http_port else "any free port")
+
+    async def _admin_token(self) -> Finding:
+        await require_token_file(self._config.admin, self._ports)
+        path = self._config.admin.token_file
+        return Finding("none: changes over TCP are refused" if path is None else f"{path} can be used")
+
+    async def _scrape_port(self) -> Finding:
+        config, ports = self._config.admin, self._ports
+        try:
+            listening = await ports.listen(_Refusing, config.scrape_host, config.scrape_port)
+        except OSError as error:
+            raise scrape_port_error(error, config, ports.host) from error
+        listening.close()
+        return Finding(f"port {config.scrape_port} is free" if config.scrape_port else "any free port")
 
     async def _of_cluster(self, store: MetadataStore) -> list[StartCheck]:
         uri = parse_metadata_uri(self._config.metadata_uri)

@@ -53,6 +53,7 @@ def running_bookie(metadata_uri: str, folder: Path, *settings: str, has_token: b
     assert made.exit_code == 0, made.stderr
     folder.mkdir(parents=True, exist_ok=True)
     port, http_port, token = free_port(), free_port(), folder / "token"
+    token.touch(0o600)
     token.write_text(f"{TOKEN}\n")
     given = [
         *("allowLoopback=true", "diskUsageThreshold=0.99", "httpServerEnabled=true", f"httpServerPort={http_port}"),

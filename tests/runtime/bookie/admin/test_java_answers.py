@@ -10,7 +10,7 @@ import msgspec
 
 from bkctl.java_keys import USED
 from runtime.bookie.boot.process import running_bookie
-from runtime.config import BookieConfig
+from runtime.config import PROMETHEUS_PROVIDER, AdminConfig, BookieConfig
 from tests.runtime.bookie.admin.asking import Answered, local_asker
 
 GOLDEN = json.loads(Path("tests/golden/rest/bookie-4.18.0.json").read_text())
@@ -98,7 +98,8 @@ def require_json_error(answer: Answered) -> None:
 
 
 async def test_settings_have_java_s_keys_and_units(bookie_config: BookieConfig) -> None:
-    config = msgspec.structs.replace(bookie_config, is_loopback_allowed=True)
+    admin_config = AdminConfig(metrics_provider=PROMETHEUS_PROVIDER, scrape_port=0)
+    config = msgspec.structs.replace(bookie_config, admin=admin_config)
     async with running_bookie(config) as server, local_asker(config) as admin:
         found = (await admin.get("/api/v1/config/server_config")).json
         java = next(json.loads(call["body"]) for call in GOLDEN["calls"] if call["path"].endswith("server_config"))
