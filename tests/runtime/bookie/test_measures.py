@@ -28,8 +28,14 @@ from tests.sim.loop import run_simulated
 from tests.sim.machine import Machine
 from tests.storage.engines import explicit_lac
 
-TESTED_ELSEWHERE = {"groups_by_size_count", "groups_by_wait_count"}
-"""In ``test_group_commit``: they need other settings."""
+TESTED_ELSEWHERE = {
+    "JournalMeasures.groups_by_size_count",  # in test_group_commit: they need other settings
+    "JournalMeasures.groups_by_wait_count",
+    "MetadataMeasures.sets",  # in the tests of the ZooKeeper adapter: the bookie does neither here
+    "MetadataMeasures.transactions",
+}
+IN_PROGRESS = {"RequestMeasures.adds_in_progress"}
+"""Back to 0 in the end."""
 
 
 @contextlib.asynccontextmanager
@@ -92,7 +98,7 @@ async def test_each_measure_changes_under_load(bookie_config: BookieConfig) -> N
         statuses = await asyncio.gather(*(peer.add(8, n, peer.body(8, n, payload)) for n in range(200)))
         assert set(statuses) == {Status.OK}
         await server.view.collector.force()
-        assert {name.partition(".")[2] for name in unchanged(server)} == TESTED_ELSEWHERE | {"adds_in_progress"}
+        assert set(unchanged(server)) == TESTED_ELSEWHERE | IN_PROGRESS
 
 
 async def test_adds_and_reads_are_counted_with_their_bytes(bookie_config: BookieConfig) -> None:
