@@ -14,6 +14,8 @@ class MetadataMeasures(Measures):
         super().__init__()
         self.connections_count = 0
         """How often a connection to a server was established."""
+        self.is_connected = False
+        """Whether a server is connected now; a session outlives a lost connection until a server ends it."""
         self.opened: Final = Outcomes()
         """Opening the session."""
         self.creates: Final = Outcomes()

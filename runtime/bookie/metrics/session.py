@@ -11,8 +11,14 @@ ZOOKEEPER: Final = (
     gauge(
         "bkctl_zookeeper_session",
         SESSION,
-        "1 while the bookie has a ZooKeeper session, else 0.",
+        "1 while the bookie has a ZooKeeper session, else 0; a session outlives a lost connection.",
         lambda store: int(store.session_id != 0),
+    ),
+    gauge(
+        "bkctl_zookeeper_connected",
+        SESSION,
+        "1 while the bookie is connected to a ZooKeeper server, else 0.",
+        lambda store: int(store.measures.is_connected),
     ),
     counter(
         "bkctl_zookeeper_sessions_lost",

@@ -177,7 +177,7 @@ class ZooKeeperStore:
             return
         if (was_connected := self._is_connected) != (state == KazooState.CONNECTED):
             self._tell_connection(is_lost=was_connected)
-        self._is_connected = state == KazooState.CONNECTED
+        self._is_connected = self.measures.is_connected = state == KazooState.CONNECTED
         if state == KazooState.CONNECTED:
             self._session_id = session_id
             self.measures.connections_count += not was_connected
@@ -427,7 +427,7 @@ class ZooKeeperStore:
         if self._is_closed:
             return
         self._is_closed = True
-        self._is_connected = False
+        self._is_connected = self.measures.is_connected = False
         self._wake_waiters()
         self._fail_answers(kazoo_errors.ConnectionClosedError())
         for watch in list(self._watches):

@@ -140,16 +140,25 @@ async def test_nonsense_instead_of_servers(servers: str) -> None:
         await ZooKeeperStore.connect(servers, ZooKeeperConfig(operation_timeout_s=0.5))
 
 
+def is_connected(store: ZooKeeperStore) -> bool:
+    return store.measures.is_connected
+
+
 async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with await EmbeddedZooKeeper.start(str(tmp_path)) as server:
         port = server.port
         async with await ZooKeeperStore.connect(server.connect_string, CONFIG) as store:
+            assert is_connected(store)
             await server.stop()
+            while is_connected(store):  # noqa: ASYNC110  no event is set for a lost connection
+                await asyncio.sleep(0.01)
+            assert store.session_id, "the session outlives the connection"
             await asyncio.sleep(0.5)  # time for some tries to connect, which are for --debug alone
             async with await EmbeddedZooKeeper.start(str(tmp_path), port=port):
                 await store.exists("/")
+                assert is_connected(store)
                 await store.close()
     told = [record.message for record in caplog.records if record.name == "runtime.metadata.zookeeper.store"]
     where = f"127.0.0.1:{port}"
