@@ -72,10 +72,16 @@ class BookieMetrics:
     """Everything that ``/metrics`` of one bookie shows, with the process and its interpreter."""
 
     def __init__(self, view: BookieView) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(BookieCollector(view))
-        ProcessCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
+        self._view = view
+
+    @functools.cached_property
+    def _registry(self) -> CollectorRegistry:
+        """Made for the first scrape: it reads /proc, which a bookie without scrapes need not have."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(BookieCollector(self._view))
+        ProcessCollector(registry=registry)
+        GCCollector(registry=registry)
+        return registry
 
     def text(self) -> bytes:
         """The metrics in text format 0.0.4; call it on the loop."""
