@@ -6,7 +6,7 @@ import enum
 import signal
 from collections.abc import Mapping
 
-from commands.errors import InvalidArgumentError, NotFoundError, Outcome, StoppedBySignalError
+from commands.errors import InvalidArgumentError, NotFoundError, Outcome, StoppedBySignalError, WaitTimeoutError
 from runtime import errors as runtime_errors
 from storage import errors as storage_errors
 
@@ -83,6 +83,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     runtime_errors.BookieError: ExitCode.BOOKIE_UNAVAILABLE,
     runtime_errors.NotEnoughBookiesError: ExitCode.BOOKIE_UNAVAILABLE,
     TimeoutError: ExitCode.TIMEOUT,
+    WaitTimeoutError: ExitCode.TIMEOUT,
     runtime_errors.AdminAccessError: ExitCode.AUTH,
     runtime_errors.MetadataAuthError: ExitCode.AUTH,
     runtime_errors.UnauthorizedError: ExitCode.AUTH,

@@ -6,6 +6,7 @@ BkctlError
 ├── NoDirectoryError        no directory of a bookie is configured
 ├── ChangeCutOffError       ZooKeeper was lost during a change of the cluster; the command can be run again
 ├── PlanShown               the plan was requested, and has been shown
+├── WaitTimeoutError        what the command waited for has not happened in the given time
 ├── NoRoomError             a disk of the bookie is full; its data is undamaged
 ├── ReaderGoneError         the reader of stdout has closed it
 └── StoppedBySignalError    a signal ended the command before its work was done
@@ -37,6 +38,10 @@ class ChangeCutOffError(MetadataUnavailableError):
 
 class PlanShown(BkctlError):  # noqa: N818  it is not a failure
     """The plan was shown or saved, as ``--dry-run`` and ``--plan-out`` request: ends the command with exit code 0."""
+
+
+class WaitTimeoutError(BkctlError):
+    """What the command waited for has not happened within the time of its option."""
 
 
 class NoRoomError(BkctlError):

@@ -12,7 +12,7 @@ from tests.test_repository import read, tracked_files
 
 NOT_IN_THE_TREE = ("bkctl help", "bkctl options")
 OTHER_TEXTS = re.compile(
-    r"bkctl (seal|mark|place|journals|quarantine|restore) ?$|bkctl (seal|mark|place|journals|quarantine) 1"
+    r"bkctl (seal|mark|place|journals|quarantine|restore) ?$|bkctl (seal|mark|place|journals|quarantine|mode) 1"
 )
 """First lines of files, and data of nodes."""
 SHELL = re.compile(r"\$\(|[|>#;&`]")

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from commands.bookie import format as format_command
-from commands.bookie import index, info, init, mode, ready, sanity, show, start
+from commands.bookie import (
+    garbage_collection,
+    index,
+    info,
+    init,
+    log_level,
+    metrics,
+    mode,
+    ready,
+    sanity,
+    show,
+    start,
+    stop,
+)
 from commands.bookie import list as list_command
 from commands.command import group
 
@@ -15,8 +28,13 @@ app = group(
     show.show,
     mode.show_state,
     ready.ready,
+    mode.set_mode,
+    metrics.show_metrics,
+    log_level.set_log_level,
+    stop.stop,
     info.show_info,
     sanity.sanity,
     format_command.format_bookie,
 )
 app.add_typer(index.app, name="index")
+app.add_typer(garbage_collection.app, name="gc")

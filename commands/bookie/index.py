@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,7 +12,6 @@ from commands.context import CommandContext
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from commands.rendering import Column, Lines, Table, counted, size
-from commands.storage.index import ONE_AT_A_TIME
 from runtime.admin.calls import BKCTL_API
 from runtime.errors import BookieUnavailableError, RefusedError
 from storage.errors import BkctlError
@@ -142,6 +140,7 @@ def _totals(found: dict[str, Any]) -> dict[str, Any]:
 
 def _plan(found: dict[str, Any]) -> Plan:
     from commands.safety.plan import Plan
+    from commands.storage.index import ONE_AT_A_TIME
 
     totals = _totals(found)
     seconds = max(1, round(totals["entries"] / _ENTRIES_PER_S))
@@ -168,6 +167,8 @@ async def _follow(
     context: CommandContext, client: AdminClient, found: dict[str, Any], job: dict[str, Any]
 ) -> dict[str, Any]:
     """The job, once it has ended. If interrupted, say that it continues."""
+    import asyncio
+
     started_ms = job["started_ms"]
     loop = asyncio.get_running_loop()
     began_s, step = loop.time(), ""
@@ -234,6 +235,8 @@ def _report(context: CommandContext, found: dict[str, Any], job: dict[str, Any])
 
 def _print(context: CommandContext, found: dict[str, Any], job: dict[str, Any]) -> list[dict[str, str]]:
     """Print the job and its result, if it has one; returns the damages."""
+    from commands.storage.index import ONE_AT_A_TIME
+
     result = (job["result"] or {}).get("directories", [])
     directories = [
         {

@@ -52,11 +52,11 @@ async def init(
         bool, typer.Option("--check", help="Only check whether the bookie would start; change nothing")
     ] = False,
 ) -> None:
-    """Create the directories and the cookie of a new bookie, as its first start would.
+    """Create the directories and the cookie of a new bookie.
 
-    Refused if a directory has data, or the cluster has a cookie of this bookie or ledgers that reference it. --check
-    does every check of a start and shows each result: settings, port, cluster, cookies, directories, locks, index,
-    disks, file limits. Its exit code is 0, or that of the first failed check.
+    Its first start would do the same. Refused if a directory has data, or the cluster has a cookie of this bookie or
+    ledgers that reference it. --check does every check of a start and shows each result: settings, port, cluster,
+    cookies, directories, locks, index, disks, file limits. Its exit code is 0, or that of the first failed check.
     """
     from runtime.bookie.boot.process import real_ports
 

@@ -1,62 +1,172 @@
-"""``bkctl bookie state``: the state of a running bookie."""
+"""``bkctl bookie state`` and ``set-mode``: the mode of a running bookie."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import enum
+import socket
+from typing import TYPE_CHECKING, Annotated, Any
 
-from commands.bookie.admin_access import DirectoryOption, IdArgument, open_admin
+import msgspec
+import typer
+
+from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from commands.bookie.admin_state import change_plan, is_java, read_state
 from commands.command import command
 from commands.context import CommandContext
-from commands.rendering import time_text
+from commands.effect import Effect
+from commands.errors import InvalidArgumentError
+from commands.rendering import Column, Table, time_text
 
 if TYPE_CHECKING:
     from runtime.admin.client import AdminClient
 
-_JAVA_STATE: Final = "/api/v1/bookie/state"
+_REASON_LENGTH_MAX = 400
+_JOBS = Table(
+    "Jobs",
+    Column("id", "ID", is_right=True),
+    Column("kind", "KIND"),
+    Column("state", "STATE"),
+    Column("step", "STEP"),
+    Column("started", "STARTED"),
+    Column("error", "ERROR", is_wide=True),
+)
+
+
+class Mode(enum.StrEnum):
+    """The modes that an operator can set."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
 
 
 @command("state", example="bookie state --dir /data/ledgers")
 async def show_state(context: CommandContext, bookie_id: IdArgument = None, directory: DirectoryOption = None) -> None:
-    """Show the mode of a running bookie and why, since when it runs, and what it does.
+    """Show the mode of a running bookie and why, and its jobs.
 
     Asks the bookie itself: over its admin socket on this machine, else over the HTTP port in its registration. Of a
     Java bookie only the mode is known.
     """
     async with open_admin(context, bookie_id, directory) as client:
         state = await read_state(client)
-        context.console.record("BookieState", _body(client, state), name="bookie_id")
+    jobs = [_job_row(job) for job in state.get("jobs", ())]
+    context.console.record("BookieState", _body(client, state), name="bookie_id", details={"jobs": jobs})
+    context.console.table(_JOBS, jobs)
 
 
-async def read_state(client: AdminClient) -> dict[str, Any]:
-    """The answer of a bkctl bookie; of a Java bookie in the same form, with what it can say."""
+@command(
+    "set-mode",
+    example="bookie set-mode read-only --reason 'disk sdb is replaced'",
+    effect=Effect.HARMFUL,
+    milder_effect=Effect.REVERSIBLE,
+)
+async def set_mode(
+    context: CommandContext,
+    mode: Annotated[Mode, typer.Argument(metavar="MODE", help="read-only or writable")],
+    bookie_id: IdArgument = None,
+    directory: DirectoryOption = None,
+    token_file: TokenOption = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="The reason, which state shows")
+    ] = None,
+) -> None:
+    """Make a running bookie read-only, or end that.
+
+    A read-only bookie serves reads and recovery; writers choose other bookies. The mode lasts over restarts (on a Java
+    bookie only with persistBookieStatusEnabled). A full disk or a setting may keep a bookie read-only all the same.
+    """
+    from commands.safety.gate import nothing_to_change, open_change
+
+    if reason is not None and len(reason) > _REASON_LENGTH_MAX:
+        raise InvalidArgumentError(f"--reason has {len(reason)} characters: use at most {_REASON_LENGTH_MAX}")
+    is_read_only = mode is Mode.READ_ONLY
+    async with open_admin(context, bookie_id, directory, token_file) as client:
+        before = await read_state(client)
+        name = before["bookie_id"]
+        plan = change_plan(
+            before,
+            {"action": "set-mode", "mode": mode.value},
+            summary=(_summary(name, mode),),
+            arguments={"mode": mode.value, "reason": reason},
+            effect=Effect.HARMFUL if is_read_only else Effect.REVERSIBLE,
+        )
+        if _is_set(before, mode, reason):
+            has = "has already" if is_read_only else "has not"
+            sentence = f"bookie {name}: nothing to change: an operator {has} made it read-only"
+            nothing_to_change(context, msgspec.structs.replace(plan, items=(), summary=(sentence,)))
+            is_changed, after = False, before
+        else:
+            async with open_change(context, plan) as change:
+                after = before | await _set(client, before, mode, reason)
+                is_changed = change.details["changed"] = True
+    _explain(context, after, mode)
+    undo = Mode.WRITABLE if is_read_only else Mode.READ_ONLY
+    if is_changed:
+        context.console.say(f"to undo: bkctl bookie set-mode {undo} {name}")
+    body = {"bookie_id": name, "changed": is_changed, **_mode_fields(after)}
+    context.console.record("BookieMode", body, name="mode")
+
+
+async def _set(client: AdminClient, before: dict[str, Any], mode: Mode, reason: str | None) -> dict[str, Any]:
+    """The fields of the state that changed."""
+    from commands.safety.audit_trail import user_name
     from runtime.admin.calls import BKCTL_API
-    from runtime.admin.messages import AdminError, Problem
 
-    try:
-        answer: dict[str, Any] = await client.get(f"{BKCTL_API}/state")
-    except AdminError as error:
-        if error.problem is not Problem.NOT_FOUND:
-            raise
-        java = await client.get(_JAVA_STATE)
-        return {
-            "bookie_id": client.name,
-            "running": java["running"],
-            "stopping": java["shuttingDown"],
-            "mode": "read-only" if java["readOnly"] else "writable",
-            "accepts_recovery_writes": java["availableForHighPriorityWrites"],
-        }
-    return answer
+    if is_java(before):
+        answer = await client.put("/api/v1/bookie/state/readonly", {"readOnly": mode is Mode.READ_ONLY})
+        return {"mode": "read-only" if answer["readOnly"] else "writable"}
+    by = f"{user_name()}@{socket.gethostname()}"
+    text = f"{reason} ({by})" if reason else by
+    answer = await client.put(f"{BKCTL_API}/mode", {"mode": mode.value, "reason": text})
+    return dict(answer)
+
+
+def _is_set(state: dict[str, Any], mode: Mode, reason: str | None) -> bool:
+    """Whether nothing would change. A reason, if given, replaces the one that is stored."""
+    if is_java(state):
+        return bool(state["mode"] == mode.value)
+    is_read_only_by_operator = state["operator"] is not None
+    return is_read_only_by_operator == (mode is Mode.READ_ONLY) and (reason is None or not is_read_only_by_operator)
+
+
+def _summary(bookie_id: str, mode: Mode) -> str:
+    if mode is Mode.WRITABLE:
+        return f"bookie {bookie_id} will accept writes again, unless its disks or settings forbid it"
+    return (
+        f"bookie {bookie_id} will refuse writes until it is set writable, also after a restart; writers choose other "
+        "bookies, and fail if there are not enough"
+    )
+
+
+def _explain(context: CommandContext, state: dict[str, Any], mode: Mode) -> None:
+    """Warn if the bookie is not, or not yet, what was asked for."""
+    if state["mode"] != mode.value:
+        reasons = ", ".join(each["text"] for each in state.get("reasons", ())) or "the bookie does not say why"
+        context.console.warn(f"bookie {state['bookie_id']} is still {state['mode']}: {reasons}")
+    elif not state.get("registered", True):
+        context.console.warn(
+            f"bookie {state['bookie_id']} is {mode}, but not registered as such yet: ZooKeeper does not answer it"
+        )
+
+
+def _mode_fields(state: dict[str, Any]) -> dict[str, object]:
+    reasons, operator = state.get("reasons"), state.get("operator")
+    return {
+        "mode": state["mode"],
+        "reasons": None if reasons is None else [each["text"] for each in reasons],
+        "registered": state.get("registered"),
+        "set_since": None if operator is None else time_text(operator["since_ms"]),
+        "set_reason": None if operator is None else operator["reason"] or None,
+    }
 
 
 def _body(client: AdminClient, state: dict[str, Any]) -> dict[str, object]:
     word = "stopping" if state["stopping"] else "running" if state["running"] else "starting"
-    reasons, uptime_s = state.get("reasons"), state.get("uptime_s")
+    uptime_s = state.get("uptime_s")
     return {
         "bookie_id": state["bookie_id"],
         "state": word,
         "stage": state.get("stage") if word == "starting" else None,
-        "mode": state["mode"],
-        "reasons": None if reasons is None else [each["text"] for each in reasons],
+        **_mode_fields(state),
         "accepts_recovery_writes": state["accepts_recovery_writes"],
         "started": time_text(state.get("started_ms")),
         "uptime_s": None if uptime_s is None else int(uptime_s),
@@ -64,4 +174,19 @@ def _body(client: AdminClient, state: dict[str, Any]) -> dict[str, object]:
         "answered_by": str(client.address),
         "ledger_directories": state.get("ledger_directories"),
         "repair": state.get("repair"),
+    }
+
+
+def _job_row(job: dict[str, Any]) -> dict[str, object]:
+    progress = job["progress"]
+    return {
+        "id": job["id"],
+        "kind": job["kind"],
+        "state": job["state"],
+        "step": progress["step"] or None,
+        "done": progress["done"],
+        "total": progress["total"],
+        "started": time_text(job["started_ms"]),
+        "ended": time_text(job["ended_ms"]),
+        "error": job["error"],
     }

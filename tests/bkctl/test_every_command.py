@@ -55,9 +55,15 @@ EFFECTS = {
     "autorecovery trigger": {Effect.REVERSIBLE},
     "bookie format": {Effect.DESTROYS},
     "bookie index rebuild": {Effect.HARMFUL, Effect.REVERSIBLE},
+    "bookie gc resume": {Effect.REVERSIBLE},
+    "bookie gc run": {Effect.REVERSIBLE},
+    "bookie gc suspend": {Effect.REVERSIBLE},
     "bookie init": {Effect.REVERSIBLE},
+    "bookie log-level": {Effect.REVERSIBLE},
     "bookie sanity": {Effect.REVERSIBLE},
+    "bookie set-mode": {Effect.HARMFUL, Effect.REVERSIBLE},
     "bookie start": {Effect.SERVES},
+    "bookie stop": {Effect.HARMFUL},
     "cluster format": {Effect.DESTROYS},
     "cluster health-check disable": {Effect.REVERSIBLE},
     "cluster health-check enable": {Effect.REVERSIBLE},
@@ -111,7 +117,7 @@ def test_every_command_has_the_effect_that_is_known_of_it_and_its_options() -> N
 
 def words_for(name: str) -> list[str]:
     """The command with everything that it requires; a file that does not exist where it wants a file."""
-    by_metavar = {"ID": BOOKIE, "ID...": BOOKIE, "LEDGER": "0", "SECONDS": "5"}
+    by_metavar = {"ID": BOOKIE, "ID...": BOOKIE, "LEDGER": "0", "SECONDS": "5", "MODE": "read-only", "LEVEL": "info"}
     words = name.split()
     for parameter in COMMANDS[name].params:
         is_option = parameter.param_type_name == "option"
@@ -124,6 +130,8 @@ def words_for(name: str) -> list[str]:
         "bookie init": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
         "bookie index rebuild": [BOOKIE, "--online"],
         "bookie sanity": [BOOKIE],
+        **{f"bookie {name}": ["--dir", "/nowhere"] for name in ("log-level", "set-mode", "stop")},
+        **{f"bookie gc {name}": ["--dir", "/nowhere"] for name in ("resume", "run", "suspend")},
     }
     return [*words, *more.get(name, ())]
 
@@ -317,11 +325,18 @@ def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
         assert world.tree() == before, name
         if "is pinned to instance id another" not in result.stderr:
             refused_otherwise.add(name)
-    # These find another reason before they have a plan: no auditor, no file or directory, a ledger of the bookie.
+    # These find another reason before they have a plan: no auditor, no file or directory, no running bookie, a ledger
+    # of the bookie.
     assert refused_otherwise == {
         "autorecovery trigger",
         "bookie format",
         "bookie index rebuild",
+        "bookie gc resume",
+        "bookie gc run",
+        "bookie gc suspend",
+        "bookie log-level",
+        "bookie set-mode",
+        "bookie stop",
         "cluster restore",
         "cookie create",
         "cookie delete",

@@ -45,6 +45,7 @@ ADMINISTRATIVE = [
     (TimeoutError(), 8),
     (runtime_errors.MetadataAuthError("x"), 11),
     (runtime_errors.LedgerPasswordError(1, "x"), 11),
+    (runtime_errors.AdminAccessError("x"), 11),
     (runtime_errors.DigestMismatchError(1, "x"), 12),
     (runtime_errors.MetadataFormatError("x"), 12),
     (storage_errors.CorruptFileError("p", 0, "x"), 12),
@@ -90,7 +91,7 @@ DECIDED = {
         BookieError BookieReadOnlyError TooManyRequestsError BookieIOError BadRequestError UnknownLedgerStateError
         BookieTimeoutError BookieUnavailableError NotEnoughBookiesError
     """,
-    11: "MasterKeyMismatchError MetadataAuthError UnauthorizedError LedgerPasswordError",
+    11: "MasterKeyMismatchError MetadataAuthError UnauthorizedError LedgerPasswordError AdminAccessError",
     12: """
         CorruptFileError JournalError EntryLogError EntryLogMissingError EntryDamagedError IndexDamagedError
         IndexMissingError EntryDigestError MetadataFormatError DigestMismatchError

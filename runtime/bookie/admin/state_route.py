@@ -7,6 +7,7 @@ from typing import Any
 from runtime.admin.calls import BKCTL_API
 from runtime.admin.messages import AdminAnswer, AdminRequest, Route, json_answer
 from runtime.bookie.view import BookieView
+from runtime.metadata.uri import parse_metadata_uri
 
 
 def mode_fields(view: BookieView) -> dict[str, Any]:
@@ -35,6 +36,8 @@ class StateRoute:
         return json_answer(
             {
                 "bookie_id": view.bookie_id,
+                "metadata_root": parse_metadata_uri(view.config.metadata_uri).root,
+                "instance_id": view.instance_id,
                 "version": view.ports.release,
                 "running": view.is_running,
                 "stopping": view.is_stopping,
@@ -47,6 +50,7 @@ class StateRoute:
                 "http_port": view.http_port,
                 "ledger_directories": list(view.config.storage.ledger_directories),
                 "repair": self._repair(),
+                "jobs": view.jobs.all,
             }
         )
 

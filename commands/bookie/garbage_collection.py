@@ -1,0 +1,182 @@
+"""``bkctl bookie gc``: garbage collection and compaction of a running bookie."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from commands.bookie.admin_state import change_plan, read_state
+from commands.command import command, group
+from commands.context import CommandContext
+from commands.effect import Effect
+from commands.errors import InvalidArgumentError
+from commands.rendering import Column, Lines, Table, time_text
+
+if TYPE_CHECKING:
+    from runtime.admin.client import AdminClient
+
+_GC: Final = "/api/v1/bookie/gc"
+_KINDS: Final = ("major", "minor")
+_DIRECTORIES = Table(
+    "Ledger directories",
+    Column("directory", "DIRECTORY"),
+    Column("running", "RUNNING"),
+    Column("major_compactions", "MAJOR", is_right=True),
+    Column("last_major", "LAST MAJOR", priority=1),
+    Column("minor_compactions", "MINOR", is_right=True),
+    Column("last_minor", "LAST MINOR", priority=1),
+)
+
+MajorOption = Annotated[bool, typer.Option("--major", help="Only major compaction")]
+MinorOption = Annotated[bool, typer.Option("--minor", help="Only minor compaction")]
+
+
+@command("status", example="bookie gc status")
+async def show_status(context: CommandContext, bookie_id: IdArgument = None, directory: DirectoryOption = None) -> None:
+    """Show what garbage collection and compaction do in each ledger directory, and what is suspended."""
+    async with open_admin(context, bookie_id, directory) as client:
+        state = await read_state(client)
+        forced = await client.get(_GC)
+        details = await client.get("/api/v1/bookie/gc_details")
+        suspended = await _suspended(client)
+    names = state.get("ledger_directories") or [None] * len(details)
+    rows = [_row(name, each) for name, each in zip(names, details, strict=True)]
+    body = {
+        "bookie_id": state["bookie_id"],
+        "forced": _is_true(forced["is_in_force_gc"]),
+        **{f"{kind}_suspended": suspended[kind] for kind in _KINDS},
+    }
+    context.console.record(
+        "GarbageCollection", body, name="bookie_id", details={"directories": rows}, lines=Lines(_DIRECTORIES, rows)
+    )
+    context.console.table(_DIRECTORIES, rows)
+
+
+@command("run", example="bookie gc run --minor", effect=Effect.REVERSIBLE)
+async def run(
+    context: CommandContext,
+    bookie_id: IdArgument = None,
+    directory: DirectoryOption = None,
+    token_file: TokenOption = None,
+    major: MajorOption = False,
+    minor: MinorOption = False,
+) -> None:
+    """Start garbage collection now: delete ledgers that are gone, then compact.
+
+    Returns once it has begun; bkctl bookie gc status shows how it proceeds. Without --major and --minor, major
+    compaction runs, and minor compaction where no log needs a major one.
+    """
+    kinds = _kinds(major=major, minor=minor)
+    body = {f"force{kind.capitalize()}": kind in kinds for kind in _KINDS}
+    async with open_admin(context, bookie_id, directory, token_file) as client:
+        state = await read_state(client)
+        if _is_true((await client.get(_GC))["is_in_force_gc"]):
+            context.console.warn(f"bookie {state['bookie_id']} is already running a collection that was asked for")
+        await _change(context, client, state, "gc-run", kinds, _GC, body)
+    context.console.record("GarbageCollectionRun", {"bookie_id": state["bookie_id"], "kinds": kinds}, name="bookie_id")
+
+
+@command("suspend", example="bookie gc suspend --major", effect=Effect.REVERSIBLE)
+async def suspend(
+    context: CommandContext,
+    bookie_id: IdArgument = None,
+    directory: DirectoryOption = None,
+    token_file: TokenOption = None,
+    major: MajorOption = False,
+    minor: MinorOption = False,
+) -> None:
+    """Suspend compaction until it is resumed, or the bookie restarts.
+
+    Ledgers and entry logs in which nothing is left are still deleted. Other logs keep their garbage, so the disks fill
+    faster.
+    """
+    await _switch(context, bookie_id, directory, token_file, "suspend", _kinds(major=major, minor=minor))
+
+
+@command("resume", example="bookie gc resume", effect=Effect.REVERSIBLE)
+async def resume(
+    context: CommandContext,
+    bookie_id: IdArgument = None,
+    directory: DirectoryOption = None,
+    token_file: TokenOption = None,
+    major: MajorOption = False,
+    minor: MinorOption = False,
+) -> None:
+    """Resume compaction that was suspended."""
+    await _switch(context, bookie_id, directory, token_file, "resume", _kinds(major=major, minor=minor))
+
+
+async def _switch(
+    context: CommandContext,
+    bookie_id: str | None,
+    directory: str | None,
+    token_file: str | None,
+    verb: str,
+    kinds: list[str],
+) -> None:
+    async with open_admin(context, bookie_id, directory, token_file) as client:
+        state = await read_state(client)
+        body = {f"{verb}{kind.capitalize()}": True for kind in kinds}
+        await _change(context, client, state, f"gc-{verb}", kinds, f"{_GC}/{verb}_compaction", body)
+        suspended = await _suspended(client)
+    undo = "resume" if verb == "suspend" else "suspend"
+    context.console.say(f"to undo: bkctl bookie gc {undo} {state['bookie_id']}")
+    shown = {f"{kind}_suspended": suspended[kind] for kind in _KINDS}
+    context.console.record("GarbageCollectionSwitch", {"bookie_id": state["bookie_id"], **shown}, name="bookie_id")
+    if verb == "resume" and any(suspended[kind] for kind in kinds):
+        context.console.warn("compaction is still suspended because of full disks (bkctl bookie state)")
+
+
+async def _change(
+    context: CommandContext,
+    client: AdminClient,
+    state: dict[str, Any],
+    action: str,
+    kinds: list[str],
+    path: str,
+    body: dict[str, bool],
+) -> None:
+    from commands.safety.gate import open_change
+
+    async with open_change(context, change_plan(state, {"action": action, "kinds": kinds})):
+        await client.put(path, body)
+
+
+async def _suspended(client: AdminClient) -> dict[str, bool]:
+    answer = await client.get(f"{_GC}/suspend_compaction")
+    return {kind: _is_true(answer[f"is{kind.capitalize()}GcSuspended"]) for kind in _KINDS}
+
+
+def _kinds(*, major: bool, minor: bool) -> list[str]:
+    """The kinds that the options choose; without any, all."""
+    if major and minor:
+        raise InvalidArgumentError("use --major or --minor, or neither for both")
+    return ["major"] if major else ["minor"] if minor else list(_KINDS)
+
+
+def _is_true(value: object) -> bool:
+    """Java's answers have "true" as text."""
+    return value in {True, "true"}
+
+
+def _row(directory: str | None, details: dict[str, Any]) -> dict[str, object]:
+    running = "major" if details["majorCompacting"] else "minor" if details["minorCompacting"] else None
+    return {
+        "directory": directory,
+        "running": running,
+        "forced": details["forceCompacting"],
+        "major_compactions": details["majorCompactionCounter"],
+        "last_major": _time(details["majorCompactionCounter"], details["lastMajorCompactionTime"]),
+        "minor_compactions": details["minorCompactionCounter"],
+        "last_minor": _time(details["minorCompactionCounter"], details["lastMinorCompactionTime"]),
+    }
+
+
+def _time(count: int, time_ms: int) -> str | None:
+    """The time of the last compaction; both servers report the time of their start if there was none."""
+    return time_text(time_ms) if count else None
+
+
+app = group("Control garbage collection of a running bookie.", run, show_status, suspend, resume)

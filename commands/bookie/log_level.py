@@ -1,0 +1,41 @@
+"""``bkctl bookie log-level``: the log level of a running bookie."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from commands.bookie.admin_state import change_plan, read_state, require_own
+from commands.command import command
+from commands.context import CommandContext
+from commands.effect import Effect
+from runtime.log_level import LogLevel
+
+
+@command("log-level", example="bookie log-level debug --dir /data/ledgers", effect=Effect.REVERSIBLE)
+async def set_log_level(
+    context: CommandContext,
+    level: Annotated[LogLevel, typer.Argument(metavar="LEVEL", help="debug, info, warning or error")],
+    bookie_id: IdArgument = None,
+    directory: DirectoryOption = None,
+    token_file: TokenOption = None,
+) -> None:
+    """Change the log level of a running bookie.
+
+    It lasts until the bookie restarts or the setting itself changes.
+    """
+    from commands.safety.gate import open_change
+    from runtime.admin.calls import BKCTL_API
+
+    path = f"{BKCTL_API}/log-level"
+    async with open_admin(context, bookie_id, directory, token_file) as client:
+        state = await read_state(client)
+        require_own(state, "change its log4j2 configuration")
+        was = (await client.get(path))["level"]
+        async with open_change(context, change_plan(state, {"action": "log-level", "level": level.value})):
+            await client.put(path, {"level": level.value})
+    name = state["bookie_id"]
+    context.console.say(f"to undo: bkctl bookie log-level {was} {name}")
+    context.console.record("BookieLogLevel", {"bookie_id": name, "level": level.value, "previous": was}, name="level")

@@ -1,0 +1,156 @@
+"""``bkctl bookie metrics``: the metrics of a running bookie, once or as rates."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from commands.bookie.admin_access import DirectoryOption, IdArgument, open_admin
+from commands.command import command
+from commands.config import OutputForm
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError
+from commands.parse import parse_duration_s
+from commands.rendering import Column, Row, Table, decimal
+
+if TYPE_CHECKING:
+    from runtime.admin.client import AdminClient
+
+_TYPE = re.compile(r"# TYPE (\S+) (\S+)")
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: -?[0-9]+)?")
+_ADDED_UP = ("_count", "_sum", "_bucket")
+_CLEAR = b"\x1b[H\x1b[2J"
+
+_TABLE = Table(
+    "BookieMetrics",
+    Column("name", "METRIC"),
+    Column("labels", "LABELS", priority=1),
+    Column("value", "VALUE", decimal, is_right=True),
+    Column("type", "TYPE", is_wide=True),
+    name="name",
+)
+_RATES = Table(
+    "BookieMetricRates",
+    Column("name", "METRIC"),
+    Column("labels", "LABELS", priority=1),
+    Column("per_second", "PER SECOND", decimal, is_right=True),
+    Column("value", "VALUE", decimal, is_right=True),
+    name="name",
+)
+
+
+class MetricSample(NamedTuple):
+    """One line of the text: ``labels`` as they are written between the braces."""
+
+    name: str
+    labels: str
+    type: str
+    value: float
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it only grows, so that a rate says more than its value."""
+        return self.type == "counter" or (self.type in {"summary", "histogram"} and self.name.endswith(_ADDED_UP))
+
+
+@command("metrics", example="bookie metrics --grep 'ADD_ENTRY|journal' --watch", is_listing=True)
+async def show_metrics(
+    context: CommandContext,
+    bookie_id: IdArgument = None,
+    directory: DirectoryOption = None,
+    grep: Annotated[
+        str | None, typer.Option("--grep", metavar="REGEX", help="Only metrics whose name or labels match")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show counters per second, until Ctrl-C")] = False,
+    interval: Annotated[
+        str | None, typer.Option("--interval", metavar="DURATION", help="Time between two readings (default: 2s)")
+    ] = None,
+) -> None:
+    """Show the metrics of a running bookie, as Prometheus reads them.
+
+    --watch reads them again and again, and shows counters as a rate per second. Their meaning is in
+    docs/reference/metrics.md.
+    """
+    pattern = _pattern(grep)
+    if interval is not None and not watch:
+        raise InvalidArgumentError("--interval needs --watch")
+    interval_s = parse_duration_s(interval or "2s")
+    if watch and not (context.console.is_for_people or context.console.form is OutputForm.JSONL):
+        raise InvalidArgumentError("--watch prints tables or lines: use -o table, wide or jsonl")
+    async with open_admin(context, bookie_id, directory) as client:
+        if watch:
+            await _watch(context, client, pattern, interval_s)
+        else:
+            samples = await _read(client, pattern)
+            context.console.rows(_TABLE, [_row(each) for each in samples])
+
+
+async def _watch(
+    context: CommandContext, client: AdminClient, pattern: re.Pattern[str] | None, interval_s: float
+) -> None:
+    """Until the command is interrupted, or the bookie no longer answers."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    before, read_at = await _read(client, pattern), loop.time()
+    while True:
+        await asyncio.sleep(interval_s)
+        now, at = await _read(client, pattern), loop.time()
+        known = {(each.name, each.labels): each.value for each in before}
+        rows = [_rate_row(each, known, at - read_at) for each in now]
+        if context.console.width is not None:
+            context.console.raw(_CLEAR)
+        context.console.rows(_RATES, rows)
+        before, read_at = now, at
+
+
+async def _read(client: AdminClient, pattern: re.Pattern[str] | None) -> list[MetricSample]:
+    samples = parse_samples(await client.text("/metrics"))
+    if pattern is None:
+        return samples
+    return [each for each in samples if pattern.search(f"{each.name}{{{each.labels}}}")]
+
+
+def parse_samples(text: str) -> list[MetricSample]:
+    """The samples of a text in Prometheus's format; lines that are none are left out."""
+    types: dict[str, str] = {}
+    samples = []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            if found := _TYPE.fullmatch(line):
+                types[found[1]] = found[2]
+        elif found := _SAMPLE.fullmatch(line):
+            name, labels = found[1], found[2] or ""
+            family = next((name.removesuffix(end) for end in _ADDED_UP if name.removesuffix(end) in types), name)
+            samples.append(MetricSample(name, labels, types.get(name) or types.get(family, "untyped"), float(found[3])))
+    return samples
+
+
+def _pattern(grep: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if grep is None else re.compile(grep)
+    except re.error as error:
+        raise InvalidArgumentError(f"--grep '{grep}' is not a regular expression: {error}") from error
+
+
+def _row(sample: MetricSample) -> Row:
+    return {"name": sample.name, "labels": sample.labels, "type": sample.type, "value": _number(sample.value)}
+
+
+def _rate_row(sample: MetricSample, before: dict[tuple[str, str], float], seconds: float) -> Row:
+    """A counter that is smaller than before was set to zero by a restart."""
+    rate = None
+    if sample.is_counted:
+        grown = sample.value - before.get((sample.name, sample.labels), 0.0)
+        rate = round((grown if grown >= 0 else sample.value) / seconds, 3)
+    return {**_row(sample), "per_second": rate}
+
+
+def _number(value: float) -> float | int | None:
+    """None for what JSON cannot have: NaN means that there is no value."""
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else value

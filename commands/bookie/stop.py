@@ -1,0 +1,109 @@
+"""``bkctl bookie stop``: a clean stop of a running bookie, over its admin interface."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from commands.bookie.admin_state import change_plan, read_state, require_own
+from commands.command import command
+from commands.context import CommandContext
+from commands.effect import Effect
+from commands.errors import WaitTimeoutError
+from commands.parse import parse_duration_s
+from runtime.errors import BookieTimeoutError, BookieUnavailableError
+
+if TYPE_CHECKING:
+    from runtime.admin.client import AdminClient
+
+_POLL_S = 0.2
+
+
+@command("stop", example="bookie stop --dir /data/ledgers --wait 10m", effect=Effect.HARMFUL)
+async def stop(
+    context: CommandContext,
+    bookie_id: IdArgument = None,
+    directory: DirectoryOption = None,
+    token_file: TokenOption = None,
+    wait: Annotated[str, typer.Option("--wait", metavar="DURATION", help="How long to wait for its end")] = "5m",
+) -> None:
+    """Stop a running bookie cleanly, and wait for its end.
+
+    It answers what it has accepted, writes its caches to the disks and leaves the cluster, so the next start replays
+    nothing. Exits with 8 if the bookie has not ended in time; it then goes on stopping. A supervisor may start it
+    again.
+    """
+    import asyncio
+
+    from commands.safety.gate import open_change
+    from runtime.admin.calls import BKCTL_API
+
+    wait_s = parse_duration_s(wait)
+    async with open_admin(context, bookie_id, directory, token_file) as client, contextlib.AsyncExitStack() as at_end:
+        state = await read_state(client)
+        name = state["bookie_id"]
+        require_own(state, "stop it with the supervisor that started it")
+        ended = _end_of(client, at_end)
+        summary = f"bookie {name} will end; its ledgers have one copy less until it runs again"
+        async with open_change(context, change_plan(state, {"action": "stop"}, summary=(summary,))):
+            await client.post(f"{BKCTL_API}/stop")
+        try:
+            async with asyncio.timeout(wait_s):
+                await _wait(context, client, name, ended)
+        except TimeoutError:
+            raise WaitTimeoutError(
+                f"bookie {name} has not ended within {wait_s:g} s (--wait); it is still stopping"
+            ) from None
+    context.console.record("BookieStop", {"bookie_id": name, "ended": True}, name="bookie_id")
+
+
+async def _wait(
+    context: CommandContext, client: AdminClient, bookie_id: str, ended: Callable[[], Awaitable[Any]] | None
+) -> None:
+    """Wait for the end of the process; of one on another machine only until it no longer answers."""
+    import asyncio
+
+    context.console.say(f"waiting until bookie {bookie_id} has written its caches and ended")
+    if ended is not None:
+        await ended()
+        return
+    while True:
+        try:
+            await read_state(client)
+        except BookieTimeoutError:
+            pass
+        except BookieUnavailableError:
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _end_of(client: AdminClient, at_end: contextlib.AsyncExitStack) -> Callable[[], Any] | None:
+    """A function that waits for the end of the process that owns the socket; None if the process cannot be seen."""
+    if not client.address.socket_path:
+        return None
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(client.address.socket_path)
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        process = os.pidfd_open(int.from_bytes(credentials[:4], "little"))
+    except (OSError, ValueError):
+        return None
+    at_end.callback(os.close, process)
+
+    async def ended() -> None:
+        import asyncio
+
+        loop, event = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(process, event.set)
+        try:
+            await event.wait()
+        finally:
+            loop.remove_reader(process)
+
+    return ended
