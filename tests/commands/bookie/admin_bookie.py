@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,3 +99,17 @@ def _started(words: tuple[str, ...], log: Path) -> Iterator[BkctlProcess]:
     finally:
         kill_and_wait(process.pid)
         process.wait()
+
+
+def halt_builder(bookie_pid: int) -> int:
+    """Wait for the child process that builds a new index, and halt it; its id. SIGCONT lets it go on."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        for task in Path(f"/proc/{bookie_pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                for child in map(int, (task / "children").read_text().split()):
+                    if b"storage.rebuild.online_child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        os.kill(child, signal.SIGSTOP)
+                        return child
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

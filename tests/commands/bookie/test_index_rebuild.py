@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.commands.bookie.admin_bookie import TOKEN, AdminBookie, running_bookie
+from tests.commands.bookie.admin_bookie import TOKEN, AdminBookie, halt_builder, running_bookie
 from tests.processes import TerminalSession, is_alive, run_bkctl
 
 pytestmark = pytest.mark.cluster
@@ -19,13 +17,6 @@ pytestmark = pytest.mark.cluster
 DEADLINE_S = 60.0
 REBUILD = ("index", "rebuild", "--online")
 ENTRIES = 60
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def write(bookie: AdminBookie) -> None:
@@ -43,23 +34,11 @@ def reasons(bookie: AdminBookie) -> list[str]:
     return [str(reason) for reason in bookie.run("state", "-o", "json").json()["reasons"]]
 
 
-def builders(bookie: AdminBookie) -> list[int]:
-    """The child process that builds the new index."""
-    found = []
-    for task in Path(f"/proc/{bookie.process.pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return [pid for pid in found if b"storage.rebuild.online_child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
 def begin_and_halt(bookie: AdminBookie) -> tuple[int, int]:
     """Start a rebuild that does not go on; its job and its child process."""
     begun = bookie.run(*REBUILD, "--yes", "--detach", "-o", "name")
     assert begun.exit_code == 0, begun.stderr
-    wait_until(lambda: builders(bookie))
-    (child,) = builders(bookie)
-    os.kill(child, signal.SIGSTOP)
-    return int(begun.stdout), child
+    return int(begun.stdout), halt_builder(bookie.process.pid)
 
 
 @pytest.fixture
