@@ -24,6 +24,7 @@ from storage.filenames import ADMIN_SOCKET
 
 if TYPE_CHECKING:
     from runtime.admin.client import AdminClient
+    from runtime.metadata.bookies.service_info import BookieServiceInfo
 
 IdArgument = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the settings, or the only one here)")
@@ -74,17 +75,22 @@ async def resolve(context: CommandContext, target: BookieTarget) -> AdminAddress
 
     async with open_session(context, must_exist=False) as session:
         info = await session.registrations.service_info(target.name)
+    return registered_address(target.name, info)
+
+
+def registered_address(bookie_id: str, info: BookieServiceInfo) -> AdminAddress:
+    """Address of the admin port in a registration; BookieUnavailableError if there is none."""
     found = info.http_address
     if found is None:
         raise BookieUnavailableError(
-            target.name,
+            bookie_id,
             f"it has no admin port in its registration: {_OPEN_HTTP}, or run bkctl on its machine (only bkctl bookies)",
         )
     if found.host not in _ALL_ADDRESSES:
         return AdminAddress(host=found.host, port=found.port)
     # A Java bookie registers the address that it listens on.
     if info.rpc_address is None:
-        raise BookieUnavailableError(target.name, "its registration has no address: set httpServerHost")
+        raise BookieUnavailableError(bookie_id, "its registration has no address: set httpServerHost")
     return AdminAddress(host=info.rpc_address.host, port=found.port)
 
 

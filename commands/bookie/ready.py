@@ -13,6 +13,7 @@ from commands.command import command
 from commands.context import CommandContext
 from commands.parse import parse_duration_s
 from runtime.admin.calls import BKCTL_API, AdminAddress
+from runtime.admin.messages import AdminError
 from runtime.errors import BookieTimeoutError, BookieUnavailableError
 
 
@@ -58,6 +59,9 @@ def ready(
 
 def _young_stage(name: str, address: AdminAddress, limit_s: float, timeout_s: float) -> str | None:
     """The stage of its start if the bookie has been starting for less than the limit."""
-    state: dict[str, Any] = msgspec.json.decode(probe(name, address, f"{BKCTL_API}/state", timeout_s))
+    try:
+        state: dict[str, Any] = msgspec.json.decode(probe(name, address, f"{BKCTL_API}/state", timeout_s))
+    except AdminError:  # a Java bookie does not say since when it starts
+        return None
     is_young = state["uptime_s"] < limit_s and not state["running"] and not state["stopping"]
     return state["stage"] if is_young else None

@@ -79,3 +79,5 @@ def test_state_mode_and_garbage_collection_of_a_java_bookie(java_bookie: JavaAdm
     assert (stopped.exit_code, stopped.stdout) == (3, "")
     assert "is a Java bookie: stop it with the supervisor that started it" in stopped.stderr
     assert java_bookie.run("log-level", "debug").exit_code == 3
+    without_provider = java_bookie.run("metrics")
+    assert (without_provider.exit_code, len(without_provider.stderr.splitlines())) == (1, 1)

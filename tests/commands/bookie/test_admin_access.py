@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from commands.bookie.admin_access import registered_address
+from runtime.admin.calls import AdminAddress
+from runtime.errors import BookieUnavailableError
+from runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint
 from tests.commands.bookie.admin_bookie import AdminBookie, running_bookie
 from tests.processes import run_bkctl
 
@@ -96,6 +100,15 @@ def test_a_bookie_without_an_admin_port(metadata_uri: str, tmp_path: Path) -> No
         assert "set httpServerEnabled=true" in result.stderr
         unknown = run_bkctl("bookie", "state", "nobody:1", BKCTL_METADATA_URI=metadata_uri)
         assert unknown.exit_code == 4
+
+
+@pytest.mark.parametrize(("host", "found"), [("10.0.0.2", "10.0.0.2"), ("0.0.0.0", "b1"), ("::", "b1")])
+def test_an_admin_port_on_all_addresses_is_at_the_address_of_the_bookie(host: str, found: str) -> None:
+    rpc = Endpoint("bookie", "b1", 3181, "bookie-rpc")
+    info = BookieServiceInfo((rpc, Endpoint("httpserver", host, 8080, "http")))
+    assert registered_address("b1:3181", info) == AdminAddress(host=found, port=8080)
+    with pytest.raises(BookieUnavailableError, match="set httpServerEnabled=true"):
+        registered_address("b1:3181", BookieServiceInfo((rpc,)))
 
 
 @pytest.mark.parametrize(
