@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 REBUILD_KIND: Final = "index rebuild"
 _POLL_S: Final = 0.5
+_START_S: Final = 2
 _ENTRIES_PER_S: Final = 300_000
 """For the plan: measured on two busy cores, logs in memory (docs/internals/index-rebuild.md)."""
 
@@ -143,7 +144,7 @@ def _plan(found: dict[str, Any]) -> Plan:
     from commands.storage.index import ONE_AT_A_TIME
 
     totals = _totals(found)
-    seconds = max(1, round(totals["entries"] / _ENTRIES_PER_S))
+    seconds = _START_S + totals["entries"] // _ENTRIES_PER_S
     bookie_id = found["bookie_id"]
     summary = (
         f"bookie {bookie_id} will read {counted(totals['logs'], 'entry log')} with {size(totals['log_bytes'])} and "
@@ -223,6 +224,10 @@ def _advice(found: dict[str, Any]) -> str:
 
 def _report(context: CommandContext, found: dict[str, Any], job: dict[str, Any]) -> Outcome:
     """Print the result; an error if the job failed or was cancelled."""
+    from runtime.admin.messages import Problem
+
+    if job["problem"] == Problem.REFUSED.word:
+        raise RefusedError(f"bookie {found['bookie_id']}: {job['error']}")
     if job["state"] == "failed":
         raise BkctlError(f"bookie {found['bookie_id']}: the rebuild failed: {job['error']}")
     if job["state"] == "cancelled":

@@ -135,3 +135,11 @@ def test_a_damaged_log(bookie: AdminBookie) -> None:
     assert result.json()["is_complete"] is False
     assert [damage["path"] for damage in result.json()["damages"]] == [str(log)]
     assert "entries may be missing" in result.stderr
+
+
+def test_a_bookie_that_must_not_become_read_only(metadata_uri: str, tmp_path: Path) -> None:
+    with running_bookie(metadata_uri, tmp_path, "readOnlyModeEnabled=false") as bookie:
+        refused = bookie.run(*REBUILD, "--yes")
+        assert (refused.exit_code, refused.stdout) == (3, "")
+        assert "nothing was changed: read-only mode is disabled (readOnlyModeEnabled=false)" in refused.stderr
+        write(bookie)
