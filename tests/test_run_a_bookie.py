@@ -1,0 +1,155 @@
+"""The guide to running a bookie, typed: its settings, its commands in order, its probes, its alerts."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from runtime.bookie.metrics.catalogue import CATALOGUE
+from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, bkctl_environment, free_port, start_bkctl
+from tests.service_manager import NotifySocket
+from tests.test_repository import ROOT, read
+
+PAGE = "docs/guide/run-a-bookie.md"
+ROOT_ONLY = re.compile(r"^(apt|systemctl|useradd|python3 -m venv) ", re.MULTILINE)
+"""Commands that change the machine. The test starts what the unit starts, as systemctl would."""
+ASKS = re.compile(r"^bkctl bookie (set-mode read-only|stop|index rebuild).*", re.MULTILINE)
+"""Commands that ask, which a test without a terminal cannot answer."""
+START = re.compile(r"^systemctl .*\b(start|enable --now)\b", re.MULTILINE)
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Language and text of each code block, in order."""
+    yield from re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+class Machine:
+    """What the page is tried on: its names stand for folders, ports and a cluster of this test."""
+
+    def __init__(self, folder: Path, metadata_uri: str) -> None:
+        self._folder = folder
+        self._names = {
+            "/etc/bookkeeper": str(folder / "etc"),
+            "/var/lib/bookkeeper": str(folder / "data"),
+            "zk+hierarchical://zk1:2181;zk2:2181;zk3:2181/ledgers": metadata_uri,
+            "bookie1.example.com": "127.0.0.1",
+            "3181": str(free_port()),
+            "8080": str(free_port()),
+        }
+        self._exports = ""
+        self.bookie: BkctlProcess | None = None
+        for name in ("etc", "data"):
+            (folder / name).mkdir()
+
+    def here(self, text: str) -> str:
+        """The text with the names of this test."""
+        for name, value in self._names.items():
+            text = text.replace(name, value)
+        return text
+
+    def configure(self, text: str) -> None:
+        """Write the settings file of the page."""
+        (self._folder / "etc" / "bk_server.conf").write_text(self.here(text) + "allowLoopback=true\n")
+
+    def run(self, text: str) -> None:
+        """Run a block as a user would type it, with what former blocks exported."""
+        path = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+        block = ASKS.sub(r"\g<0> --yes", self.here(text))
+        finished = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", self._exports + block],
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            env=bkctl_environment(PATH=path),
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        assert finished.returncode == 0, f"{block}\n{finished.stdout}\n{finished.stderr}"
+        self._exports += "".join(re.findall(r"^export .*\n", block, re.MULTILINE))
+
+    def start(self) -> None:
+        """Start what the sample unit starts, as systemctl does; the bookie of a former start has stopped."""
+        if self.bookie is not None:
+            assert self.bookie.wait(COMMAND_TIMEOUT_S) == 0
+        unit = configparser.RawConfigParser(strict=False)
+        unit.read(os.path.join(ROOT, "docs/examples/bkctl-bookie.service"))
+        program, *arguments = shlex.split(self.here(unit["Service"]["ExecStart"]))
+        assert os.path.basename(program) == "bkctl"
+        path = self._folder / "notify"
+        path.unlink(missing_ok=True)
+        with NotifySocket(path) as manager, (self._folder / "bookie.log").open("ab") as log:
+            self.bookie = start_bkctl(*arguments, stderr=log, variables={"NOTIFY_SOCKET": manager.name})
+            manager.receive_until("READY")
+
+    def get(self, path: str) -> bytes:
+        """The answer of the admin port."""
+        with urllib.request.urlopen(self.here(f"http://bookie1.example.com:8080{path}")) as answer:
+            body: bytes = answer.read()
+            return body
+
+    def stop(self) -> None:
+        """End the bookie."""
+        if self.bookie is not None:
+            self.bookie.kill()
+            self.bookie.wait(COMMAND_TIMEOUT_S)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, metadata_uri: str) -> Iterator[Machine]:
+    made = Machine(tmp_path, metadata_uri)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.mark.cluster
+def test_the_commands_of_the_page_run_one_after_another(machine: Machine) -> None:
+    probed, ran = [], 0
+    for language, text in blocks(read(PAGE)):
+        if language == "properties":
+            machine.configure(text)
+        elif language == "yaml":
+            for path in paths_in(yaml.safe_load(text)):
+                assert machine.get(path)
+                probed.append(path)
+        elif START.search(text):
+            machine.start()
+        elif not ROOT_ONLY.search(text):
+            machine.run(text)
+            ran += 1
+    assert {"/metrics", "/heartbeat", "/api/v1/bookie/is_ready"} <= set(probed)
+    assert ran > 5
+
+
+def paths_in(document: Any) -> Iterator[str]:
+    """Paths that a scraper or a probe of this configuration asks for."""
+    if isinstance(document, dict):
+        if "scrape_configs" in document:
+            yield "/metrics"
+        if "httpGet" in document:
+            yield document["httpGet"]["path"]
+        for value in document.values():
+            yield from paths_in(value)
+
+
+def test_each_metric_in_the_alerts_exists() -> None:
+    rules = [
+        rule for group in yaml.safe_load(read("docs/examples/bookie-alerts.yml"))["groups"] for rule in group["rules"]
+    ]
+    assert len(rules) > 5
+    names = {metric.name for metric in CATALOGUE}
+    names |= {f"{name}{suffix}" for name in names for suffix in ("_count", "_sum")}
+    used = {name for rule in rules for name in re.findall(r"\b(?:bookie|bookkeeper|bkctl)_\w+", rule["expr"])}
+    assert used - names == set()
