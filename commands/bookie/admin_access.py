@@ -57,14 +57,10 @@ def find_target(bookie_id: str | None, directory: str | None, context: CommandCo
 
     InvalidArgumentError, ConfigurationError, AdminAccessError, BookieNotFoundError, BookieUnavailableError.
     """
-    if directory is not None:
-        if bookie_id is not None:
-            raise InvalidArgumentError("use either an ID or --dir")
-        return _in_directory(os.path.abspath(directory))
-    if bookie_id is not None:
-        return _with_id(parse_bookie_id(bookie_id))
-    configured = _configured_directory(context)
-    return _only_one() if configured is None else _in_directory(configured)
+    target = _find(bookie_id, directory, context)
+    if target.address is not None:
+        _require_owner(target.name, target.address.socket_path)
+    return target
 
 
 async def resolve(context: CommandContext, target: BookieTarget) -> AdminAddress:
@@ -137,6 +133,34 @@ def _with_advice(error: BookieUnavailableError, address: AdminAddress) -> Bookie
     return BookieUnavailableError(
         error.bookie_id, f"{reason}; it listens where httpServerHost says: an address that this machine can reach?"
     )
+
+
+def _find(bookie_id: str | None, directory: str | None, context: CommandContext) -> BookieTarget:
+    if directory is not None:
+        if bookie_id is not None:
+            raise InvalidArgumentError("use either an ID or --dir")
+        return _in_directory(os.path.abspath(directory))
+    if bookie_id is not None:
+        return _with_id(parse_bookie_id(bookie_id))
+    configured = _configured_directory(context)
+    return _only_one() if configured is None else _in_directory(configured)
+
+
+def _require_owner(name: str, path: str) -> None:
+    """AdminAccessError for another user: the socket has mode 0600."""
+    with contextlib.suppress(OSError):  # the error comes when it is used
+        owner = os.stat(path).st_uid
+        if os.geteuid() not in {0, owner}:
+            raise AdminAccessError(f"bookie {name}: {path} is for user {_user_name(owner)}: run bkctl as that user")
+
+
+def _user_name(user_id: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return str(user_id)
 
 
 def _in_directory(directory: str) -> BookieTarget:
