@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 import msgspec
@@ -11,10 +12,12 @@ import pytest
 from runtime.bookie.boot.process import running_bookie
 from runtime.config import BookieConfig, DiskConfig
 from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from storage.filenames import OPERATOR_MODE
 from tests.runtime.bookie.admin.asking import Asker, local_asker
+from tests.zookeeper_servers import secured_server
 
 MODE, READ_ONLY, STATE = "/api/v1/bkctl/mode", "/api/v1/bookie/state/readonly", "/api/v1/bkctl/state"
 
@@ -108,3 +111,23 @@ async def test_a_body_that_is_not_understood_changes_nothing(bookie_config: Book
         answer = await admin.put(MODE, body)
         assert (answer.status, answer.json["problem"]) == (400, "invalid")
         assert (await own_state(admin))["mode"] == "writable"
+
+
+async def test_while_zookeeper_does_not_answer_the_registration_is_pending(
+    bookie_config: BookieConfig, tmp_path: Path
+) -> None:
+    with secured_server(tmp_path / "zookeeper", {}, {}) as zookeeper:
+        uri = f"zk+hierarchical://{zookeeper.address}/ledgers"
+        config = msgspec.structs.replace(bookie_config, metadata_uri=uri)
+        store = await ZooKeeperStore.connect(zookeeper.address)
+        await init_cluster(store, "/ledgers", parse_metadata_uri(uri).tree, random.Random(1))
+        async with running_bookie(config) as server, local_asker(config) as admin:
+            zookeeper.halt()
+            try:
+                answer = await admin.put(MODE, {"mode": "read-only"})
+            finally:
+                zookeeper.go_on()
+            assert (answer.status, answer.json["mode"], answer.json["registered"]) == (202, "read-only", False)
+            await server.view.modes.registered()
+            assert await RegistrationClient(store, "/ledgers").read_only() == ["bookie-under-test"]
+        await store.close()
