@@ -120,7 +120,12 @@ class ReadBatcher:
     async def _run_batch(self, jobs: list[ReadJob], callbacks: list[ReadDone]) -> None:
         for start in range(0, len(jobs), _JOBS_PER_TURN_MAX):
             turn = slice(start, start + _JOBS_PER_TURN_MAX)
-            outcomes = await self._workers.run(self._lane, read_all, jobs[turn])
+            try:
+                outcomes = await self._workers.run(self._lane, read_all, jobs[turn])
+            except Exception:
+                # A defect of bkctl. The clients must not wait for ever, and the other turns must go on.
+                logger.exception("reads failed")
+                outcomes = [_failed(job) for job in jobs[turn]]
             for job, done, outcome in zip(jobs[turn], callbacks[turn], outcomes, strict=True):
                 for what, sentence in outcome.errors:
                     # Limited per file: a missing log may affect a million entries. Messages begin with the path.
@@ -130,6 +135,10 @@ class ReadBatcher:
                     job.engine.remember_read(job.ledger_id, entry_id, body, job.read_generation)
                 _note(job, outcome)
                 done(outcome)
+
+
+def _failed(job: ReadJob) -> ReadOutcome:
+    return ReadOutcome(Status.IO_ERROR, None, None, ReadWatch(job.engine.measures.now_ns))
 
 
 def _note(job: ReadJob, outcome: ReadOutcome) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import struct
@@ -108,6 +109,18 @@ async def test_errors_of_one_file_are_one_line_in_a_while(tmp_path: Path, caplog
     assert caplog.records[-1].getMessage() == f"100 more errors in 10 s: {tmp_path}/0.log"
     await workers.close()
     engine.close()
+
+
+async def test_reads_are_answered_even_if_their_turn_ends_by_a_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(*_: object) -> None:
+        raise ValueError("a defect")
+
+    async with staged(tmp_path, 100) as stage:
+        monkeypatch.setattr(type(stage.engine.stored), "read", find)
+        outcomes = await asyncio.wait_for(asyncio.gather(*map(stage.read, range(100))), 60)
+    assert {outcome.status for outcome in outcomes} == {Status.IO_ERROR}
 
 
 async def test_a_reader_that_goes_through_a_ledger_asks_the_disk_once_in_a_while(tmp_path: Path) -> None:
