@@ -103,11 +103,18 @@ async def _collect(path: str, load: Load) -> None:
         load.collections += 1
 
 
+async def _settle(port: int) -> None:
+    """Wait until the bookie has accepted or closed all connections; that is not measured."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/heartbeat") as answer:
+        answer.raise_for_status()
+
+
 async def _run(port: int, path: str, count: int) -> None:
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
         load, connections = Load(), IdleConnections(port, count)
         await connections.open()
+        await _settle(port)
         _say("")
         async with aiohttp.ClientSession() as session:
             tasks = [
@@ -122,6 +129,7 @@ async def _run(port: int, path: str, count: int) -> None:
             if not tasks[0].cancelled():
                 tasks[0].result()
         load.connections, load.reopened = connections.close(), connections.reopened
+        await _settle(port)
         _say(msgspec.json.encode(load).decode())
 
 
