@@ -54,7 +54,8 @@ class OneBookie:
         deadline = time.monotonic() + END_S
         with contextlib.suppress(ConnectionRefusedError):
             while time.monotonic() < deadline:
-                socket.create_connection((LOOPBACK, self._cluster.bookies[0].port)).close()
+                with contextlib.suppress(ConnectionResetError):
+                    socket.create_connection((LOOPBACK, self._cluster.bookies[0].port)).close()
 
     def start(self) -> None:
         """It starts in the mode before the rebuild."""
