@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
+from runtime.bookie.serving import reads
 from runtime.bookie.serving.reads import READS_LANE, ReadBatcher, ReadOutcome, new_job
 from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
@@ -118,7 +119,7 @@ async def test_reads_are_answered_even_if_their_turn_ends_by_a_defect(
         raise ValueError("a defect")
 
     async with staged(tmp_path, 100) as stage:
-        monkeypatch.setattr(type(stage.engine.stored), "read", find)
+        monkeypatch.setattr(reads, "read_all", find)
         outcomes = await asyncio.wait_for(asyncio.gather(*map(stage.read, range(100))), 60)
     assert {outcome.status for outcome in outcomes} == {Status.IO_ERROR}
 
