@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bkctl.java_conf import JavaConf
-from bkctl.java_keys import REFUSED, ignored_key_notes, is_refused, unknown_key_notes
+from bkctl.java_keys import REFUSED, ignored_keys, is_refused, missing_feature_notes, unknown_key_notes
 from bkctl.setting_readers import (
     Given,
     Givens,
@@ -23,7 +23,7 @@ from bkctl.settings import (
     resolve_metadata_uri,
     section_values,
 )
-from commands.context import BookieFlags, BookieSettings, LogSettings
+from commands.context import BookieFlags, BookieSettings, JavaComparison, LogSettings
 from commands.errors import InvalidArgumentError, NoDirectoryError
 from commands.parse import parse_duration_s
 from runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
@@ -63,15 +63,19 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
             )
     config, log = build_bookie(sources, values, metadata_uri, origin)
     warnings = [*_uri_warnings(sources, metadata_uri, origin), *_journal_warnings(values)]
-    differences: list[str] = []
+    comparison = JavaComparison()
     if conf is not None:
         warnings += unknown_key_notes(conf.settings())
-        differences = [*_admin_differences(config.admin), *ignored_key_notes(conf.settings())]
+        comparison = JavaComparison(
+            missing=tuple(missing_feature_notes(conf.settings())),
+            admin=tuple(_admin_differences(config.admin)),
+            ignored={reason: tuple(keys) for reason, keys in ignored_keys(conf.settings()).items()},
+        )
     return BookieSettings(
         config=config,
         data_directory=DATA_DIRECTORY if metadata_uri is None else None,
         warnings=tuple(warnings),
-        differences=tuple(differences),
+        comparison=comparison,
         log=log,
     )
 

@@ -166,6 +166,16 @@ _IGNORED: Final = {
 IGNORED: Final = {key: reason for reason, keys in _IGNORED.items() for key in keys.split()}
 """Keys without effect, and why."""
 
+MISSING: Final = {
+    "useV2WireProtocol": "clients with wire protocol v2 cannot use this bookie. Pulsar brokers use it unless their "
+    "bookkeeperUseV2WireProtocol is false",
+    "autoRecoveryDaemonEnabled": "there is no autorecovery inside the bookie yet. Run Java's (bookkeeper "
+    "autorecovery), or lost copies are not replaced",
+    "extraServerComponents": "bkctl has no stream storage. Clients that store their state there, such as Pulsar "
+    "Functions, fail",
+}
+"""Keys without effect that request what clients or the cluster may depend on, and the consequence."""
+
 _ALWAYS_ON: Final = _split(
     """
     allowMultipleDirsUnderSameDiskPartition journalAdaptiveGroupWrites readWorkerThreadsThrottlingEnabled
@@ -211,13 +221,16 @@ def unknown_key_notes(settings: Iterable[JavaSetting]) -> list[str]:
     return notes
 
 
-def ignored_key_notes(settings: Iterable[JavaSetting]) -> list[str]:
-    """A phrase for all keys that are ignored for the same reason."""
+def missing_feature_notes(settings: Iterable[JavaSetting]) -> list[str]:
+    """A sentence for each feature that the file requests and a bookie of bkctl does not have."""
+    requested = [key for key, value, _ in settings if value is not None and not _asks_nothing(key, value)]
+    return [f"{key}: {consequence}" for key, consequence in MISSING.items() if key in requested]
+
+
+def ignored_keys(settings: Iterable[JavaSetting]) -> dict[str, list[str]]:
+    """By reason: keys without effect whose values request another thing than the bookie does."""
     ignored: dict[str, list[str]] = {}
     for key, value, _ in settings:
-        if key in IGNORED and value is not None and not _asks_nothing(key, value):
+        if key in IGNORED and key not in MISSING and value is not None and not _asks_nothing(key, value):
             ignored.setdefault(IGNORED[key], []).append(key)
-    return [
-        f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'} no effect ({reason})"
-        for reason, keys in ignored.items()
-    ]
+    return ignored

@@ -6,7 +6,7 @@ from bkctl.bookie_settings import bookie_values, build_bookie, has_file
 from bkctl.java_keys import IGNORED, REFUSED
 from bkctl.setting_readers import Given, Givens, all_settings
 from bkctl.settings import Sources, general_values, resolve_metadata_uri, section_values, zookeeper_values
-from commands.context import BookieFlags, SettingInfo, SettingsOverview
+from commands.context import BookieFlags, SettingInfo, SettingsOverview, shown_secret
 from storage.setting import Described
 
 _DEFAULT = "default"
@@ -37,11 +37,11 @@ def settings_overview(sources: Sources) -> SettingsOverview:
 
 
 def setting_info(each: Described, givens: Givens) -> SettingInfo:
-    """One setting. A secret that is written out, instead of referred to, is not shown."""
+    """One setting. A secret that is written out is not shown."""
     given, setting, java = givens.get(each.path), each.setting, each.setting.java
     value = each.default if given is None else given.value
-    if setting.is_secret and value is not None and not str(value).startswith(("env:", "file:")):
-        value = "(hidden)"
+    if setting.is_secret:
+        value = shown_secret(value)
     java_range = None
     if java is not None and each.type in {int, float}:
         unit = setting.unit if java.unit in {"", "decimal"} else java.unit

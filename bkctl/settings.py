@@ -204,7 +204,19 @@ def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
         found = uri, sources.conf.origin
     elif uri := toml.general.get("metadata_uri"):
         found = uri, str(sources.toml_path)
+    _refuse_credentials(*found)
     return found
+
+
+def _refuse_credentials(uri: str | None, origin: str) -> None:
+    """A metadata URI with a password must not get into an error or a log; ConfigurationError."""
+    if uri is not None and "@" in uri:  # most invocations need no parser of URIs
+        from runtime.metadata.uri import refuse_credentials
+
+        try:
+            refuse_credentials(uri)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{origin}: {error}") from error
 
 
 def _context_name(sources: Sources) -> str | None:
@@ -241,7 +253,9 @@ def java_metadata_uri(conf: JavaConf) -> str | None:
     """URI that Java would derive: metadataServiceUri, or the deprecated zkServers and zkLedgersRootPath."""
     uri = conf.text("metadataServiceUri")
     if uri is not None:
-        if dropped := conf.parts_dropped("metadataServiceUri"):
+        dropped = conf.parts_dropped("metadataServiceUri")
+        _refuse_credentials(",".join([uri, *dropped]), conf.origin)
+        if dropped:
             raise ConfigurationError(
                 f"{conf.origin}: metadataServiceUri ends at its first comma ('{','.join(dropped)}' "
                 "would be lost): separate the servers by semicolons"
@@ -253,6 +267,7 @@ def java_metadata_uri(conf: JavaConf) -> str | None:
     from runtime.metadata.uri import legacy_metadata_uri
 
     root, factory_class = conf.text("zkLedgersRootPath"), conf.text("ledgerManagerFactoryClass")
+    _refuse_credentials(",".join(servers), conf.origin)
     try:
         return legacy_metadata_uri(",".join(servers), root, factory_class)
     except ConfigurationError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Protocol
 
@@ -53,23 +53,29 @@ class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
     overrides: tuple[str, ...] = ()
 
 
+class JavaComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Java bookie with the same bk_server.conf does otherwise."""
+
+    missing: tuple[str, ...] = ()
+    """Features that it has, and what depends on them."""
+    admin: tuple[str, ...] = ()
+    """How open its admin port is."""
+    ignored: Mapping[str, tuple[str, ...]] = {}
+    """Keys that have no effect here, by the reason."""
+
+
 class BookieSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A bookie's settings from all sources.
 
     ``data_directory`` is set when nothing is configured: the bookie then starts its own ZooKeeper, whose data is there,
-    and ``config.metadata_uri`` is empty. ``differences``: what a Java bookie with this bk_server.conf does otherwise.
+    and ``config.metadata_uri`` is empty.
     """
 
     config: BookieConfig
     data_directory: str | None
     warnings: tuple[str, ...]
-    differences: tuple[str, ...] = ()
+    comparison: JavaComparison = JavaComparison()
     log: LogSettings = LogSettings()
-
-
-def differences_sentence(differences: Sequence[str]) -> str:
-    """The ``differences`` of a bookie's settings, for an operator who knows the Java bookie."""
-    return f"compared with a Java bookie: {'; '.join(differences)}"
 
 
 class LoadBookieSettings(Protocol):
@@ -95,6 +101,11 @@ class SettingInfo(msgspec.Struct, frozen=True, kw_only=True):
     variable: str
     option: str | None
     is_live: bool
+
+
+def shown_secret(value: object) -> object:
+    """The value of a secret setting for display: where the secret is, but not one that is written out."""
+    return value if value is None or str(value).startswith(("env:", "file:")) else "(hidden)"
 
 
 class SettingsOverview(msgspec.Struct, frozen=True):

@@ -9,8 +9,11 @@ import signal
 import time
 from collections.abc import Callable
 
+import msgspec
+
+from commands.bookie.java_notes import ignored_key_notes, ignored_keys_summary, java_warnings
 from commands.bookie.json_log import JsonFormatter, log_what_python_prints
-from commands.context import BookieSettings, LogFormat, LogSettings, differences_sentence
+from commands.context import BookieSettings, JavaComparison, LogFormat, LogSettings
 from runtime.config import BookieConfig
 from runtime.errors import ConfigurationError
 from runtime.log_level import change_log_level, log_level
@@ -30,7 +33,8 @@ class ServerLog:
         self._root = logging.getLogger()
         self._before = list(self._root.handlers), self._root.level
         self._is_debug = is_debug
-        self._settings = settings
+        self._format = settings.log_format
+        self._level = settings.log_level
         self._path = None if settings.log_file is None else os.path.abspath(settings.log_file)
         self._file: logging.FileHandler | None = None
         if settings.log_format is LogFormat.JSON:
@@ -63,15 +67,15 @@ class ServerLog:
 
     def reload(self, settings: LogSettings) -> None:
         """Apply a new level. A level that was set at run time stays if the setting is the same as before."""
-        before, self._settings = self._settings, settings
+        level_before, self._level = self._level, settings.log_level
         path = None if settings.log_file is None else os.path.abspath(settings.log_file)
         if path != self._path:
             logger.warning("a changed setting needs a restart: the log file")
-        if settings.log_format is not before.log_format:
+        if settings.log_format is not self._format:
             logger.warning("a changed setting needs a restart: the log format")
         if self._is_debug:
             return
-        if settings.log_level is not before.log_level:
+        if settings.log_level is not level_before:
             change_log_level(settings.log_level, "setting changed")
         elif (level := log_level()) is not settings.log_level:
             logger.info("log level %s, set at run time, stays; the setting is %s", level, settings.log_level)
@@ -119,17 +123,17 @@ class Reloader:
         self._log = log
         self._stop = stop
         self._is_on_terminal = os.isatty(_STDIN)
-        self._take_over: Callable[[BookieConfig], None] | None = None
+        self._take_over: Callable[[BookieConfig | None], None] | None = None
         self._is_due = False
 
     def follow_signal(self) -> None:
         """From now on SIGHUP reloads, and no longer ends the process."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload)
 
-    def note_serving(self, take_over: Callable[[BookieConfig], None]) -> None:
-        """The bookie can apply settings from now on."""
+    def note_serving(self, take_over: Callable[[BookieConfig | None], None]) -> None:
+        """The bookie can apply settings from now on. ``take_over`` gets None if they cannot be read."""
         self._take_over = take_over
-        self._log_differences()
+        log_comparison(self._settings.comparison)
         if self._is_due:
             self._reload_settings(take_over)
 
@@ -148,22 +152,28 @@ class Reloader:
         self._reload_settings(self._take_over)
         self._manager.notify(READY=1)
 
-    def _log_differences(self) -> None:
-        if differences := self._settings.differences:
-            attributes = {"attributes": {"differences": differences}}
-            logger.warning("%s", differences_sentence(differences), extra=attributes)
-
-    def _reload_settings(self, take_over: Callable[[BookieConfig], None]) -> None:
+    def _reload_settings(self, take_over: Callable[[BookieConfig | None], None]) -> None:
         try:
             settings = self._load()
         except BkctlError as error:
             logger.error("settings were not reloaded: %s", error)
+            take_over(None)
             return
         before, self._settings = self._settings, settings
         for warning in settings.warnings:
             if warning not in before.warnings:
                 logger.warning("%s", warning)
-        if settings.differences != before.differences:
-            self._log_differences()
+        # The admin port does not change before a restart.
+        comparison = msgspec.structs.replace(settings.comparison, admin=before.comparison.admin)
+        if comparison != before.comparison:
+            log_comparison(msgspec.structs.replace(comparison, admin=()))
         self._log.reload(settings.log)
         take_over(settings.config)
+
+
+def log_comparison(comparison: JavaComparison) -> None:
+    """Log what a Java bookie does otherwise: as warnings what may break, in one short line keys without effect."""
+    for warning in java_warnings(comparison):
+        logger.warning("%s", warning)
+    if summary := ignored_keys_summary(comparison):
+        logger.info("%s", summary, extra={"attributes": {"ignored_keys": ignored_key_notes(comparison)}})

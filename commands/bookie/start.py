@@ -7,10 +7,11 @@ import functools
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from commands.bookie.java_notes import ignored_key_notes, java_warnings
 from commands.command import command
 from commands.context import (
     BookieFlags,
@@ -18,12 +19,13 @@ from commands.context import (
     CommandContext,
     LogFormat,
     LogSettings,
-    differences_sentence,
+    shown_secret,
 )
 from commands.effect import Effect
 from commands.help_page import BOOKIE, STORAGE, HelpCommand
 from commands.shared_options import setting_option, takes_bookie_options
 from runtime.config import BookieConfig
+from storage.setting import described
 
 if TYPE_CHECKING:
     from commands.bookie.server_log import Reloader
@@ -63,11 +65,12 @@ async def start(
         settings = context.load_bookie_settings(flags)
         if context.settings.is_dry_run:
             _warn(context, settings)
-            if settings.differences:
-                context.console.warn(differences_sentence(settings.differences))
+            for warning in java_warnings(settings.comparison):
+                context.console.warn(warning)
+            for note in ignored_key_notes(settings.comparison):
+                context.console.say(note)
             await require_meant_cluster(context)
-            body: dict[str, object] = msgspec.to_builtins(settings.config)
-            context.console.record("BookieConfig", body)
+            context.console.record("BookieConfig", _shown(settings.config))
         else:
             from commands.bookie.server_log import Reloader, ServerLog
             from runtime.net.systemd import Systemd
@@ -93,6 +96,18 @@ def _warn(context: CommandContext, settings: BookieSettings) -> None:
         context.console.warn(warning)
 
 
+def _shown(config: BookieConfig) -> dict[str, object]:
+    """The settings for display, without secrets that are written out."""
+    body: dict[str, object] = msgspec.to_builtins(config)
+    for path in (each.path for each in described(BookieConfig) if each.setting.is_secret):
+        table: Any = body
+        for name in path[:-1]:
+            table = (table or {}).get(name)
+        if table:
+            table[path[-1]] = shown_secret(table[path[-1]])
+    return body
+
+
 async def require_meant_cluster(context: CommandContext) -> None:
     """RefusedError when the context pins another instance id: the bookie would write its cookie to that cluster."""
     if context.settings.pinned_instance_id is None:
@@ -108,9 +123,9 @@ async def require_meant_cluster(context: CommandContext) -> None:
 async def _run(
     context: CommandContext, settings: BookieSettings, stop: ServerStop, reloader: Reloader, manager: ServiceManager
 ) -> None:
-    def note_serving(reload: Callable[[BookieConfig], None]) -> None:
+    def note_serving(take_over: Callable[[BookieConfig | None], None]) -> None:
         stop.note_serving()
-        reloader.note_serving(reload)
+        reloader.note_serving(take_over)
 
     if settings.data_directory is None:
         from runtime.bookie.boot.process import run_bookie

@@ -25,6 +25,8 @@ _PATH = re.compile(r"(?:[A-Za-z0-9_.!~*'();:@&=+$,/-]|%[0-9A-Fa-f]{2}|[^\x00-\x7
 _UNUSABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _PATH_SAFE = "/-_.!~*'();:@&=+$,"
 _PULSAR_SCHEME = "metadata-store:"
+_PREFIX = re.compile(r"(?:metadata-store:(?:zk:)?)?(?:[^/]*//)?", re.IGNORECASE)
+_SERVER = re.compile(r"(?:\[[^\]]*\]|[^:]*)(?::\d*)?")
 _PULSAR_BACKENDS = ("oxia", "etcd", "rocksdb", "memory")
 """Pulsar's backends other than ZooKeeper. As in Pulsar, any other text is a list of ZooKeeper servers."""
 
@@ -46,6 +48,7 @@ class MetadataUri(msgspec.Struct, frozen=True):
 def parse_metadata_uri(text: str) -> MetadataUri:
     """Parse as Java does; ConfigurationError. Servers may be separated by ``;`` or ``,``."""
     text = text.strip()
+    refuse_credentials(text)
     if text.lower().startswith(_PULSAR_SCHEME):
         return _parse_pulsar_uri(text)
     tree = _parse_scheme(text)
@@ -57,6 +60,22 @@ def parse_metadata_uri(text: str) -> MetadataUri:
             f"metadata URI {text!r} has no ZooKeeper server: write {EXAMPLE}, or {PULSAR_EXAMPLE} as in Pulsar"
         )
     return MetadataUri(servers=servers, root=_parse_root(text, slash + path), tree=tree)
+
+
+def refuse_credentials(text: str) -> None:
+    """ConfigurationError, which does not show the URI, if it contains a user or a password.
+
+    Logs, errors and the admin interface show metadata URIs. Call this before the URI gets into any of them.
+    """
+    prefix = _PREFIX.match(text)
+    authority, _, path = text[prefix.end() if prefix else 0 :].partition("/")
+    # A password may contain a slash; the port of the last server is then not a number.
+    is_cut = "@" in path and not all(map(_SERVER.fullmatch, re.split("[;,]", authority)))
+    if "@" in authority or is_cut:
+        raise ConfigurationError(
+            "the metadata URI contains a user or a password (before its '@'), which ZooKeeper clients do not use: "
+            "remove it, and set zookeeper.digest or zookeeper.sasl in the TOML file to authenticate"
+        )
 
 
 def _parse_pulsar_uri(text: str) -> MetadataUri:

@@ -204,16 +204,16 @@ def test_keys_without_effect_are_reported_with_the_reason(tmp_path: Path) -> Non
         f"{path}: unknown key someKeyOfAnotherRelease, ignored",
         "--set: unknown key nosuchkey, ignored",
     )
-    assert set(settings.differences) == {
-        "ledgerStorageClass, openFileLimit have no effect (the bookie has its own storage engine)",
-        "numReadWorkerThreads, numAddWorkerThreads have no effect (the bookie runs one thread for each kind of work)",
+    assert settings.comparison.ignored == {
+        "the bookie has its own storage engine": ("ledgerStorageClass", "openFileLimit"),
+        "the bookie runs one thread for each kind of work": ("numReadWorkerThreads", "numAddWorkerThreads"),
     }
 
 
 def test_an_admin_port_that_differs_from_javas_is_reported(tmp_path: Path) -> None:
     def differences(text: str) -> list[str]:
         path = write(tmp_path, "bk.conf", CONF + text)
-        return [difference.split(" (")[0] for difference in resolve(None, GlobalFlags(conf=path)).differences]
+        return [difference.split(" (")[0] for difference in resolve(None, GlobalFlags(conf=path)).comparison.admin]
 
     assert differences("httpServerEnabled=false\n") == []
     assert differences("httpServerEnabled=true\n") == [
@@ -221,6 +221,25 @@ def test_an_admin_port_that_differs_from_javas_is_reported(tmp_path: Path) -> No
         "adminTokenFile is not set",
     ]
     assert differences("httpServerEnabled=true\nhttpServerHost=0.0.0.0\nadminTokenFile=/token\n") == []
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "metadataServiceUri=zk://user:s3cret@c/ledgers\n",
+        "metadataServiceUri=zk://user:s3,cret@c/ledgers\n",
+        "zkServers=c:2181,user:s3cret@d:2181\n",
+    ],
+)
+@pytest.mark.parametrize("other", [None, "zk://other/ledgers"])
+def test_a_password_in_a_metadata_uri_is_refused_even_if_another_one_is_used(
+    tmp_path: Path, keys: str, other: str | None
+) -> None:
+    conf = write(tmp_path, "bk.conf", keys + "journalDirectories=/j\nledgerDirectories=/l\n")
+    with pytest.raises(ConfigurationError, match=r"bk\.conf: the metadata URI contains a user or a password") as raised:
+        resolve(None, GlobalFlags(conf=conf, metadata_uri=other))
+    assert "s3" not in str(raised.value)
+    assert "cret" not in str(raised.value)
 
 
 def test_a_metadata_uri_from_elsewhere_is_told(tmp_path: Path) -> None:

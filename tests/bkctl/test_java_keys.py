@@ -10,7 +10,16 @@ import pytest
 import bkctl.java_keys as table
 from bkctl.bookie_settings import resolve_bookie_settings
 from bkctl.java_conf import JavaConf
-from bkctl.java_keys import IGNORED, REFUSED, USED, ignored_key_notes, is_refused, unknown_key_notes
+from bkctl.java_keys import (
+    IGNORED,
+    MISSING,
+    REFUSED,
+    USED,
+    ignored_keys,
+    is_refused,
+    missing_feature_notes,
+    unknown_key_notes,
+)
 from bkctl.settings import Sources, TomlFile, java_metadata_uri, resolve_settings
 from commands.config import GlobalFlags
 from commands.context import BookieFlags
@@ -71,11 +80,20 @@ def test_keys_that_protect_a_bookie_are_refused_unless_empty_or_off(key: str) ->
 def test_values_that_ask_for_what_the_bookie_does_anyway_are_not_reported() -> None:
     off = {"httpServerEnabled": "FALSE", "localScrubInterval": "0", "entryLocationCompactionInterval": "-1"}
     on = {"serverTcpNoDelay": "yes", "journalAdaptiveGroupWrites": "true"}
-    assert ignored_key_notes((key, value, "f") for key, value in (off | on).items()) == []
+    assert ignored_keys((key, value, "f") for key, value in (off | on).items()) == {}
     asks = {"serverTcpNoDelay": "false", "verifyMetadataOnGC": "false", "numAddWorkerThreads": "0"}
-    notes = ignored_key_notes((key, value, "f") for key, value in asks.items())
-    assert sorted(note.split(" (")[0] for note in notes) == sorted(f"{key} has no effect" for key in asks)
-    assert ignored_key_notes([("ledgerStorageClass", None, "f")]) == []
+    assert sorted(ignored_keys((key, value, "f") for key, value in asks.items()).values()) == sorted([k] for k in asks)
+    assert ignored_keys([("ledgerStorageClass", None, "f")]) == {}
+
+
+def test_features_that_are_missing_are_reported_apart_from_keys_without_effect() -> None:
+    keys = [("extraServerComponents", "a.B", "f"), ("useV2WireProtocol", "true", "f"), ("pageSize", "1", "f")]
+    notes = missing_feature_notes(keys)
+    assert [note.partition(":")[0] for note in notes] == ["useV2WireProtocol", "extraServerComponents"]
+    assert "bookkeeperUseV2WireProtocol" in notes[0]
+    assert list(ignored_keys(keys).values()) == [["pageSize"]]
+    assert missing_feature_notes((key, value, "f") for key in MISSING for value in ("false", None)) == []
+    assert MISSING.keys() <= IGNORED.keys()
 
 
 def test_an_unknown_key_is_reported_with_the_nearest_known_one() -> None:

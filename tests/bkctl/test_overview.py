@@ -43,6 +43,16 @@ def test_secrets_are_hidden(run_main: RunMain, tmp_path: Path) -> None:
     assert "zookeeper.sasl.password,file:/s" in shown
 
 
+def test_the_plan_of_a_start_shows_no_secret(run_main: RunMain, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('[zookeeper]\ndigest = "me:sesame"\n[zookeeper.sasl]\npassword = "file:/s"\n')
+    options = "--dry-run -o json --config c.toml -u zk://h/l --journal-dir j --ledger-dir l --set allowLoopback=true"
+    result = run_main("bookie", "start", *options.split(), BKCTL_ZOOKEEPER_KEY_PASSWORD="sesame")
+    assert result.exit_code == 0
+    assert "sesame" not in result.stdout + result.stderr
+    shown = json.loads(result.stdout)["zookeeper"]
+    assert (shown["digest"], shown["sasl"]["password"]) == ("(hidden)", "file:/s")
+
+
 @pytest.mark.parametrize(
     "key",
     ["bookie.disks.check_interval_s", "check_interval_s", "diskCheckInterval", "BKCTL_BOOKIE_DISKS_CHECK_INTERVAL_S"],

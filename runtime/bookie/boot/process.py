@@ -32,7 +32,10 @@ from storage.adapters.index_store import open_plyvel
 
 logger = logging.getLogger(__name__)
 
-OnServing: TypeAlias = Callable[[Callable[[BookieConfig], None]], None]
+TakeOver: TypeAlias = Callable[[BookieConfig | None], None]
+"""Applies changed settings to a bookie; None: they could not be read."""
+
+OnServing: TypeAlias = Callable[[TakeOver], None]
 
 SWITCH_INTERVAL_S = 0.0001
 """How long a lane may hold the interpreter while the loop waits for it. The default of 5 ms costs as much as a sync."""
@@ -95,7 +98,13 @@ async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnSe
         except asyncio.CancelledError:
             logger.info("the start of the bookie was stopped")
             raise
-        on_serving(server.reload)
+
+        def take_over(config: BookieConfig | None) -> None:
+            reports.note_reload(is_failed=config is None)
+            if config is not None:
+                server.reload(config)
+
+        on_serving(take_over)
         reports.report()
         gc.collect()
         gc.freeze()  # objects made at boot live as long as the process: exclude them from collection

@@ -36,6 +36,7 @@ class ServiceReports:
         self._status = ""
         self._probe: asyncio.Future[Any] | None = None
         self._is_hanging = False
+        self._has_failed_reload = False
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -75,11 +76,23 @@ class ServiceReports:
                 fields["READY"] = 1
             if self._manager.watchdog_s is not None and self._do_journals_respond():
                 fields["WATCHDOG"] = 1
-            status = self._view.modes.text + ("; a write or sync of a journal hangs" if self._is_hanging else "")
+            status = self._running_status()
         if status != self._status:
             self._status = fields["STATUS"] = status
         if fields:
             self._manager.notify(**fields)
+
+    def note_reload(self, *, is_failed: bool) -> None:
+        """The settings were read again, or could not be read. The status shows a failure until the next reload."""
+        self._has_failed_reload = is_failed
+        if self._is_ready and self._status != self._running_status():
+            self._status = self._running_status()
+            self._manager.notify(STATUS=self._status)
+
+    def _running_status(self) -> str:
+        hanging = "; a write or sync of a journal hangs" if self._is_hanging else ""
+        failed = "; the last reload of the settings failed (see the log)" if self._has_failed_reload else ""
+        return f"{self._view.modes.text}{hanging}{failed}"
 
     def _do_journals_respond(self) -> bool:
         """Whether the thread of each journal has run a job since the last report."""

@@ -69,12 +69,13 @@ def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: st
         third = wait_said(log, "not reloaded", process)
         assert f"settings were not reloaded: {conf}: compactionRate = fast: not a whole number" in third
 
-        write("compactionRate=70", "logLevel=warning", "openFileLimit=1")
+        admin = ("httpServerEnabled=true", "httpServerPort=0")
+        write("compactionRate=70", "logLevel=warning", "openFileLimit=1", "autoRecoveryDaemonEnabled=true", *admin)
         process.send_signal(signal.SIGHUP)
         fourth = wait_said(log, "setting changed: log level = warning (was info)", process)
-        assert (
-            "compared with a Java bookie: openFileLimit has no effect (the bookie has its own storage engine)" in fourth
-        )
+        assert "bk_server.conf: openFileLimit has no effect" in fourth
+        assert "compared with a Java bookie: autoRecoveryDaemonEnabled: " in fourth
+        assert "httpServerHost" not in fourth, "the port opens only after a restart"
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
         assert "INFO" not in log.read_text().removeprefix(fourth), "the new level"

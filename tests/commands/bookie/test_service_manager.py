@@ -66,8 +66,13 @@ def test_ready_after_the_registration_heartbeats_reload_and_stop(conf: Path, tmp
             file.write("compactionRate=fast\n")
         process.send_signal(signal.SIGHUP)
         manager.receive_until("RELOADING")
-        manager.receive_until("READY")
+        [status] = [each["STATUS"] for each in manager.receive_until("READY") if "STATUS" in each]
+        assert status == "writable; the last reload of the settings failed (see the log)"
         assert "settings were not reloaded" in (tmp_path / "stderr").read_text()
+        conf.write_text(conf.read_text().replace("compactionRate=fast\n", ""))
+        process.send_signal(signal.SIGHUP)
+        manager.receive_until("RELOADING")
+        assert {"STATUS": "writable"} in manager.receive_until("READY")
 
         process.send_signal(signal.SIGTERM)
         assert manager.receive_until("STOPPING")[-1]["STATUS"] == "stopping"

@@ -47,6 +47,7 @@ def test_a_start_is_described_once(metadata_uri: str, tmp_path: Path) -> None:
         f"metadataServiceUri={metadata_uri}?password=hidden\nbookiePort={port}\nadvertisedAddress=127.0.0.1\n"
         f"allowLoopback=true\njournalDirectories={tmp_path}/j\nledgerDirectories={tmp_path}/l1,{tmp_path}/l2\n"
         f"httpServerEnabled=true\nhttpServerPort={http_port}\nopenFileLimit=1\nnumReadWorkerThreads=8\n"
+        "pageLimit=1\npageSize=1\nreadBufferSizeBytes=1\nlocalScrubInterval=1\nuseV2WireProtocol=true\n"
     )
     assert run_bkctl("cluster", "init", "--conf", str(conf)).exit_code == 0
     text = start_and_stop(tmp_path, "--conf", str(conf), "--read-only", "--log-format", "json")
@@ -65,14 +66,27 @@ def test_a_start_is_described_once(metadata_uri: str, tmp_path: Path) -> None:
     for value in (found["bookie_id"], version, *found["read_only_reasons"], found["metadata"], found["admin"]):
         assert value in start["Body"]
 
-    [compared] = bodies_with(log, "compared with a Java bookie")
-    assert log.index(compared) > log.index(start)
-    assert [each.split(" (")[0] for each in compared["Attributes"]["differences"]] == [
-        "httpServerHost is 127.0.0.1",
-        "adminTokenFile is not set",
-        "openFileLimit has no effect",
-        "numReadWorkerThreads has no effect",
+    compared = bodies_with(log, "compared with a Java bookie: ")
+    assert [each["SeverityText"] for each in compared] == ["WARN"] * 3
+    for each, part in zip(
+        compared, ("useV2WireProtocol", "httpServerHost is 127.0.0.1", "adminTokenFile"), strict=True
+    ):
+        assert part in each["Body"]
+    [ignored] = bodies_with(log, "no effect")
+    assert log.index(start) < log.index(compared[0]) < log.index(ignored)
+    assert ignored["SeverityText"] == "INFO"
+    assert ignored["Body"] == (
+        "bk_server.conf: openFileLimit, pageLimit, pageSize, readBufferSizeBytes, numReadWorkerThreads, 1 more have no "
+        "effect (bkctl bookie start --dry-run shows why)"
+    )
+    assert [each.partition(" no effect (")[0] for each in ignored["Attributes"]["ignored_keys"]] == [
+        "openFileLimit, pageLimit, pageSize, readBufferSizeBytes have",
+        "numReadWorkerThreads has",
+        "localScrubInterval has",
     ]
+    planned = run_bkctl("bookie", "start", "--conf", str(conf), "--dry-run").stderr
+    assert "warning: compared with a Java bookie: useV2WireProtocol: " in planned
+    assert "\nlocalScrubInterval has no effect (bkctl storage check compares what is stored)\n" in planned
 
 
 def test_a_bookie_with_nothing_to_compare_says_nothing_about_java(metadata_uri: str, tmp_path: Path) -> None:

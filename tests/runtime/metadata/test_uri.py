@@ -173,3 +173,38 @@ def test_the_old_settings(servers: str, root: str | None, factory: str | None, t
 def test_classes_without_a_name_in_uris(factory_class: str) -> None:
     with pytest.raises(ConfigurationError, match="ledgerManagerFactoryClass"):
         legacy_metadata_uri("h1", None, factory_class)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "zk+hierarchical://user:s3cret@h1:2181/ledgers",
+        "zk://s3cret@h1/ledgers",
+        "zk://h1:2181;user:s3cret@h2:2181/ledgers",
+        "zk://user:s3cret/half@h1:2181/ledgers",
+        "zk://user:s3cret#half@h1/ledgers",
+        "zk://user:s3cret?half@h1",
+        "user:s3cret@h1:2181",
+        "ZK+nolayout://user:s3cret@h1/ledgers",
+        "metadata-store:zk:user:s3cret@h1:2181/chroot",
+        "metadata-store:zk:user:s3cret/half@h1:2181",
+        "Metadata-Store:user:s3cret@h1",
+        "metadata-store:etcd:http://user:s3cret@h1",
+    ],
+)
+def test_a_password_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"zookeeper\.digest or zookeeper\.sasl") as raised:
+        parse_metadata_uri(text)
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        ("zk://h1:2181,[::1]:2181,h2/a@b/x", "/a@b/x"),
+        ("metadata-store:zk:h1:2181,h2/a@b", "/a@b/ledgers"),
+        ("metadata-store:h1/a@b", "/a@b/ledgers"),
+    ],
+)
+def test_a_path_may_contain_the_sign(text: str, root: str) -> None:
+    assert parse_metadata_uri(text).root == root

@@ -1,0 +1,32 @@
+"""How a bookie differs from a Java bookie with the same bk_server.conf: missing features, keys without effect."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from commands.context import JavaComparison
+
+_KEYS_SHOWN_MAX: Final = 5
+
+
+def java_warnings(comparison: JavaComparison) -> list[str]:
+    """What may break: a line for each."""
+    return [f"compared with a Java bookie: {each}" for each in (*comparison.missing, *comparison.admin)]
+
+
+def ignored_key_notes(comparison: JavaComparison) -> list[str]:
+    """A line for all keys without effect for the same reason."""
+    return [f"{_have(keys)} no effect ({reason})" for reason, keys in comparison.ignored.items()]
+
+
+def ignored_keys_summary(comparison: JavaComparison) -> str | None:
+    """One short line for all keys without effect."""
+    keys = [key for several in comparison.ignored.values() for key in several]
+    if not keys:
+        return None
+    shown = keys[:_KEYS_SHOWN_MAX] + [f"{len(keys) - _KEYS_SHOWN_MAX} more"] * (len(keys) > _KEYS_SHOWN_MAX)
+    return f"bk_server.conf: {_have(shown)} no effect (bkctl bookie start --dry-run shows why)"
+
+
+def _have(keys: list[str] | tuple[str, ...]) -> str:
+    return f"{', '.join(keys)} {'has' if len(keys) == 1 else 'have'}"
