@@ -58,10 +58,11 @@ class AdminServer:
         return opened.port
 
     async def close(self) -> None:
-        """Stop listening and end all connections."""
+        """Stop listening and end all connections. Safe to repeat."""
         for opened in self._sockets:
             opened.close()
-        for server in self._servers:
+        servers, self._servers = self._servers, []
+        for server in servers:
             await server.shutdown(timeout=1.0)
         self._refusals.close()
 

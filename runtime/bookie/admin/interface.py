@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
 from typing import Final
 
-from runtime.admin.messages import Route
 from runtime.admin.server import AdminServer
 from runtime.bookie.admin.cluster_routes import ClusterRoutes
 from runtime.bookie.admin.gc_routes import GarbageCollectionRoutes
@@ -31,27 +29,54 @@ def socket_path(ledger_directory: str) -> str:
     return os.path.join(ledger_directory, filenames.ADMIN_SOCKET)
 
 
-async def open_interface(view: BookieView) -> AdminServer:
-    """Open it on the unix socket, and on TCP if configured; ConfigurationError.
+class AdminInterface:
+    """Opened in two steps: a port in use must refuse the start before anything is written, but the unix socket replaces
+    that of an earlier process, so the directories must be locked."""
 
-    Call this once the directories are locked: the socket of an earlier process is replaced.
-    """
-    java = JavaRoutes(view)
-    parts = (
-        java,
-        ModeRoutes(view),
-        StateRoute(view),
-        JobRoutes(view),
-        GarbageCollectionRoutes(view),
-        ClusterRoutes(view),
-    )
-    server = AdminServer([route for part in parts for route in part.routes()])
-    try:
-        await _open(server, view, java.probe_routes())
-    except BaseException:
-        await server.close()
-        raise
-    return server
+    def __init__(self, view: BookieView) -> None:
+        self._view = view
+        self._java = JavaRoutes(view)
+        parts = (
+            self._java,
+            ModeRoutes(view),
+            StateRoute(view),
+            JobRoutes(view),
+            GarbageCollectionRoutes(view),
+            ClusterRoutes(view),
+        )
+        self._server = AdminServer([route for part in parts for route in part.routes()])
+
+    async def open_port(self) -> None:
+        """Open the TCP port for everything or for scrapes alone, if configured; ConfigurationError."""
+        view, config, ports = self._view, self._view.config.admin, self._view.ports
+        if config.is_http_enabled:
+            host, port = config.http_host, config.http_port
+            try:
+                view.http_port = await self._server.open_tcp(ports.listen, host, port, self._read_token)
+            except OSError as error:
+                raise admin_port_error(error, config, ports.host) from error
+        elif config.has_scrape_port:
+            host, port, routes = config.scrape_host, config.scrape_port, self._java.probe_routes()
+            try:
+                view.scrape_port = await self._server.open_tcp(ports.listen, host, port, self._read_token, routes)
+            except OSError as error:
+                raise scrape_port_error(error, config, ports.host) from error
+
+    async def open_socket(self) -> None:
+        """Open the unix socket; ConfigurationError. The directories must be locked."""
+        path = socket_path(self._view.config.storage.ledger_directories[0])
+        try:
+            await self._server.open_local(self._view.ports.listen_local, path)
+        except OSError as error:
+            raise ConfigurationError(f"cannot open the admin socket {path}: {error.strerror}") from error
+
+    async def close(self) -> None:
+        """Close the socket and the port, and end all connections. Safe to repeat."""
+        await self._server.close()
+
+    async def _read_token(self) -> bytes | None:
+        path, ports = self._view.config.admin.token_file, self._view.ports
+        return None if path is None else await ports.workers.run(ADMIN_LANE, ports.read_secret, path)
 
 
 def published_address(view: BookieView, host: str) -> BookieAddress | None:
@@ -60,32 +85,6 @@ def published_address(view: BookieView, host: str) -> BookieAddress | None:
         return None
     configured = view.config.admin.http_host
     return BookieAddress(host if configured in _ALL_ADDRESSES else configured, view.http_port)
-
-
-async def _open(server: AdminServer, view: BookieView, probe_routes: Sequence[Route]) -> None:
-    config, ports = view.config.admin, view.ports
-    path = socket_path(view.config.storage.ledger_directories[0])
-    try:
-        await server.open_local(ports.listen_local, path)
-    except OSError as error:
-        raise ConfigurationError(f"cannot open the admin socket {path}: {error.strerror}") from error
-
-    async def read_token() -> bytes | None:
-        if config.token_file is None:
-            return None
-        return await ports.workers.run(ADMIN_LANE, ports.read_secret, config.token_file)
-
-    if config.is_http_enabled:
-        try:
-            view.http_port = await server.open_tcp(ports.listen, config.http_host, config.http_port, read_token)
-        except OSError as error:
-            raise admin_port_error(error, config, ports.host) from error
-    elif config.has_scrape_port:
-        host, port = config.scrape_host, config.scrape_port
-        try:
-            view.scrape_port = await server.open_tcp(ports.listen, host, port, read_token, probe_routes)
-        except OSError as error:
-            raise scrape_port_error(error, config, ports.host) from error
 
 
 async def require_token_file(config: AdminConfig, ports: BookiePorts) -> None:

@@ -99,6 +99,6 @@ class JavaRoutes:
         try:
             return await self._view.ports.workers.run(ADMIN_LANE, job)
         except OSError as error:
-            raise AdminError(
-                Problem.INTERNAL, f"cannot read the directories of the bookie: {error.strerror}"
-            ) from error
+            # A new bookie that starts has no directories yet.
+            problem = Problem.INTERNAL if self._view.is_running else Problem.UNAVAILABLE
+            raise AdminError(problem, f"cannot read the directories of the bookie: {error.strerror}") from error

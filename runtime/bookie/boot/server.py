@@ -1,8 +1,8 @@
 """One bookie from boot to stop. Order of the steps: storage section 10, metadata section 8.3.
 
-The stages of a boot are in ``BookieServer._boot``. The port is bound first (connections are closed until the bookie
-serves), every check that can refuse the start comes before the first change, and the registration comes last, so that a
-registered bookie serves requests.
+The stages of a boot are in ``BookieServer._boot``. The ports are bound first (connections of clients are closed until
+the bookie serves), every check that can refuse the start comes before the first change, and the registration comes
+last, so that a registered bookie serves requests.
 
 The stop undoes the stages in reverse order: unregister, so that no writer chooses this bookie; stop listening; commit
 what is queued; write a last checkpoint; remove the DIRTY marks if all of that succeeded; close storage and session.
@@ -21,8 +21,7 @@ from typing import Any, Self
 import msgspec
 
 from runtime.admin.jobs import Jobs
-from runtime.admin.server import AdminServer
-from runtime.bookie.admin.interface import open_interface, published_address, require_token_file
+from runtime.bookie.admin.interface import AdminInterface, published_address, require_token_file
 from runtime.bookie.boot.folder_claim import FolderClaim, release
 from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.boot.stages import Stages
@@ -149,11 +148,14 @@ class BookieServer:
         run, config = self._stages.run, self._config
         listener = self.view.listener = await run("bind the port", self._bind(), BookieListener.close)
         await run("measure", self._begin(run_windows(self.view)), _end)
+        # Probes see from here on how the start proceeds.
+        admin = AdminInterface(self.view)
+        await run("open the admin port", admin.open_port(), lambda _: admin.close())
         uri = parse_metadata_uri(config.metadata_uri)
         connecting = self._ports.connect_metadata(uri.servers, config.zookeeper)
         store = await run("connect to the metadata store", connecting, lambda session: session.close())
         metadata = BookieMetadata(store, uri, config, self._live)
-        names, boot, storage = await self._open_storage(metadata)
+        names, boot, storage = await self._open_storage(metadata, admin)
         self.view.store, self.view.storage = store, storage
         pace = CheckpointPace(lambda: self._ports.clock.monotonic_ns() / 1e9, self._ports.workers.wait)
         checkpoints = CheckpointService(
@@ -208,7 +210,9 @@ class BookieServer:
         self._failed.add_done_callback(lambda _: listener.stop())
         return listener
 
-    async def _open_storage(self, metadata: BookieMetadata) -> tuple[BookieNames, StorageBoot, LedgerStorage]:
+    async def _open_storage(
+        self, metadata: BookieMetadata, admin: AdminInterface
+    ) -> tuple[BookieNames, StorageBoot, LedgerStorage]:
         run, workers = self._stages.run, self._ports.workers
         claim = FolderClaim(self._ports, metadata)
         names = await run("check the cookies", claim.check(self.bookie_id, self.port))
@@ -217,8 +221,8 @@ class BookieServer:
         check = await run("check the cookies again", claim.check_again(names))
         cookie = await run("write VERSION files", claim.stamp(names, check, self._machine_boot))
         marks = read_dirty_marks(self._ports.file_system, self._ledger_folders, self._machine_boot)
-        # From here on probes see how the start proceeds. The directories are locked, so no other process has a socket.
-        await run("open the admin interface", open_interface(self.view), AdminServer.close)
+        # The directories are locked, so no other process has a socket.
+        await run("open the admin socket", admin.open_socket(), lambda _: admin.close())
         boot = StorageBoot(self._ports, self._config.storage, marks, self._room)
         # Closed in the lane, because a cancelled replay leaves a job there that must end first.
         storage = await run("open the storage", boot.open(locks), lambda opened: workers.run(BOOT_LANE, opened.close))

@@ -29,7 +29,7 @@ async def log_start(view: BookieView) -> None:
         "version": view.ports.release,
         "mode": view.modes.mode.value,
         "read_only_reasons": [reason.value for reason in view.modes.reasons],
-        "metadata": f"{uri.servers}{uri.root}",  # without options, which may be secret
+        "metadata": str(uri),  # without options, which may be secret
         "admin": _admin_address(view),
         "directories": [
             {"kind": kind, "path": path, "free_bytes": free[path]}
@@ -69,6 +69,6 @@ def _free_bytes(file_system: FileSystem, paths: Sequence[str]) -> dict[str, int 
 def _directory_text(kind: str, paths: Sequence[str], free: Mapping[str, int | None]) -> str:
     def text(path: str) -> str:
         usable_bytes = free[path]
-        return f"{path} ({'unknown' if usable_bytes is None else f'{usable_bytes / 2**30:.1f} GiB'} free)"
+        return f"{path} ({'unknown' if usable_bytes is None else f'{usable_bytes // 2**20} MiB'} free)"
 
     return f"{kind} {', '.join(map(text, paths))}"

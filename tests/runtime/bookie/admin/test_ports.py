@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 import os
 import socket
 import tempfile
@@ -14,10 +16,13 @@ import msgspec
 import pytest
 
 from runtime.bookie.admin.interface import socket_path
-from runtime.bookie.boot.process import running_bookie
-from runtime.config import PROMETHEUS_PROVIDER, AdminConfig, BookieConfig
+from runtime.bookie.boot.process import real_ports, running_bookie
+from runtime.bookie.boot.server import BookieServer
+from runtime.config import PROMETHEUS_PROVIDER, AdminConfig, BookieConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError, PortInUseError
+from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.bookie.admin.asking import local_asker, tcp_asker
@@ -139,7 +144,9 @@ async def test_the_scrape_port_serves_metrics_and_heartbeat_alone(bookie_config:
 
 
 @pytest.mark.parametrize("kind", ["http", "scrape"])
-async def test_a_port_in_use_refuses_the_start(bookie_config: BookieConfig, kind: str) -> None:
+async def test_a_port_in_use_refuses_the_start_before_anything_is_written(
+    bookie_config: BookieConfig, kind: str, store: ZooKeeperStore
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         settings: dict[str, object] = (
@@ -151,6 +158,36 @@ async def test_a_port_in_use_refuses_the_start(bookie_config: BookieConfig, kind
         with pytest.raises(PortInUseError, match=f"{port} is in use by process {os.getpid()} .*{key}"):
             async with running_bookie(with_admin(bookie_config, **settings)):
                 pass
+    assert not any(map(os.path.lexists, bookie_config.storage.all_directories))
+    cookies = CookieStore(store, parse_metadata_uri(bookie_config.metadata_uri).root)
+    assert await cookies.ids() == []
+
+
+async def test_the_admin_port_answers_while_the_bookie_waits_for_zookeeper(bookie_config: BookieConfig) -> None:
+    ports = real_ports()
+    waiting = asyncio.Event()
+
+    async def connect(servers: str, config: ZooKeeperConfig) -> MetadataStore:
+        waiting.set()
+        return await asyncio.Future()
+
+    config = with_admin(bookie_config, is_http_enabled=True, http_port=0)
+    server = BookieServer(config, dataclasses.replace(ports, connect_metadata=connect))
+    starting = asyncio.ensure_future(server.__aenter__())
+    try:
+        await waiting.wait()
+        assert server.view.http_port is not None
+        async with tcp_asker(server.view.http_port) as remote:
+            assert (await remote.get("/api/v1/bookie/is_ready")).status == 503
+            state = (await remote.get("/api/v1/bkctl/state")).json
+            assert (state["stage"], state["running"]) == ("connect to the metadata store", False)
+            assert (await remote.get("/metrics")).status == 200
+            for path in ("last_log_mark", "list_disk_file", "gc", "gc_details", "list_bookie_info", "info"):
+                assert (await remote.get(f"/api/v1/bookie/{path}")).status in {200, 503}, path
+    finally:
+        starting.cancel()
+        await asyncio.wait([starting])
+        await ports.workers.close()
 
 
 async def test_the_socket_of_a_killed_bookie_is_replaced(bookie_config: BookieConfig) -> None:
