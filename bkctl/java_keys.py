@@ -1,4 +1,4 @@
-"""Treatment of each key of a Java bk_server.conf: it is used, ignored for a reason, or refused.
+"""Treatment of each key of a Java bk_server.conf: used, ignored for a reason, refused, or a missing feature.
 
 The keys are those of Apache BookKeeper 4.18 and of Pulsar's bookkeeper.conf. Any other key is unknown.
 """
@@ -100,7 +100,7 @@ _IGNORED: Final = {
         """,
     "only a Java process can use it": """
         allocatorExitOnOutOfMemory allocatorLeakDetectionPolicy allocatorOutOfMemoryPolicy allocatorPoolingConcurrency
-        allocatorPoolingPolicy bookieDeathWatchInterval enableLocalTransport entryFormatterClass extraServerComponents
+        allocatorPoolingPolicy bookieDeathWatchInterval enableLocalTransport entryFormatterClass
         ignoreExtraServerComponentsStartupFailures ledgerIdFormatterClass metastoreImplClass
         metastoreMaxEntriesPerScan nettyUsePooledBuffers org.apache.bookkeeper.conf.readsystemproperties
         preserveMdcForTaskExecution registrationManagerClass
@@ -126,7 +126,7 @@ _IGNORED: Final = {
         auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec auditorLedgerVerificationPercentage
         auditorMaxNumberOfConcurrentOpenLedgerOperations auditorPeriodicBookieCheckInterval
         auditorPeriodicCheckInterval auditorPeriodicPlacementPolicyCheckInterval auditorReplicasCheckInterval
-        autoRecoveryDaemonEnabled inFlightReadEntryNumInLedgerChecker lockReleaseOfFailedLedgerGracePeriod
+        inFlightReadEntryNumInLedgerChecker lockReleaseOfFailedLedgerGracePeriod
         lostBookieRecoveryDelay openLedgerRereplicationGracePeriod repairedPlacementPolicyNotAdheringBookieEnabled
         replicationRateByBytes rereplicationEntryBatchSize rwRereplicateBackoffMs
         storeSystemTimeAsLedgerUnderreplicatedMarkTime underreplicatedLedgerRecoveryGracePeriod
@@ -154,7 +154,7 @@ _IGNORED: Final = {
         speculativeReadLACTimeoutBackoffMultiplier speculativeReadTimeout speculativeReadTimeoutBackoffMultiplier
         startTLSTimeoutSecs stickyReadSEnabled storeSystemTimeAsLedgerCreationTime tcpKeepCnt tcpKeepIdle tcpKeepIntvl
         throttle timeoutMonitorIntervalSec timeoutTaskIntervalMillis timeoutTimerNumTicks timeoutTimerTickDurationMs
-        useHostnameResolveLocalNodePlacementPolicy useV2WireProtocol waitTimeoutOnBackpressureMs
+        useHostnameResolveLocalNodePlacementPolicy waitTimeoutOnBackpressureMs
         """,
     "bkctl has no stream storage": """
         dlog.bkcAckQuorumSize dlog.bkcEnsembleSize dlog.bkcWriteQuorumSize
@@ -192,7 +192,7 @@ _OFF_AS_NUMBER: Final = _split(
 )
 """Ignored numbers for which 0 and -1 mean "off", which bkctl always does."""
 
-_KNOWN: Final = USED | REFUSED.keys() | IGNORED.keys()
+_KNOWN: Final = USED | REFUSED.keys() | IGNORED.keys() | MISSING.keys()
 
 _TRUE: Final = frozenset({"true", "yes", "on"})
 _FALSE: Final = frozenset({"false", "no", "off"})
@@ -231,6 +231,6 @@ def ignored_keys(settings: Iterable[JavaSetting]) -> dict[str, list[str]]:
     """By reason: keys without effect whose values request another thing than the bookie does."""
     ignored: dict[str, list[str]] = {}
     for key, value, _ in settings:
-        if key in IGNORED and key not in MISSING and value is not None and not _asks_nothing(key, value):
+        if key in IGNORED and value is not None and not _asks_nothing(key, value):
             ignored.setdefault(IGNORED[key], []).append(key)
     return ignored

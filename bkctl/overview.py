@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bkctl.bookie_settings import bookie_values, build_bookie, has_file
-from bkctl.java_keys import IGNORED, REFUSED
+from bkctl.java_keys import IGNORED, MISSING, REFUSED
 from bkctl.setting_readers import Given, Givens, all_settings
 from bkctl.settings import Sources, general_values, resolve_metadata_uri, section_values, zookeeper_values
 from commands.context import BookieFlags, SettingInfo, SettingsOverview, shown_secret
@@ -32,7 +32,7 @@ def settings_overview(sources: Sources) -> SettingsOverview:
     build_bookie(sources, _REQUIRED | bookie, metadata_uri, origin)  # refuses what bookie start refuses
     givens |= zookeeper_values(sources) | bookie
     refused = {key: f"refused unless empty or false: {reason}" for key, reason in REFUSED.items()}
-    ignored = {key: f"ignored: {reason}" for key, reason in IGNORED.items()}
+    ignored = {key: f"ignored: {reason}" for key, reason in (IGNORED | MISSING).items()}
     return SettingsOverview(tuple(setting_info(each, givens) for each in all_settings()), refused | ignored)
 
 
