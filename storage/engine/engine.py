@@ -20,11 +20,11 @@ from storage.config import EngineConfig
 from storage.engine.checkpoint import CheckpointDone, CheckpointJob, CheckpointWriter, go_on
 from storage.engine.directory_files import DirectoryFiles
 from storage.engine.measures import EngineMeasures
-from storage.engine.memtable import ENTRY_OVERHEAD_BYTES, Memtable
+from storage.engine.memtable import Memtable, body_bytes_max, too_large
 from storage.engine.read_cache import ReadCache
 from storage.engine.relocation import EntryRelocation
 from storage.engine.stored_entries import StoredEntries
-from storage.errors import EntryTooLargeError, MemtableFullError
+from storage.errors import MemtableFullError
 from storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
 from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, explicit_lac_of
 from storage.index.seal import SealedIndex
@@ -46,7 +46,7 @@ class LedgerDirectoryEngine:
         self._files = files
         self._ledgers = ledgers = files.ledgers
         self._half_bytes = config.memtable_bytes_max // 2
-        self.body_bytes_max = min(config.entry_log.entry_bytes_max, self._half_bytes - ENTRY_OVERHEAD_BYTES)
+        self.body_bytes_max = body_bytes_max(config)
         self._active = Memtable(self._half_bytes)
         self._job: CheckpointJob | None = None
         self._is_job_running = self._was_full = False
@@ -437,9 +437,7 @@ class LedgerDirectoryEngine:
 
     def _refuse(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
         if len(body) > self.body_bytes_max:
-            raise EntryTooLargeError(
-                f"entry {ledger_id}:{entry_id} has {len(body)} bytes; at most {self.body_bytes_max} can be stored"
-            )
+            raise too_large(ledger_id, entry_id, body, self.body_bytes_max)
         self._was_full = True
         raise MemtableFullError(
             f"the write cache has no space for the {len(body)} bytes of entry {ledger_id}:{entry_id}"

@@ -12,6 +12,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from storage.config import EngineConfig
+from storage.errors import EntryTooLargeError
 from storage.ids import EntryId, LedgerId
 
 ENTRY_OVERHEAD_BYTES: Final = 128
@@ -22,6 +24,18 @@ _PIECE_COUNT_MAX = 512
 
 SORT_RUN_COUNT: Final = 8192
 """Ids sorted in one C call: a few thousand hold the interpreter lock for 1 to 2 ms at most."""
+
+
+def body_bytes_max(config: EngineConfig) -> int:
+    """Size of the largest entry that an engine takes."""
+    return min(config.entry_log.entry_bytes_max, config.memtable_bytes_max // 2 - ENTRY_OVERHEAD_BYTES)
+
+
+def too_large(ledger_id: LedgerId, entry_id: EntryId, body: bytes, limit_bytes: int) -> EntryTooLargeError:
+    """The error for an entry that is larger than ``body_bytes_max``."""
+    return EntryTooLargeError(
+        f"entry {ledger_id}:{entry_id} has {len(body)} bytes; at most {limit_bytes} can be stored"
+    )
 
 
 class MemtableSlice(NamedTuple):

@@ -9,7 +9,7 @@ import os
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -30,7 +30,7 @@ from storage.errors import (
 from storage.filenames import journal_file_name
 from storage.framing import LENGTH_BYTES
 from storage.ids import EntryId, JournalId, LedgerId, LogMark
-from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
+from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow
 from storage.journal.catalog import JournalCatalog
 from storage.journal.format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
 from storage.journal.group import JournalGroup
@@ -68,16 +68,43 @@ class ReplayReport(msgspec.Struct):
     """Bytes left in the write caches because a disk has no room for them: marks do not move, journals are kept."""
 
 
-class JournalReplay:
+class ReplayTarget(Protocol):
+    """What the records of a ledger are applied to: ``LedgerDirectoryEngine``, or a rehearsal. Errors as there."""
+
+    def ledger(self, ledger_id: LedgerId) -> LedgerRow | None:
+        """Row of a ledger."""
+
+    def add(self, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
+        """Add an entry."""
+
+    def add_many(
+        self, ledger_id: LedgerId, entry_ids: Sequence[EntryId], bodies: Sequence[bytes], last_add_confirmed: EntryId
+    ) -> bool:
+        """Add entries of one ledger; False, adding none, unless all fit."""
+
+    def set_master_key(self, ledger_id: LedgerId, master_key: bytes) -> bool:
+        """Store a ledger's key."""
+
+    def set_fenced(self, ledger_id: LedgerId) -> bool:
+        """Fence a ledger."""
+
+    def set_explicit_lac(self, ledger_id: LedgerId, body: bytes) -> bool:
+        """Store an explicit LAC."""
+
+
+TargetT = TypeVar("TargetT", bound=ReplayTarget)
+
+
+class JournalReplay(Generic[TargetT]):
     """Replays the journals of a bookie, one after the other, into its engines."""
 
     def __init__(
         self,
         filesystem: FileSystem,
-        engine_of: Callable[[LedgerId], LedgerDirectoryEngine],
+        engine_of: Callable[[LedgerId], TargetT],
         journal_count: int,
         record_bytes_max: int,
-        make_room: Callable[[LedgerDirectoryEngine, bytes], bool],
+        make_room: Callable[[TargetT, bytes], bool],
         require_going: Callable[[], None],
         batch_bytes_min: int,
     ) -> None:
@@ -182,13 +209,13 @@ class JournalReplay:
         except (MasterKeyMismatchError, ValueError) as error:
             raise CorruptFileError(path, record.offset, str(error)) from error
 
-    def _apply_entry(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+    def _apply_entry(self, engine: TargetT, record: JournalRecord) -> None:
         if engine.ledger(record.ledger_id) is None:
             self.report.skipped_count += 1
             return
         self._add(engine, record.ledger_id, record.entry_id, record.payload)
 
-    def _add(self, engine: LedgerDirectoryEngine, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
+    def _add(self, engine: TargetT, ledger_id: LedgerId, entry_id: EntryId, body: bytes) -> None:
         try:
             engine.add(ledger_id, entry_id, body)
         except MemtableFullError:
@@ -197,16 +224,16 @@ class JournalReplay:
             engine.add(ledger_id, entry_id, body)
         self.report.entry_count += 1
 
-    def _apply_ledger_key(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+    def _apply_ledger_key(self, engine: TargetT, record: JournalRecord) -> None:
         engine.set_master_key(record.ledger_id, record.payload)
         self.report.ledger_key_count += 1
 
-    def _apply_fence(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+    def _apply_fence(self, engine: TargetT, record: JournalRecord) -> None:
         # Java drops the fence of a ledger whose row was never flushed, and the ledger takes adds again (H3).
         engine.set_fenced(record.ledger_id)
         self.report.fence_count += 1
 
-    def _apply_explicit_lac(self, engine: LedgerDirectoryEngine, record: JournalRecord) -> None:
+    def _apply_explicit_lac(self, engine: TargetT, record: JournalRecord) -> None:
         if len(record.payload) < EXPLICIT_LAC_BYTES_MIN:
             raise ValueError(f"an explicit LAC of {len(record.payload)} bytes")
         if engine.set_explicit_lac(record.ledger_id, record.payload):
@@ -214,7 +241,7 @@ class JournalReplay:
         else:
             self.report.skipped_count += 1
 
-    def _skip_unknown(self, _engine: LedgerDirectoryEngine, _record: JournalRecord) -> None:
+    def _skip_unknown(self, _engine: TargetT, _record: JournalRecord) -> None:
         self.report.unknown_count += 1
 
 

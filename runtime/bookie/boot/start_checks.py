@@ -1,13 +1,14 @@
 """The checks of a start, without the start: would this bookie start here? Nothing is changed.
 
-The order is that of the boot (``BookieServer._boot``). Journals and entry logs are not read; ``bkctl storage check``
-does that.
+The order is that of the boot (``BookieServer._boot``). Entry logs are not read, because a start does not read them;
+``bkctl storage check`` does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import os
 from collections.abc import Awaitable
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from typing import NamedTuple
 from runtime.bookie.admin.interface import admin_port_error, require_token_file, scrape_port_error
 from runtime.bookie.boot.folder_claim import FolderClaim
 from runtime.bookie.boot.port_error import port_error
+from runtime.bookie.boot.storage_boot import ReplayStoppedError
+from runtime.bookie.cookies.check import CookieDecision
 from runtime.bookie.disks.modes import sentence
 from runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, judge
 from runtime.bookie.identity import resolve_identity
@@ -26,7 +29,16 @@ from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.cluster.root import read_cluster_info
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
-from storage.errors import AdoptionRefusedError, BkctlError, DiskUnusableError, NoWritableDiskError
+from storage.dirty_marks import read_dirty_marks, read_machine_boot
+from storage.disk_room import mebibytes
+from storage.engine.replay_rehearsal import RehearsalImpossibleError, rehearse_replay
+from storage.errors import (
+    AdoptionRefusedError,
+    BkctlError,
+    DirectoryLockedError,
+    DiskUnusableError,
+    NoWritableDiskError,
+)
 from storage.filenames import LOCK, current_directory
 from storage.index.adoption_note import find_change_under_way
 from storage.index.opening import require_indexes
@@ -84,6 +96,7 @@ class StartChecks:
         self._config = config
         self._ports = ports
         self._bookie_id = bookie_id
+        self._is_refill_due = False
 
     async def run(self) -> list[StartCheck]:
         """Do all checks that are possible."""
@@ -105,11 +118,21 @@ class StartChecks:
                 done += await self._of_cluster(store)
             finally:
                 await store.close()
+        return [*done, *await self._of_storage(), await look("disks", self._disks())]
+
+    async def _of_storage(self) -> list[StartCheck]:
         locks = await look("locks", self._locks())
-        index = StartCheck("index", CheckResult.NOT_CHECKED, "the directories are in use")
-        if locks.result is CheckResult.OK:
-            index = await look("index", self._index())
-        return [*done, locks, index, await look("disks", self._disks())]
+        if locks.result is CheckResult.FAILED:
+            is_in_use = isinstance(locks.error, DirectoryLockedError)
+            reason = f"the directories {'are in use' if is_in_use else 'cannot be locked'}"
+            return [locks, *(StartCheck(name, CheckResult.NOT_CHECKED, reason) for name in ("index", "journals"))]
+        index = await look("index", self._index())
+        if index.result is CheckResult.FAILED:
+            return [locks, index, StartCheck("journals", CheckResult.NOT_CHECKED, "no index")]
+        journals = await look("journals", self._journals())
+        if isinstance(journals.error, RehearsalImpossibleError):
+            journals = StartCheck("journals", CheckResult.NOT_CHECKED, journals.detail)
+        return [locks, index, journals]
 
     async def _port(self) -> Finding:
         config, ports = self._config, self._ports
@@ -160,7 +183,9 @@ class StartChecks:
     async def _cookies(self, metadata: BookieMetadata) -> Finding:
         claim = FolderClaim(self._ports, metadata)
         names = await claim.check(self._bookie_id, self._config.port)
-        return Finding((await claim.check_again(names)).decision.value)
+        decision = (await claim.check_again(names)).decision
+        self._is_refill_due = decision is CookieDecision.REFILL
+        return Finding(decision.value)
 
     async def _registration(self, metadata: BookieMetadata) -> Finding:
         registered = await RegistrationClient(metadata.store, metadata.uri.root).snapshot()
@@ -192,6 +217,32 @@ class StartChecks:
             require_indexes(file_system, self._ports.open_index, ledger_folder, index_folder)
         return Finding("no directory has data" if not present else "present and complete")
 
+    async def _journals(self) -> Finding:
+        file_system, storage = self._ports.file_system, self._config.storage
+        ledger_folders = list(map(current_directory, storage.ledger_directories))
+        marks = read_dirty_marks(file_system, ledger_folders, read_machine_boot(file_system))
+        is_stopping = False
+
+        def require_going() -> None:
+            if is_stopping:
+                raise ReplayStoppedError
+
+        rehearse = functools.partial(
+            rehearse_replay,
+            *(file_system, self._ports.open_index, storage, require_going),
+            are_marks_forgotten=marks.are_entries_at_risk or self._is_refill_due,
+        )
+        try:
+            report = await self._ports.workers.run(CHECKPOINT_LANE, rehearse)
+        except asyncio.CancelledError:
+            is_stopping = True
+            raise
+        if not report.file_count:
+            return Finding("nothing to replay")
+        dropped = [f"; {each.path}: {each.dropped_bytes} bytes were never synced" for each in report.dropped_tails]
+        text = f"{report.entry_count} entries in {report.file_count} files can be replayed"
+        return Finding(text + "".join(dropped), is_warning=bool(dropped))
+
     async def _disks(self) -> Finding:
         config, storage = self._config.disks, self._config.storage
         journals, ledgers, indexes = (
@@ -201,8 +252,9 @@ class StartChecks:
         disks = BookieDisks(journals, ledgers, indexes)
         room_bytes = config.high_priority_room_bytes_or_default(storage.engine.entry_log.size_bytes_max)
         verdict = judge((DiskState.WRITABLE,) * len(disks.all), disks, config, room_bytes)
-        shown = verdict.full or tuple(dict.fromkeys(disks.all))
-        text = "; ".join(f"{each.directory}: {each.usable_bytes // 2**20} MiB free" for each in shown)
+        shown = verdict.full or disks.all
+        free_bytes = {each.directory: each.usable_bytes for each in shown}
+        text = "; ".join(f"{path}: {mebibytes(size_bytes)} MiB free" for path, size_bytes in free_bytes.items())
         if not verdict.is_read_only:
             return Finding(text)
         if not config.is_read_only_mode_enabled:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runtime.metadata.bookies.cookies import decode_cookie
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import open_plyvel
+from storage.engine.ledger_storage import LedgerStorage
+from storage.journal.format import encode_fence_record
 from tests.commands.cookie.conftest import ID, BookieHost
 from tests.processes import BkctlResult, free_port, run_bkctl
 
 LOOPBACK = "127.0.0.1"
+NOT_LOCKED = {"index": "not checked", "journals": "not checked"}
 
 
 class NewBookie(BookieHost):
@@ -53,8 +60,8 @@ def test_init_does_what_a_first_start_does(host: NewBookie) -> None:
     checks = host.check()
     assert results(checks) == {}
     assert list(checks) == [
-        *("port", "metadata", "cluster", "cookies", "registration", "locks", "index", "disks", "directories"),
-        "file limits",
+        *("port", "metadata", "cluster", "cookies", "registration", "locks", "index", "journals", "disks"),
+        *("directories", "file limits"),
     ]
     assert checks["cookies"]["detail"].startswith("new bookie")
     assert host.ledgers[1] in checks["directories"]["detail"]
@@ -134,7 +141,7 @@ def test_each_check_says_why_the_bookie_would_not_start(host: NewBookie) -> None
     host.version("l2").write_bytes(stored)
     (host.folder / "l1" / "current" / "ldb-locations.seal").unlink()
     checks = host.check(12)
-    assert results(checks) == {"index": "failed"}
+    assert results(checks) == {"index": "failed", "journals": "not checked"}
     assert "ldb-locations" in checks["index"]["detail"]
 
 
@@ -144,7 +151,7 @@ def test_a_start_that_would_fail_fails_the_check_and_the_other_way_round(host: N
     seal = host.folder / "l2" / "current" / "ldb-ledgers.seal"
     whole = seal.read_bytes()
     seal.write_bytes(b"junk")
-    assert results(host.check(12)) == {"index": "failed"}
+    assert results(host.check(12)) == {"index": "failed", "journals": "not checked"}
     started = host.operator.run("bookie", "start", "--port", str(host.port), *host.arguments)
     assert started.exit_code != 0
     assert "ldb-ledgers" in started.stderr
@@ -153,13 +160,47 @@ def test_a_start_that_would_fail_fails_the_check_and_the_other_way_round(host: N
     host.boot(1, 2)
 
 
+def journaled(host: NewBookie) -> Path:
+    """Leave records that only the journal has, as a killed bookie does; the journal's newest file."""
+    host.boot(2)
+    storage = LedgerStorage.open(OsFileSystem(), open_plyvel, host.config().storage, int(time.time() * 1000))
+    with contextlib.closing(storage):
+        storage.replay()
+        storage.journal_of(2).write_group([encode_fence_record(2)])
+    return max((host.folder / "j" / "current").glob("*.txn"), key=lambda path: int(path.stem, 16))
+
+
+@pytest.mark.parametrize("damage", ["header", "record"])
+def test_a_damaged_journal_fails_the_check_as_it_fails_the_start(host: NewBookie, damage: str) -> None:
+    journal = journaled(host)
+    checks = host.check()
+    assert results(checks) == {}
+    assert "can be replayed" in checks["journals"]["detail"]
+    whole = journal.read_bytes()
+    with journal.open("r+b") as file:
+        if damage == "header":
+            file.write(b"garbage")
+        else:
+            file.seek(512)
+            file.write((-5).to_bytes(4, "big", signed=True))
+    checks = host.check(12)
+    assert results(checks) == {"journals": "failed"}
+    started = host.operator.run("bookie", "start", "--port", str(host.port), *host.arguments)
+    assert started.exit_code != 0
+    assert checks["journals"]["detail"] in started.stderr
+    journal.write_bytes(whole)
+    assert results(host.check()) == {}
+    os.remove(journal)
+    assert "is missing" in host.check(12)["journals"]["detail"]
+
+
 def test_a_running_bookie(host: NewBookie) -> None:
     with host.running() as process:
         before = host.stored()
         result = host.init("--check", "-o", "json", "--port", "0")
         checks = {row["name"]: row for row in result.json()["checks"]}
         assert result.exit_code == 5
-        assert results(checks) == {"registration": "warning", "locks": "failed", "index": "not checked"}
+        assert results(checks) == {"registration": "warning", "locks": "failed", **NOT_LOCKED}
         assert f"process {process.pid}" in checks["locks"]["detail"]
         assert host.stored() == before
         process.send_signal(signal.SIGTERM)

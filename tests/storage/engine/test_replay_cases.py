@@ -12,10 +12,13 @@ from typing import Any, Final
 
 import pytest
 
-from storage.config import EngineConfig
+from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.index_store import open_plyvel
+from storage.config import EngineConfig, StorageConfig
 from storage.engine.ledger_storage import LedgerStorage
 from storage.engine.replay import ReplayReport, checkpoint_now
-from storage.errors import CorruptFileError, JournalError
+from storage.engine.replay_rehearsal import rehearse_replay
+from storage.errors import CorruptFileError, JournalError, StorageError
 from storage.filenames import current_directory
 from tests.storage.engines import config_below, open_storage
 from tests.storage.golden import FILES, REPLAY_CASES, unpack
@@ -65,12 +68,28 @@ def boot(root: Path, case: dict[str, Any]) -> tuple[LedgerStorage, ReplayReport]
     shutil.copytree(image / "journal", current_directory(config.journal_directories[0]), dirs_exist_ok=True)
     if (image / "ledgers" / "lastMark").exists():
         shutil.copy(image / "ledgers" / "lastMark", current_directory(config.ledger_directories[0]))
+    rehearsed, refusal = rehearse(config)
     storage = open_storage(config)
     try:
-        return storage, storage.replay()
+        report = storage.replay()
     except BaseException:
         storage.close()
+        assert refusal is not None
         raise
+    assert rehearsed == report
+    return storage, report
+
+
+def rehearse(config: StorageConfig) -> tuple[ReplayReport | None, StorageError | None]:
+    """What ``bookie init --check`` would find out, without a change to any file."""
+    directories = [Path(path) for path in config.all_directories]
+    files = {path: path.read_bytes() for directory in directories for path in directory.rglob("*") if path.is_file()}
+    try:
+        return rehearse_replay(OsFileSystem(), open_plyvel, config, lambda: None, are_marks_forgotten=False), None
+    except StorageError as error:
+        return None, error
+    finally:
+        assert {path: path.read_bytes() for path in files} == files
 
 
 def is_served(storage: LedgerStorage, ledger_id: int, entry_id: int) -> bool:
@@ -97,12 +116,14 @@ def test_a_damaged_journal(tmp_path: Path, case: dict[str, Any]) -> None:
     if name in REFUSED:
         with pytest.raises(CorruptFileError, match=REFUSED[name]) as corrupt:
             boot(tmp_path, case)
+        assert str(rehearse(config_below(tmp_path))[1]) == str(corrupt.value)
         assert "bkctl decommission" in str(corrupt.value)
         assert f"at offset {corrupt.value.offset}" in str(corrupt.value)
         return
     if name in MISSING:
-        with pytest.raises(JournalError, match=r"\.txn is missing, but the log mark references it"):
+        with pytest.raises(JournalError, match=r"\.txn is missing, but the log mark references it") as missing:
             boot(tmp_path, case)
+        assert str(rehearse(config_below(tmp_path))[1]) == str(missing.value)
         return
     storage, report = boot(tmp_path, case)
     differences = case["java"].get("differs_from_undamaged", {})
