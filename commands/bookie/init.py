@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +37,8 @@ _CHECK_TABLE = Table(
 )
 _SPARE_FILES = 512
 """Open files of a bookie besides its connections: logs, journals, tables of the index."""
+_NEW_DIRECTORY_BYTES = 64 * 1024
+"""What a start writes to a new directory: cookie, lock, empty index. Seen to be enough; a quarter of it is not."""
 
 
 @command(
@@ -55,8 +59,8 @@ async def init(
     """Create the directories and the cookie of a new bookie.
 
     Its first start would do the same. Refused if a directory has data, or the cluster has a cookie of this bookie or
-    ledgers that reference it. --check does every check of a start and shows each result: settings, port, cluster,
-    cookies, directories, locks, index, disks, file limits. Its exit code is 0, or that of the first failed check.
+    ledgers that reference it. --check does every check of a start and shows each result: port, cluster, cookies, locks,
+    index, journals, disks, directories, file limits. Its exit code is 0, or that of the first failed check.
     """
     from runtime.bookie.boot.process import real_ports
 
@@ -78,7 +82,7 @@ async def init(
 async def _check(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
     import asyncio
 
-    from runtime.bookie.boot.start_checks import StartChecks, look
+    from runtime.bookie.boot.start_checks import CheckResult, StartChecks, look
 
     checks = await StartChecks(config, ports, bookie_id).run()
     checks.append(await look("directories", asyncio.to_thread(_directories, config)))
@@ -89,6 +93,9 @@ async def _check(context: CommandContext, config: BookieConfig, ports: BookiePor
     failed = next(_failures(checks), None)
     body: dict[str, object] = {"bookie_id": bookie_id, "would_start": failed is None}
     context.console.record("BookieStartCheck", body, name="bookie_id", details={"checks": rows})
+    if context.console.is_for_people:
+        first = next((row for row in rows if row["result"] == CheckResult.FAILED), {})
+        first |= {"detail": "see the error below"}  # which has the same sentence
     context.console.table(_CHECK_TABLE, rows)
     if failed is not None:
         raise failed
@@ -99,20 +106,36 @@ def _failures(checks: list[StartCheck]) -> Iterator[Exception]:
 
 
 def _directories(config: BookieConfig) -> Finding:
+    """Try to write where a start would write; OSError. The files have no name, so even a kill leaves nothing."""
     from runtime.bookie.boot.start_checks import Finding
+    from runtime.bookie.cookies.folders import version_path
     from storage.filenames import current_directory
 
+    storage = config.storage
+    only_journals = {*storage.journal_directories} - {*storage.ledger_directories, *storage.index_directories}
     created = []
-    for path in config.storage.all_directories:
-        place = current_directory(path)
-        while not os.path.lexists(place):
-            place = os.path.dirname(os.path.abspath(place))
-        if not os.path.isdir(place):
-            raise NotADirectoryError(errno.ENOTDIR, "not a directory", place)
-        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "this user cannot write there", place)
-        if not os.path.exists(path):
-            created.append(path)
+    with contextlib.ExitStack() as at_end:  # all at once, because directories may share a disk
+        for path in storage.all_directories:
+            place = current_directory(path)
+            while not os.path.lexists(place):
+                place = os.path.dirname(os.path.abspath(place))
+            if not os.path.isdir(place):
+                raise NotADirectoryError(errno.ENOTDIR, "not a directory", place)
+            if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, "this user cannot write there", place)
+            if not os.path.exists(path):
+                created.append(path)
+            # A used bookie starts on full disks, as read-only; its ledger and index directories need a file each.
+            is_used = os.path.exists(version_path(path))
+            if is_used and path in only_journals:
+                continue
+            try:
+                probe = at_end.enter_context(tempfile.TemporaryFile(dir=place))
+                probe.write(bytes(0 if is_used else _NEW_DIRECTORY_BYTES))
+                probe.flush()
+                os.fsync(probe.fileno())
+            except OSError as error:
+                raise OSError(error.errno, f"a start could not write there: {error.strerror}", place) from error
     return Finding(f"would be created: {', '.join(created)}" if created else "writable")
 
 
@@ -133,11 +156,14 @@ def _file_limits(config: BookieConfig) -> Finding:
 
 
 async def _create(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
+    import asyncio
+
     from commands.safety.gate import open_change
     from runtime.bookie.boot.folder_claim import FolderClaim, release
     from runtime.bookie.live_settings import LiveSettings
     from runtime.bookie.ports import BookieMetadata
 
+    await asyncio.to_thread(_directories, config)  # also for a rehearsal: the plan could not be carried out
     async with open_session(context, metadata_uri=config.metadata_uri) as session:
         claim = FolderClaim(ports, BookieMetadata(session.store, session.uri, config, LiveSettings(config)))
         names = await claim.check(bookie_id, config.port)

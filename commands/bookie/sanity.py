@@ -118,7 +118,7 @@ class _Test:
         if state is BookieState.DOWN:
             if self.bookie_id not in await session.registrations.with_cookie():
                 raise BookieNotFoundError(f"no bookie {self.bookie_id} in this cluster")
-            raise BookieUnavailableError(self.bookie_id, "not running: not registered")
+            raise BookieUnavailableError(self.bookie_id, "not registered")
         if state is BookieState.READ_ONLY:
             await client.ports.bookies.info(self.bookie_id)
             raise BookieReadOnlyError(self.bookie_id, "the bookie is read-only")

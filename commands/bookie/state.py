@@ -85,7 +85,7 @@ async def bookie_row(
     row: dict[str, object] = {"id": bookie_id, "state": state, "registered": state is not BookieState.DOWN}
     row |= dict.fromkeys(_UNKNOWN_FIELDS)
     if state is BookieState.DOWN:
-        return row | {"problem": "not running: not registered"}
+        return row | {"problem": "not registered"}
     try:
         info = await registration.service_info(bookie_id)
     except BookieUnavailableError as error:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from storage.engine.ledger_storage import LedgerStorage
 from storage.journal.format import encode_fence_record
 from tests.commands.cookie.conftest import ID, BookieHost
 from tests.processes import BkctlResult, free_port, run_bkctl
+from tests.runtime.bookie.small_disk import SmallDisk, small_disk
 
 LOOPBACK = "127.0.0.1"
 NOT_LOCKED = {"index": "not checked", "journals": "not checked"}
@@ -219,6 +221,69 @@ def test_a_file_in_place_of_a_directory(host: NewBookie) -> None:
     (host.folder / "l1").write_bytes(b"")
     checks = host.check(3)
     assert checks["directories"]["result"] == "failed"
+
+
+def full_disk(disk: SmallDisk, *, has_files: bool = True) -> None:
+    """Leave no byte on it, and maybe no file."""
+    with contextlib.suppress(OSError), (disk.path / "ballast").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    if not has_files:
+        numbers = os.statvfs(disk.path)
+        count = numbers.f_files - numbers.f_ffree
+        subprocess.run(["mount", "-o", f"remount,nr_inodes={count}", str(disk.path)], check=True)
+
+
+@pytest.mark.parametrize("name", ["j", "l1"])
+def test_a_new_bookie_on_a_full_disk(tmp_path: Path, metadata_uri: str, name: str) -> None:
+    with small_disk(tmp_path / name) as disk:
+        host = NewBookie(tmp_path, metadata_uri)
+        full_disk(disk)
+        checks = host.check(1)
+        assert results(checks) == {"disks": "warning", "directories": "failed"}
+        assert checks["directories"]["detail"].endswith(
+            f"/{name}: a start could not write there: No space left on device"
+        )
+        for option in ((), ("--dry-run",)):
+            made = host.init(*option)
+            assert (made.exit_code, "a start could not write there" in made.stderr) == (1, True), made
+        assert os.listdir(disk.path) == ["ballast"]
+        assert host.stored() is None
+        started = host.operator.run("bookie", "start", "--port", str(host.port), *host.arguments)
+        assert (started.exit_code, "No space left on device" in started.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["j", "l1"])
+def test_a_used_bookie_on_a_full_disk_would_start_as_read_only(tmp_path: Path, metadata_uri: str, name: str) -> None:
+    with small_disk(tmp_path / name) as disk:
+        host = NewBookie(tmp_path, metadata_uri)
+        host.boot(1)
+        full_disk(disk)
+        assert results(host.check()) == {"disks": "warning"}
+        with host.running():
+            pass
+        full_disk(disk, has_files=False)
+        # A journal needs no new file before the first add.
+        assert results(host.check(0 if name == "j" else 1)) == {"disks": "warning"} | (
+            {} if name == "j" else {"directories": "failed"}
+        )
+
+
+def test_the_table_does_not_repeat_the_error(host: NewBookie) -> None:
+    (host.folder / "l1").write_bytes(b"")
+    result = host.init("--check", "-o", "table")
+    assert "see the error below" in result.stdout
+    assert (result.stdout + result.stderr).count(result.stderr.removeprefix("error: ").strip()) == 1
+
+
+def test_a_lock_that_cannot_be_opened_is_not_in_use(host: NewBookie) -> None:
+    host.boot(1)
+    lock = host.folder / "l1" / "current" / "bkctl.lock"
+    lock.unlink()
+    lock.mkdir()
+    checks = host.check(1)
+    assert results(checks) == {"locks": "failed", **NOT_LOCKED}
+    assert checks["index"]["detail"] == "the directories cannot be locked"
 
 
 def test_read_only_mode_allows_the_check_alone(host: NewBookie) -> None:

@@ -67,7 +67,7 @@ def test_a_bookie_that_is_down_fails_even_if_others_run(cluster: Cluster) -> Non
         os.kill(stopped.pid, signal.SIGCONT)
     cluster.down()
     down = cluster.run("bookie", "sanity", stopped.id)
-    assert (down.exit_code, "not running: not registered" in down.stderr) == (7, True)
+    assert (down.exit_code, f"bookie {stopped.id}: not registered" in down.stderr) == (7, True)
     unknown = cluster.run("bookie", "sanity", "nowhere:3181")
     assert (unknown.exit_code, "no bookie nowhere:3181 in this cluster" in unknown.stderr) == (4, True)
 
@@ -83,7 +83,7 @@ def test_a_start_script_waits_for_a_bookie(start_cluster: Callable[[int], Cluste
             stderr=err,
             variables={"BKCTL_METADATA_URI": cluster.metadata_uri},
         )
-    while f"waiting: bookie {bookie.id}: not running" not in (tmp_path / "err").read_text():
+    while f"waiting: bookie {bookie.id}: not registered" not in (tmp_path / "err").read_text():
         assert waiting.poll() is None
     cluster.start_bookie(bookie.id)
     assert waiting.wait(120) == 0, (tmp_path / "err").read_text()
