@@ -257,8 +257,8 @@ def java_metadata_uri(conf: JavaConf) -> str | None:
         _refuse_credentials(",".join([uri, *dropped]), conf.origin)
         if dropped:
             raise ConfigurationError(
-                f"{conf.origin}: metadataServiceUri ends at its first comma ('{','.join(dropped)}' "
-                "would be lost): separate the servers by semicolons"
+                f"{conf.origin}: metadataServiceUri has a comma or occurs twice ('{','.join(dropped)}' "
+                "would be lost): separate the servers by semicolons, on one line"
             )
         return uri
     servers = conf.texts("zkServers")

@@ -97,8 +97,9 @@ async def format_bookie(
                     f"nothing was changed: {unproven[0]}: use bkctl decommission {bookie_id}, or --accept-data-loss "
                     "if the entries may be lost"
                 )
-            node = await _stored_cookie(session, bookie_id) if delete_cookie else None
-            target = _Target(session, own, bookie_id, _survey(own.config.all_directories), node)
+            node = await _stored_cookie(session, bookie_id)
+            contents = _survey(own.config.all_directories)
+            target = _Target(session, own, bookie_id, contents, node if delete_cookie else None)
             plan = _plan(target, unproven, delete_cookie=delete_cookie, accept_data_loss=accept_data_loss)
             if not plan.items:
                 nothing_to_change(context, plan)
@@ -107,7 +108,7 @@ async def format_bookie(
                     context, plan, session.store, bookie_ids=(bookie_id,), table=_PLAN_TABLE
                 ) as change:
                     await _format(context, change, target)
-    _report(context, target, is_cookie_kept=not delete_cookie)
+    _report(context, target, is_cookie_kept=node is not None and not delete_cookie)
 
 
 def _own_storage(session: Session, config: StorageConfig) -> OwnStorage:
@@ -147,11 +148,27 @@ async def _doubts(context: CommandContext, session: Session, own: OwnStorage, bo
         first = references.first_ledger_ids[bookie_id]
         some = ", ".join(map(str, first)) + (", ..." if count > len(first) else "")
         noun = counted(count, "ledger references", "ledgers reference")
-        found.append(f"{noun} bookie {bookie_id} ({some})")
+        hint = ""
+        if count == len(first) and await _are_test_ledgers(session, first):
+            hint = ", left by bkctl bookie sanity: delete with bkctl ledger delete"
+        found.append(f"{noun} bookie {bookie_id} ({some}{hint})")
     if references.unreadable_count:
         noun = counted(references.unreadable_count, "ledger")
         found.append(f"the metadata of {noun} cannot be read and may reference bookie {bookie_id}")
     return found + _doubts_about_directories(own, bookie_id, session.instance_id)
+
+
+async def _are_test_ledgers(session: Session, ledger_ids: Sequence[int]) -> bool:
+    """Whether ``bookie sanity`` wrote these ledgers; it leaves one when it is killed."""
+    from runtime.client.sanity import CUSTOM_METADATA
+    from runtime.errors import LedgerNotFoundError, MetadataFormatError
+
+    ledgers = await session.ledgers()
+    try:
+        found = [(await ledgers.read(ledger_id)).value for ledger_id in ledger_ids]
+    except (LedgerNotFoundError, MetadataFormatError):
+        return False
+    return all(each.custom_metadata == CUSTOM_METADATA for each in found)
 
 
 def _doubts_about_directories(own: OwnStorage, bookie_id: str, instance_id: str | None) -> list[str]:
@@ -216,15 +233,15 @@ def _plan(target: _Target, doubts: Sequence[str], *, delete_cookie: bool, accept
         items.append({"action": "delete", "path": path, "expected_version": target.node.stat.version})
     total = sum(each.files for each in target.contents)
     total_bytes = sum(each.bytes for each in target.contents)
-    sentences = [
-        f"will delete {counted(total, 'file')} ({size(total_bytes)}) of bookie {bookie_id} in "
-        f"{', '.join(each.path for each in target.contents)}"
-    ]
+    sentences = [f"the directories of bookie {bookie_id} have no data"]
+    if target.contents:
+        paths = ", ".join(each.path for each in target.contents)
+        sentences = [f"will delete {counted(total, 'file')} ({size(total_bytes)}) of bookie {bookie_id} in {paths}"]
     sentences += [f"data may be lost permanently: {sentence}" for sentence in doubts]
     if target.node is not None:
         sentences.append(f"will delete the cookie of bookie {bookie_id}")
     if not items:
-        sentences = [f"the directories of bookie {bookie_id} have no data: nothing to do"]
+        sentences[0] += ": nothing to do"
     return target.session.plan(
         subject=bookie_id,
         summary=sentences,
@@ -275,6 +292,6 @@ def _report(context: CommandContext, target: _Target, *, is_cookie_kept: bool) -
     context.console.record("BookieFormatted", body, name="bookie_id", show={"bytes_deleted": size})
     if is_cookie_kept:
         context.console.say(
-            f"the cookie of bookie {target.bookie_id} was kept, if it had one: it starts as a new bookie only after "
+            f"the cookie of bookie {target.bookie_id} was kept: it starts as a new bookie only after "
             f"bkctl cookie delete {target.bookie_id}"
         )

@@ -66,7 +66,7 @@ async def sanity(
                 f"will write {counted(entries, 'entry', 'entries')} to a new ledger on bookie {test.bookie_id}, read "
                 "them back and delete the ledger",
             ),
-            items=({"action": "create", "path": session.root, "bookie_id": test.bookie_id, "entries": entries},),
+            items=({"action": "create ledger", "path": session.root, "bookie_id": test.bookie_id, "entries": entries},),
         )
         async with open_change(context, plan):
             client = await session.client()

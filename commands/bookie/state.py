@@ -10,6 +10,7 @@ import typer
 from commands.context import BookieFlags, CommandContext, id_by_settings, load_config
 from commands.parse import parse_bookie_id
 from commands.rendering import Column, plain
+from runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from runtime.metadata.bookies.registration import RegistrationClient, Registrations
@@ -44,7 +45,10 @@ def named_bookie(context: CommandContext, bookie_id: str | None) -> NamedBookie:
     """
     if bookie_id is not None:
         return NamedBookie(parse_bookie_id(bookie_id))
-    config = load_config(context, BookieFlags())
+    try:
+        config = load_config(context, BookieFlags())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"specify the ID of a bookie, or the settings of one ({error})") from error
     return NamedBookie(id_by_settings(config), config.metadata_uri)
 
 

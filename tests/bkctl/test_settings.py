@@ -198,9 +198,10 @@ def test_old_settings_of_the_ledger_layout(tmp_path: Path) -> None:
     )
 
 
-def test_a_comma_in_the_metadata_uri_is_refused_with_the_cure(tmp_path: Path) -> None:
-    conf = write(tmp_path, "bk.conf", "metadataServiceUri=zk://a:1,b:2/ledgers\n")
-    with pytest.raises(ConfigurationError, match="separate the servers by semicolons"):
+@pytest.mark.parametrize("values", [["zk://a:1,b:2/ledgers"], ["zk://a:1/ledgers", "zk://b:2/ledgers"]])
+def test_two_values_of_the_metadata_uri_are_refused_with_the_cure(tmp_path: Path, values: list[str]) -> None:
+    conf = write(tmp_path, "bk.conf", "".join(f"metadataServiceUri={value}\n" for value in values))
+    with pytest.raises(ConfigurationError, match=r"has a comma or occurs twice.*separate the servers by semicolons"):
         settings_of(GlobalFlags(conf=conf))
 
 

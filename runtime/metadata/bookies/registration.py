@@ -110,7 +110,7 @@ class RegistrationClient:
                 logger.warning("%s makes Java clients hang: %s", path, error)
                 raise BookieUnavailableError(bookie_id, str(error)) from error
         if is_valid_bookie_id(bookie_id) and await self._store.exists(self._paths.cookie(bookie_id)) is not None:
-            raise BookieUnavailableError(bookie_id, "not running: it has no registration")
+            raise BookieUnavailableError(bookie_id, "not registered")
         raise BookieNotFoundError(f"there is no bookie {bookie_id} in this cluster")
 
     async def address(self, bookie_id: str) -> tuple[str, int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.client.sanity import CUSTOM_METADATA
 from runtime.errors import CookieError
 from runtime.metadata.bookies.cookies import decode_cookie, encode_cookie
 from runtime.metadata.store import MetadataStore
@@ -119,6 +120,30 @@ def test_ledgers_that_reference_the_bookie(host: StoppedBookie) -> None:
     assert host.files() == []
     with pytest.raises(CookieError, match="reference"):
         host.boot()  # the new bookie would deny entries that the old one had
+
+
+def test_a_refusal_names_the_ledgers_that_a_killed_sanity_test_left(host: StoppedBookie) -> None:
+    host.boot(1)
+    host.name_in_ledgers(4, 5, custom_metadata=CUSTOM_METADATA)
+    assert "(4, 5, left by bkctl bookie sanity: delete with bkctl ledger delete)" in host.refused()
+    host.name_in_ledgers(6)
+    assert "bookie sanity" not in host.refused()
+
+
+def test_the_plan_and_the_result_say_only_what_there_is(host: StoppedBookie) -> None:
+    host.boot(1)
+    stored = host.stored()
+    host.plant(None)
+    done = host.format("--confirm", ID)
+    assert (done.exit_code, "cookie" in done.stderr) == (0, False), done.stderr
+    host.plant(stored)
+    planned = host.format("--delete-cookie", "--dry-run", "-o", "json")
+    assert planned.json()["summary"] == [
+        f"the directories of bookie {ID} have no data",
+        f"will delete the cookie of bookie {ID}",
+    ]
+    kept = host.format("--confirm", ID)
+    assert f"the cookie of bookie {ID} was kept: it starts as a new bookie only after" in kept.stderr
 
 
 def test_what_cannot_be_checked_is_refused(host: StoppedBookie) -> None:

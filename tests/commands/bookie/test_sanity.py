@@ -51,6 +51,7 @@ def test_a_bookie_passes_and_no_ledger_stays(cluster: Cluster, tmp_path: Path) -
     assert int(by_settings.json()["ledger_id"]) == int(body["ledger_id"]) + 1
     planned = cluster.run("bookie", "sanity", last.id, "--dry-run", "-o", "json")
     assert planned.json()["subject"] == last.id
+    assert planned.json()["items"][0]["action"] == "create ledger"
     after = cluster.run("bookie", "sanity", last.id, "-o", "json").json()
     assert int(after["ledger_id"]) == int(body["ledger_id"]) + 2, "a dry run creates no ledger"
 
@@ -208,3 +209,10 @@ def test_show_one_bookie(cluster: Cluster, tmp_path: Path) -> None:
     assert (down.json()["state"], down.json()["reachable"]) == ("down", None)
     assert down.json()["ledger_directories"] == [f"{bookie.directory}/ledgers"]
     assert cluster.run("bookie", "show", "nowhere:3181").exit_code == 4
+
+
+@pytest.mark.parametrize("verb", ["sanity", "show"])
+def test_without_an_id_and_without_settings(verb: str) -> None:
+    result = run_bkctl("bookie", verb, BKCTL_METADATA_URI="zk+hierarchical://127.0.0.1:1/ledgers")
+    assert result.exit_code == 13
+    assert "specify the ID of a bookie, or the settings of one" in result.stderr

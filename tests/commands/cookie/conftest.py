@@ -123,9 +123,12 @@ class BookieHost:
 
         asyncio.run(run())
 
-    def name_in_ledgers(self, *ledger_ids: int, bookie_id: str | None = None) -> None:
+    def name_in_ledgers(
+        self, *ledger_ids: int, bookie_id: str | None = None, custom_metadata: tuple[tuple[str, bytes], ...] = ()
+    ) -> None:
         """Closed ledgers whose metadata names the bookie."""
-        metadata = to_closed(new_ledger((bookie_id or self.id,), 1, 1, DigestType.CRC32C, b"secret"), 0, 7)
+        begun = new_ledger((bookie_id or self.id,), 1, 1, DigestType.CRC32C, b"secret", custom_metadata=custom_metadata)
+        metadata = to_closed(begun, 0, 7)
         data = encode_ledger_metadata(metadata)
 
         async def add(store: MetadataStore) -> None:

@@ -466,7 +466,7 @@ async def test_a_bookie_that_is_down_and_one_that_never_was(store: ZooKeeperStor
     client = await new_cluster(store, root)
     await store.create(f"{root}/cookies/bk-down", make_parents=True)
     assert await client.with_cookie() == ["bk-down"]
-    with pytest.raises(BookieUnavailableError, match="bk-down: not running"):
+    with pytest.raises(BookieUnavailableError, match="bk-down: not registered"):
         await client.address("bk-down")
     for nobody in ("bk-none", "a/b"):
         with pytest.raises(BookieNotFoundError, match=nobody):
