@@ -27,6 +27,7 @@ its names, types, labels and units, so dashboards and alerts for Java bookies wo
 - `thread` and `threadPool` are always `0` and `event-loop`. `journalIndex` counts the journal directories from 0.
 - `<path>` in a name is a directory, with `_` for each character that a name cannot have.
 - A metric that cannot be read is left out of the scrape, and the log has the reason.
+- Scrapes within half a second get the same text.
 """
 
 TITLES = {

@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+TEXT_LIFE_S: Final = 0.5
+"""How old the text of a scrape may be."""
+
 _QUANTILES = tuple(map(str, QUANTILES))
 _NOT_IN_NAMES = re.compile("[^a-zA-Z0-9_:]")
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -69,10 +72,15 @@ class BookieCollector(Collector):
 
 
 class BookieMetrics:
-    """Everything that ``/metrics`` of one bookie shows, with the process and its interpreter."""
+    """Everything that ``/metrics`` of one bookie shows, with the process and its interpreter.
+
+    Making the text takes milliseconds of the loop, so scrapes within ``TEXT_LIFE_S`` share one text.
+    """
 
     def __init__(self, view: BookieView) -> None:
         self._view = view
+        self._text = b""
+        self._made_ns: int | None = None
 
     @functools.cached_property
     def _registry(self) -> CollectorRegistry:
@@ -85,7 +93,10 @@ class BookieMetrics:
 
     def text(self) -> bytes:
         """The metrics in text format 0.0.4; call it on the loop."""
-        return metrics_text(self._registry.collect())
+        now_ns = self._view.ports.clock.monotonic_ns()
+        if self._made_ns is None or now_ns - self._made_ns >= TEXT_LIFE_S * 1e9:
+            self._made_ns, self._text = now_ns, metrics_text(self._registry.collect())
+        return self._text
 
 
 def metrics_text(families: Iterable[Family]) -> bytes:

@@ -494,10 +494,10 @@ def test_all_lanes_that_read_the_index_rest_while_it_is_exchanged() -> None:
 
 async def test_the_metrics_show_a_rebuild_and_its_progress(config: BookieConfig) -> None:
     async with booted(config) as running:
-        metrics, progress = BookieMetrics(running.server.view), StepProgress()
+        progress = StepProgress()
 
         def shown() -> tuple[float, float]:
-            found = samples_of(metrics.text())
+            found = samples_of(BookieMetrics(running.server.view).text())
             names = ("bkctl_index_rebuild_running", "bkctl_index_rebuild_step_share")
             return found[names[0], frozenset()], found[names[1], frozenset()]
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
+import re
 
 import msgspec
 
+from runtime.bookie.admin.interface import socket_path
 from runtime.bookie.boot.process import running_bookie
+from runtime.bookie.metrics.exposition import TEXT_LIFE_S
 from runtime.config import AdminConfig, BookieConfig, ClientConfig
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
@@ -54,3 +58,19 @@ async def test_adds_and_reads_go_on(bookie_config: BookieConfig) -> None:
         async with tcp_asker(port) as admin:
             assert (await admin.get("/api/v1/bookie/is_ready")).status == 200
             assert (await admin.get("/api/v1/bookie/state/readonly")).json == {"readOnly": False}
+
+
+async def test_pipelined_scrapes_share_texts(bookie_config: BookieConfig) -> None:
+    """The uptime in each answer tells when its text was made. Twice the clock's step of 1 ms is allowed for."""
+    count = 300
+    async with running_bookie(bookie_config):
+        path = socket_path(bookie_config.storage.ledger_directories[0])
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: b\r\n\r\n" * (count - 1))
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: b\r\nConnection: close\r\n\r\n")
+        answers = await reader.read()
+        writer.close()
+    uptimes = [float(found) for found in re.findall(rb"\nbkctl_uptime_seconds (\S+)", answers)]
+    assert len(uptimes) == count
+    made = sorted(set(uptimes))
+    assert all(later - earlier > TEXT_LIFE_S - 0.002 for earlier, later in itertools.pairwise(made)), made

@@ -81,11 +81,14 @@ class Dashboard:
     def __init__(self, server: BookieServer, asker: Asker) -> None:
         self._asker = asker
         self._queues = BookieCollector(server.view, [metric for metric in CATALOGUE if metric.name in QUEUES])
+        self._text = ""
         self.shown: defaultdict[Wanted, set[float]] = defaultdict(set)
 
     async def look(self) -> None:
-        """A scrape over the admin interface."""
-        answer = await self._asker.get("/metrics")
+        """A scrape over the admin interface whose text no earlier scrape got."""
+        while (answer := await self._asker.get("/metrics")).text == self._text:
+            pass
+        self._text = answer.text
         assert (answer.status, answer.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
         self._note(samples_of(answer.text.encode()), wanted())
 
