@@ -167,6 +167,7 @@ def _body(client: AdminClient, state: dict[str, Any]) -> dict[str, object]:
         "state": word,
         "stage": state.get("stage") if word == "starting" else None,
         **_mode_fields(state),
+        "troubles": [f"{each['text']}, since {time_text(each['since_ms'])}" for each in state.get("troubles", ())],
         "accepts_recovery_writes": state["accepts_recovery_writes"],
         "started": time_text(state.get("started_ms")),
         "uptime_s": None if uptime_s is None else int(uptime_s),

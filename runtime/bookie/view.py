@@ -16,6 +16,7 @@ from runtime.bookie.live_settings import LiveSettings
 from runtime.bookie.online_rebuild import OnlineRebuild
 from runtime.bookie.ports import BookiePorts
 from runtime.bookie.serving.request_path import RequestPath
+from runtime.bookie.troubles import Trouble, TroubleState
 from runtime.client.ports import ClientPorts
 from runtime.config import BookieConfig
 from runtime.metadata.bookies.registration import BookieRegistration
@@ -70,3 +71,12 @@ class BookieView:
     is_running: bool = False
     """Whether it serves requests and is registered."""
     is_stopping: bool = False
+    stop_waits_for: str = ""
+    """What the stop has been waiting for, if that takes long."""
+    troubles: dict[Trouble, TroubleState] = dataclasses.field(default_factory=dict)
+    """What is wrong now, although the bookie goes on."""
+
+    @property
+    def trouble_text(self) -> str:
+        """All of it on one line; empty if nothing is wrong."""
+        return "; ".join(trouble.text for trouble in self.troubles.values())

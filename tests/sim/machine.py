@@ -71,7 +71,7 @@ class Machine:
         self.disk = MemoryDisk(mode)
         self.network = MemoryNetwork()
         self.workers = LoopWorkers()
-        self._link = ModelLink()
+        self.link = ModelLink()
         self._tasks_before: set[asyncio.Task[object]] = set()
 
     async def format_cluster(self) -> None:
@@ -82,12 +82,12 @@ class Machine:
 
     def ports(self) -> BookiePorts:
         """The adapters of the next process."""
-        self._link = ModelLink()
+        self.link = ModelLink()
         self.workers = LoopWorkers()
         open_index = opening_on(self.disk)
 
         async def connect_metadata(servers: str, config: ZooKeeperConfig) -> MetadataStore:
-            return await ModelMetadataStore.connect(self.zookeeper, self._link, self.clock, config)
+            return await ModelMetadataStore.connect(self.zookeeper, self.link, self.clock, config)
 
         def connect_bookies(_: Resolver, __: ClientConfig) -> Bookies:
             return ModelBookies(self.clock, lambda request: Status.UNAVAILABLE)
@@ -124,7 +124,7 @@ class Machine:
     async def lose_power(self, chance: random.Random) -> None:
         """End the bookie between two callbacks, and lose what ``chance`` draws of what was not synced."""
         self.disk = self.disk.after_power_failure(chance)
-        self._link.cut()
+        self.link.cut()
         self.network.ports.clear()
         tasks = asyncio.all_tasks() - self._tasks_before - {asyncio.current_task()}
         for task in tasks:

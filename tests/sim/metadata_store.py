@@ -297,9 +297,10 @@ class ModelMetadataStore:
                 self._lose_session()
                 continue
             self._session_id, self._connection = session_id, connection
+            self._measures.is_connected = True
             self._wake_waiters()
             await self._ping_until_lost(connection)
-            self._connection = None
+            self._connection, self._measures.is_connected = None, False
 
     async def _open_session(self, connection: ModelConnection) -> int:
         """The session goes on, or a first one begins; 0 when the last one has ended."""

@@ -8,6 +8,7 @@ import pytest
 
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.boot.stages import Stages
+from runtime.net.loop import LoopClock
 from storage.errors import StorageError
 from tests.crash.model_disk import Mode
 from tests.sim.loop import run_simulated
@@ -16,6 +17,7 @@ from tests.sim.machine import CONFIG, Machine
 BOOT = [
     "bind the port",
     "measure",
+    "watch for troubles",
     "open the admin port",
     "connect to the metadata store",
     "check the cookies",
@@ -27,7 +29,7 @@ BOOT = [
     "replay the journals",
     "check the disks",
     "note lost entries",
-    "start the journals and checkpoints",
+    "journals and checkpoints",
     "write DIRTY marks",
     "serve requests",
     "register",
@@ -45,12 +47,13 @@ STOP = [
     "follow the mode",
     "register",
     "serve requests",
-    "start the journals and checkpoints",
+    "journals and checkpoints",
     "open the storage",
     "open the admin socket",
     "lock the directories",
     "connect to the metadata store",
     "open the admin port",
+    "watch for troubles",
     "measure",
     "bind the port",
 ]
@@ -138,7 +141,7 @@ async def test_an_undo_that_fails_does_not_keep_the_others() -> None:
         if name == "second":
             raise OSError("no disk")
 
-    stages = Stages(lambda _: None)
+    stages = Stages(lambda _: None, lambda *_: None, LoopClock())
     for name in ("first", "second", "third"):
         assert await stages.run(name, stage(name), undo) == name
     with pytest.raises(OSError, match="no disk"):

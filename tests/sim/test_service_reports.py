@@ -10,11 +10,17 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
+from runtime.bookie.admin.state_route import mode_fields
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.boot.service_reports import ServiceReports
+from runtime.bookie.boot.trouble_watch import HANG_S, LaneWatch
+from runtime.bookie.metrics.exposition import BookieMetrics
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.bookie.troubles import Trouble
 from storage.errors import JournalFullError
 from storage.operator_mode import OperatorMode
 from tests.crash.model_disk import Mode
+from tests.runtime.bookie.metrics.test_exposition import samples_of
 from tests.sim.loop import run_simulated
 from tests.sim.machine import CONFIG, Machine
 from tests.sim.workers import LoopWorkers
@@ -196,3 +202,101 @@ def test_a_start_is_extended_only_while_it_proceeds() -> None:
         assert manager.statuses == ["starting: replay the journals"]
 
     run_simulated(run())
+
+
+CHECKPOINT_HANGS = "a ledger disk hangs: no progress in checkpoint"
+NO_ZOOKEEPER = "no connection to ZooKeeper, so clients may not find this bookie"
+
+
+def said_by(module: str, caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name.endswith(module)]
+
+
+def test_a_checkpoint_that_hangs_is_shown_and_logged_but_no_reason_for_a_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    manager = RecordingManager()
+
+    async def work(bookie: SupervisedBookie, server: BookieServer) -> None:
+        bookie.workers.held_lane = CHECKPOINT_LANE
+        await asyncio.sleep(HANG_S - 2)
+        assert (server.view.troubles, manager.statuses[-1]) == ({}, "writable")
+        await asyncio.sleep(100)
+        assert manager.statuses[-1] == f"writable; {CHECKPOINT_HANGS}"
+        trouble = server.view.troubles[Trouble.LEDGER_DISK]
+        assert server.view.ports.clock.now_ms() - trouble.since_ms == pytest.approx(128_000, abs=2000)
+        samples = samples_of(BookieMetrics(server.view).text())
+        found = {each.value: samples["bkctl_trouble_seconds", frozenset({("trouble", each.value)})] for each in Trouble}
+        assert found == {"zookeeper": 0, "journal_disk": 0, "ledger_disk": pytest.approx(128, abs=2)}
+        assert max(manager.times("WATCHDOG")) > asyncio.get_running_loop().time() - WATCHDOG_S / 2
+        bookie.workers.release()
+        await asyncio.sleep(3)
+        assert (server.view.troubles, manager.statuses[-1]) == ({}, "writable")
+
+    simulate(manager, work)
+    said = said_by("trouble_watch", caplog)
+    assert [line.partition(" (for ")[0] for line in said[:-1]] == [CHECKPOINT_HANGS] * 2
+    assert said[-1].startswith("over after ")
+
+
+def test_a_long_job_that_goes_on_does_not_hang() -> None:
+    async def run() -> None:
+        workers, steps, loop = HoldingWorkers(), itertools.count(), asyncio.get_running_loop()
+        moving = LaneWatch(workers, CHECKPOINT_LANE, lambda: next(steps))
+        still = LaneWatch(workers, CHECKPOINT_LANE, lambda: 0)
+
+        def look() -> tuple[float, float]:
+            now_ns = int(loop.time() * 1e9)
+            return moving.stalled_since_ns(now_ns) / 1e9, still.stalled_since_ns(now_ns) / 1e9
+
+        workers.held_lane = CHECKPOINT_LANE
+        seen = []
+        for _ in range(4):
+            seen.append(look())
+            await asyncio.sleep(10)
+        assert seen == [(0, 0), (10, 0), (20, 0), (30, 0)]
+        workers.release()
+        await asyncio.sleep(10)
+        assert look() == (50, 50)
+
+    run_simulated(run())
+
+
+def test_a_lost_connection_to_zookeeper_is_shown_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    manager = RecordingManager()
+
+    async def work(bookie: SupervisedBookie, server: BookieServer) -> None:
+        await asyncio.sleep(5)
+        assert mode_fields(server.view)["registered"] is True
+        bookie.machine.link.cut()
+        await asyncio.sleep(2.1)
+        assert manager.statuses[-1] == f"writable; {NO_ZOOKEEPER}"
+        assert mode_fields(server.view)["registered"] is False
+        assert [each.text for each in server.view.troubles.values()] == [NO_ZOOKEEPER]
+        await asyncio.sleep(100)
+        bookie.machine.link.restore()
+        await asyncio.sleep(60)
+        assert (server.view.troubles, manager.statuses[-1]) == ({}, "writable")
+        assert mode_fields(server.view)["registered"] is True
+
+    simulate(manager, work)
+    said = said_by("trouble_watch", caplog)
+    assert [line.partition(" (for ")[0] for line in said[:-1]] == [NO_ZOOKEEPER] * 2
+    assert said[-1].startswith("over after ")
+
+
+def test_a_stop_that_waits_says_for_what(caplog: pytest.LogCaptureFixture) -> None:
+    manager = RecordingManager()
+
+    async def work(bookie: SupervisedBookie, _: BookieServer) -> None:
+        bookie.workers.held_lane = CHECKPOINT_LANE
+        asyncio.get_running_loop().call_later(45, bookie.workers.release)
+
+    simulate(manager, work)
+    waiting = "waiting for the end of: collect garbage"
+    shown = ["stopping", f"stopping; {waiting}", f"stopping; {waiting}; {CHECKPOINT_HANGS}"]
+    assert manager.statuses[-len(shown) :] == shown
+    said = said_by("boot.server", caplog)
+    beginnings = [f"the stop has been waiting for {seconds} s for the end of: collect" for seconds in (10, 20, 30, 40)]
+    assert [line[: len(beginnings[0])] for line in said if "waiting" in line] == beginnings
+    assert [line for line in said if line.endswith(f"({CHECKPOINT_HANGS})")] == said[-1:]

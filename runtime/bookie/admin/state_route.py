@@ -11,12 +11,13 @@ from runtime.metadata.uri import parse_metadata_uri
 
 
 def mode_fields(view: BookieView) -> dict[str, Any]:
-    """The mode, why, whether the registration has it, and since when and why an operator keeps it read-only."""
+    """The mode, why, whether it is registered, as far as is known, and since when and why an operator set it."""
     modes, registration, order = view.modes, view.registration, view.modes.order
+    is_connected = view.store is not None and view.store.measures.is_connected
     return {
         "mode": modes.mode.value,
         "reasons": [{"reason": each.name.lower(), "text": each.value} for each in modes.reasons],
-        "registered": registration is not None and registration.is_registered and modes.is_registered,
+        "registered": registration is not None and is_connected and registration.is_registered and modes.is_registered,
         "operator": None if order is None else {"since_ms": order.since_ms, "reason": order.reason},
     }
 
@@ -43,6 +44,10 @@ class StateRoute:
                 "stopping": view.is_stopping,
                 "stage": view.stage,
                 **mode_fields(view),
+                "troubles": [
+                    {"trouble": each.trouble.value, "text": each.text, "since_ms": each.since_ms}
+                    for each in view.troubles.values()
+                ],
                 "accepts_recovery_writes": view.modes.allows_recovery_adds,
                 "started_ms": view.started_ms,
                 "uptime_s": (view.ports.clock.now_ms() - view.started_ms) / 1000,

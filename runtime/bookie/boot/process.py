@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.boot.service_reports import ServiceReports
+from runtime.bookie.boot.stages import waiting_aloud
 from runtime.bookie.ports import BookiePorts
 from runtime.config import BookieConfig, ClientConfig
 from runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -89,8 +90,8 @@ async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnSe
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     ports = real_ports()
     async with contextlib.AsyncExitStack() as running:
-        running.push_async_callback(ports.workers.close)
         server = BookieServer(config, ports)
+        running.push_async_callback(_close_workers, server, ports)
         reports = ServiceReports(server.view, manager, stop)
         await running.enter_async_context(reports.running())
         try:
@@ -110,3 +111,9 @@ async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnSe
         gc.freeze()  # objects made at boot live as long as the process: exclude them from collection
         await server.serve_until(stop)
     logger.info("bookie %s shut down cleanly", server.bookie_id)
+
+
+async def _close_workers(server: BookieServer, ports: BookiePorts) -> None:
+    """A read that hangs on its disk, for example, is still running in its thread."""
+    async with waiting_aloud("work that is still running in a thread", server.note_wait, ports.clock):
+        await ports.workers.close()

@@ -27,6 +27,7 @@ from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.boot.stages import Stages
 from runtime.bookie.boot.start_record import log_start
 from runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
+from runtime.bookie.boot.trouble_watch import TroubleWatch
 from runtime.bookie.collection.collector import GarbageCollector, assemble_garbage_collector
 from runtime.bookie.cookies.check import require_same_cookie
 from runtime.bookie.disks.mode_files import ModeFiles
@@ -99,7 +100,7 @@ class BookieServer:
             jobs=Jobs(ports.clock),
             integrity_progress=IntegrityProgress(),
         )
-        self._stages = Stages(self._note_stage)
+        self._stages = Stages(self._note_stage, self.note_wait, ports.clock)
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failed.add_done_callback(_retrieve)
 
@@ -148,6 +149,7 @@ class BookieServer:
         run, config = self._stages.run, self._config
         listener = self.view.listener = await run("bind the port", self._bind(), BookieListener.close)
         await run("measure", self._begin(run_windows(self.view)), _end)
+        await run("watch for troubles", self._begin(TroubleWatch(self.view).run()), _end)
         # Probes see from here on how the start proceeds.
         admin = AdminInterface(self.view)
         await run("open the admin port", admin.open_port(), lambda _: admin.close())
@@ -167,7 +169,7 @@ class BookieServer:
         ledgers = await metadata.open_ledgers()
         noting = boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
         is_repair_due = await run("note lost entries", noting)
-        path = await run("start the journals and checkpoints", self._start(storage, checkpoints), self._flush)
+        path = await run("journals and checkpoints", self._start(storage, checkpoints), self._flush)
         await run("write DIRTY marks", self._leave_dirty_marks())
         self.view.path = path
         await run("serve requests", self._serve(listener, path), BookieListener.close)
@@ -340,6 +342,12 @@ class BookieServer:
     async def _stop(self) -> None:
         self.view.is_running, self.view.is_stopping = False, True
         await self._stages.undo()
+
+    def note_wait(self, name: str, seconds: float) -> None:
+        """The stop, or the undo of a failed start, waits for the end of a part."""
+        self.view.stop_waits_for = f"waiting for the end of: {name}"
+        trouble = f" ({self.view.trouble_text})" if self.view.troubles else ""
+        logger.warning("the stop has been waiting for %.0f s for the end of: %s%s", seconds, name, trouble)
 
     def _note_stage(self, name: str) -> None:
         self.view.stage = name

@@ -1,7 +1,8 @@
 """What a bookie reports to the service manager that started it (systemd): ready, healthy, its mode, stopping.
 
 Healthy means that the event loop turns and that the thread of each journal runs jobs, so that no write or sync of a
-journal hangs. A bookie that is read-only or without ZooKeeper is healthy: a restart would not help it.
+journal hangs. A bookie that is read-only, without ZooKeeper or with a ledger disk that hangs is healthy: a restart
+would not help it. STATUS shows these troubles.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from runtime.bookie.boot.trouble_watch import JOURNAL_HANGS
+from runtime.bookie.troubles import Trouble
 from runtime.bookie.view import BookieView
 from runtime.ports import ServiceManager
 
 logger = logging.getLogger(__name__)
 
-_INTERVAL_S_MAX: Final = 5.0
+_INTERVAL_S_MAX: Final = 1.0
+"""At most this long after a change of the mode, or a trouble, STATUS shows it."""
 _START_EXTENSION_S: Final = 120
 """How long a step of the start may take: the flush of a full write cache, on a slow disk."""
 
@@ -57,7 +61,14 @@ class ServiceReports:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._stop.wait()
-        self._manager.notify(STOPPING=1, STATUS="stopping")
+        self._status = "stopping"
+        self._manager.notify(STOPPING=1, STATUS=self._status)
+        while True:
+            await self._view.ports.clock.sleep(self._interval_s)
+            status = "; ".join(filter(None, ("stopping", self._view.stop_waits_for, self._view.trouble_text)))
+            if status != self._status:
+                self._status = status
+                self._manager.notify(STATUS=status)
 
     def report(self) -> None:
         """Send what has changed since the last report, and that the bookie is healthy."""
@@ -90,9 +101,10 @@ class ServiceReports:
             self._manager.notify(STATUS=self._status)
 
     def _running_status(self) -> str:
-        hanging = "; a write or sync of a journal hangs" if self._is_hanging else ""
-        failed = "; the last reload of the settings failed (see the log)" if self._has_failed_reload else ""
-        return f"{self._view.modes.text}{hanging}{failed}"
+        is_new_hang = self._is_hanging and Trouble.JOURNAL_DISK not in self._view.troubles
+        failed = "the last reload of the settings failed (see the log)" if self._has_failed_reload else ""
+        texts = (self._view.modes.text, JOURNAL_HANGS if is_new_hang else "", self._view.trouble_text, failed)
+        return "; ".join(filter(None, texts))
 
     def _do_journals_respond(self) -> bool:
         """Whether the thread of each journal has run a job since the last report."""

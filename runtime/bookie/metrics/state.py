@@ -20,6 +20,7 @@ from runtime.bookie.metrics.scopes import (
     LISTENER,
     CheckedDisks,
 )
+from runtime.bookie.troubles import Trouble
 from runtime.bookie.view import BookieView
 from runtime.metadata.bookies.registration import BookieMode
 
@@ -50,7 +51,16 @@ def _build(view: BookieView) -> Iterable[tuple[tuple[str, ...], int]]:
     return [((view.ports.release.removeprefix("bkctl "), platform.python_version()), 1)]
 
 
+def _trouble_s(view: BookieView) -> Iterable[tuple[tuple[str, ...], float]]:
+    now_ms = view.ports.clock.now_ms()
+    return [
+        ((trouble.value,), max(0.001, (now_ms - found.since_ms) / 1000) if found else 0)
+        for trouble, found in ((trouble, view.troubles.get(trouble)) for trouble in Trouble)
+    ]
+
+
 _REASONS: Final = Scope(("reason",), _reasons)
+_TROUBLES: Final = Scope(("trouble",), _trouble_s)
 _BUILD: Final = Scope(("version", "python"), _build)
 
 
@@ -107,6 +117,12 @@ STATE: Final = (
     ),
     duration("bkctl_event_loop_delay", BOOKIE, "How late timers of the event loop fire.", lambda view: view.loop_delay),
     gauge("bkctl_read_only_reason", _REASONS, "1 for each reason why the bookie is read-only, else 0.", int),
+    gauge(
+        "bkctl_trouble_seconds",
+        _TROUBLES,
+        "For how long a disk has been hanging, or ZooKeeper has been out of reach; 0 if all is well.",
+        float,
+    ),
     gauge("bkctl_connections", LISTENER, "Open connections of clients.", lambda listener: listener.connection_count),
     gauge(
         "bkctl_integrity_repair_due",

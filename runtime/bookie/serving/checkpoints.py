@@ -43,6 +43,8 @@ class CheckpointPace:
         self._now_s = now_s
         self._sleep = sleep
         self._rested_at_s = 0.0
+        self.step_count = 0
+        """Parts that have ended, so that others see that a checkpoint goes on."""
         self._is_urgent: Callable[[], bool] = lambda: False
 
     def urge_when(self, is_urgent: Callable[[], bool]) -> None:
@@ -55,6 +57,7 @@ class CheckpointPace:
 
     def pause(self) -> None:
         """Rest for the work done since the last rest."""
+        self.step_count += 1
         rest_s = min(REST_SHARE * (self._now_s() - self._rested_at_s), REST_S_MAX)
         if rest_s > 0 and not self._is_urgent():
             self._sleep(rest_s)
@@ -100,6 +103,10 @@ class CheckpointService:
         self._waiting: list[asyncio.Future[None]] = []
         self._paths_without_mark: set[str] = set()
         self._settling: list[asyncio.Future[None]] = []
+
+    def step_count(self) -> int:
+        """Grows while a checkpoint goes on."""
+        return self._pace.step_count
 
     def on_caches_swapped(self, callback: Callable[[], None]) -> None:
         """Register a callback for the start of each checkpoint, when caches have room again, and for its success."""

@@ -1,0 +1,23 @@
+"""What is wrong with a bookie that goes on: a disk that hangs, ZooKeeper that it cannot reach."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Trouble(enum.Enum):
+    """What can be wrong."""
+
+    ZOOKEEPER = "zookeeper"
+    JOURNAL_DISK = "journal_disk"
+    LEDGER_DISK = "ledger_disk"
+
+
+class TroubleState(msgspec.Struct, frozen=True, kw_only=True):
+    """A trouble that lasts. ``text``: what it is, for operators; ``since_ms``: wall-clock time."""
+
+    trouble: Trouble
+    text: str
+    since_ms: int
