@@ -71,7 +71,7 @@ class RequestMeasures(Measures):
         count, elapsed_ns = len(run.bodies), self.now_ns() - run.received_ns
         self.adds_in_progress -= count
         if status is Status.OK:
-            self.adds.succeeded.add(elapsed_ns, count)
+            self.adds.succeeded.note((elapsed_ns, count))
             _add_sizes(self.added_bytes.succeeded, run, size_bytes)
         else:
             self.adds.failed.add(elapsed_ns, count)
@@ -105,6 +105,6 @@ class RequestMeasures(Measures):
 def _add_sizes(timing: Timing, run: AddRun, size_bytes: int) -> None:
     count, first_bytes = len(run.bodies), len(run.bodies[0])
     if first_bytes * count == size_bytes:  # looking at each of them costs a hundredth of an add
-        timing.add(first_bytes, count)
+        timing.note((first_bytes, count))
     else:
         timing.add_sampled(list(map(len, run.bodies[:: 1 + count // _SAMPLES_MAX])), count, size_bytes)

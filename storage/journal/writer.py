@@ -207,22 +207,32 @@ class JournalWriter:
     def _write(self, group: EncodedGroup) -> None:
         journal_id, position = self._written
         end = position + group.size_bytes
-        with self._reporting_no_room(), self.measures.writes.timed(self.measures.now_ns):
-            self._extend(end)
-            if self._touched_end > position:
-                self._clear(position)
-            self._touched_end = end
-            # A crash may tear several groups of a loose file, but a kill must tear none: so this is one write.
-            writes = [list(itertools.chain(*group.writes))] if self._is_loose else group.writes
-            for parts in writes:
-                size_bytes = self._file.pwritev(parts, position)
-                position += size_bytes
-                if position < end:  # the disk writes it while the next parts are encoded
-                    self._file.begin_writing_back(size_bytes, position - size_bytes)
-        assert position == end, "what was encoded is as long as was said"
-        self._touched_end = 0
+        began_ns = self.measures.now_ns()
+        try:
+            self._write_parts(group, position, end)
+        except BaseException as error:
+            self.measures.writes.failed.add(self.measures.now_ns() - began_ns)
+            if isinstance(error, OSError) and is_out_of_room(error):
+                raise self._no_room(error) from error
+            raise
+        self.measures.writes.succeeded.note((self.measures.now_ns() - began_ns, 1))
         self._written = LogMark(journal_id, end)
         self.measures.written_bytes += group.size_bytes
+
+    def _write_parts(self, group: EncodedGroup, position: int, end: int) -> None:
+        self._extend(end)
+        if self._touched_end > position:
+            self._clear(position)
+        self._touched_end = end
+        # A crash may tear several groups of a loose file, but a kill must tear none: so this is one write.
+        writes = [list(itertools.chain(*group.writes))] if self._is_loose else group.writes
+        for parts in writes:
+            size_bytes = self._file.pwritev(parts, position)
+            position += size_bytes
+            if position < end:  # the disk writes it while the next parts are encoded
+                self._file.begin_writing_back(size_bytes, position - size_bytes)
+        assert position == end, "what was encoded is as long as was said"
+        self._touched_end = 0
 
     def _clear(self, start: int) -> None:
         """Zero what is left of a group that found no room: a sector of the next group must hold its data or zeros.
@@ -240,8 +250,13 @@ class JournalWriter:
         self._touched_end = 0
 
     def _sync(self) -> None:
-        with self.measures.syncs.timed(self.measures.now_ns):
+        began_ns = self.measures.now_ns()
+        try:
             _sync_data(self._file)
+        except BaseException:
+            self.measures.syncs.failed.add(self.measures.now_ns() - began_ns)
+            raise
+        self.measures.syncs.succeeded.note((self.measures.now_ns() - began_ns, 1))
         self._durable = self._written
         if self._config.is_dropped_from_page_cache:
             size_bytes = self._durable.offset // _DROP_STEP_BYTES * _DROP_STEP_BYTES - self._dropped_end
@@ -278,10 +293,11 @@ class JournalWriter:
             yield
         except OSError as error:
             if is_out_of_room(error):
-                raise JournalFullError(
-                    f"{self._path}: no space for the journal: {error}{file_limit_advice(error)}"
-                ) from error
+                raise self._no_room(error) from error
             raise
+
+    def _no_room(self, error: OSError) -> JournalFullError:
+        return JournalFullError(f"{self._path}: no space for the journal: {error}{file_limit_advice(error)}")
 
     @contextlib.contextmanager
     def _failing_for_good(self) -> Iterator[None]:

@@ -38,7 +38,7 @@ JOURNAL_HANGS: Final = "a write or sync of a journal hangs"
 
 
 class LaneWatch:
-    """Whether one lane still ends jobs; if its jobs are long, ``step_count`` tells that one goes on."""
+    """Whether one lane still ends jobs; if its jobs are long, ``step_count`` shows that one goes on."""
 
     def __init__(self, workers: Workers, lane: str, step_count: Callable[[], int]) -> None:
         self._workers = workers

@@ -13,7 +13,7 @@ LOOK_INTERVAL_S: Final = 0.1
 
 
 async def run_windows(view: BookieView) -> None:
-    """End the windows of all measures once a minute, and measure how late the loop is, until cancelled."""
+    """End windows once a minute, count what was noted, and measure how late the loop is, until cancelled."""
     clock, loop_delay = view.ports.clock, view.loop_delay
     window_ns = int(WINDOW_S * 1e9)
     end_ns = clock.monotonic_ns() + window_ns
@@ -22,11 +22,21 @@ async def run_windows(view: BookieView) -> None:
         await clock.sleep(LOOK_INTERVAL_S)
         now_ns = clock.monotonic_ns()
         loop_delay.succeeded.add(max(0, now_ns - due_ns))
+        for measures in noting_measures_of(view):
+            measures.count_noted()
         if now_ns >= end_ns:
             end_ns = now_ns + window_ns
             loop_delay.rotate()
             for measures in measures_of(view):
                 measures.rotate()
+
+
+def noting_measures_of(view: BookieView) -> Iterator[Measures]:
+    """Those on the path of adds."""
+    if view.listener is not None:
+        yield view.listener.measures
+    if view.path is not None:
+        yield from (journal.measures for journal in view.path.journals)
 
 
 def measures_of(view: BookieView) -> Iterator[Measures]:

@@ -270,10 +270,10 @@ class GroupCommit:
         """Count a group that was taken from the queue at ``taken_ns`` and is written now."""
         measures, count = self.measures, len(group.records)
         if count:
-            measures.queue.succeeded.add(taken_ns - group.began_ns, count)
-            measures.commits.succeeded.add(measures.now_ns() - group.began_ns, count)
-            measures.group_records.succeeded.add(count)
-            measures.group_bytes.succeeded.add(group.size_bytes)
+            measures.queue.succeeded.note((taken_ns - group.began_ns, count))
+            measures.commits.succeeded.note((measures.now_ns() - group.began_ns, count))
+            measures.group_records.succeeded.note((count, 1))
+            measures.group_bytes.succeeded.note((group.size_bytes, 1))
 
     async def _write(self, group: _Group, *, is_synced: bool) -> None:
         """Write a group. A group without records only syncs what was written before."""
