@@ -43,6 +43,7 @@ class AdminServer:
         self._sockets: list[ListeningSocket] = []
         self._servers: list[web.Server] = []
         self._refusals = LimitedLog(logger, _LOG_INTERVAL_S, "refusals", logging.INFO)
+        self._token_errors = LimitedLog(logger, _LOG_INTERVAL_S, "errors", logging.ERROR)
 
     async def open_local(self, listen: ListenLocal, path: str) -> None:
         """Serve on a unix socket, for this user; OSError, ConfigurationError."""
@@ -65,6 +66,7 @@ class AdminServer:
         for server in servers:
             await server.shutdown(timeout=1.0)
         self._refusals.close()
+        self._token_errors.close()
 
     def _accepting(self, routes: RouteTable, read_token: ReadToken | None) -> Callable[[], AdminConnection]:
         """Creates the protocol of each connection of one socket."""
@@ -102,7 +104,10 @@ class AdminServer:
             logger.exception("admin request %s failed", _shown(request))
             reason = "the request failed; the log of the server says why"
             answer = error_answer(AdminError(Problem.INTERNAL, reason))
-        self._refusals.report(connection.origin, f"{_shown(request)}: {answer.status}: {reason}", reason)
+        # One cause per status: a client chooses the words of many reasons.
+        self._refusals.report(
+            connection.origin, f"{_shown(request)}: {answer.status}: {reason}", f"status {answer.status}"
+        )
         return answer
 
     async def _answer(self, request: web.BaseRequest, routes: RouteTable, read_token: ReadToken | None) -> AdminAnswer:
@@ -113,10 +118,29 @@ class AdminServer:
         if "Expect" in request.headers or request.headers.get("Upgrade", "").lower() in _UPGRADES:
             raise AdminError(Problem.EXPECTATION, "neither Expect nor another protocol is supported")
         if route.changes and read_token is not None:
-            await _require_token(request, read_token)
+            await self._require_token(request, read_token)
         return await route.handle(
             AdminRequest(query=dict(request.query), body=await self._body(request), places=places)
         )
+
+    async def _require_token(self, request: web.BaseRequest, read_token: ReadToken) -> None:
+        try:
+            expected = await read_token()
+        except (OSError, BkctlError) as error:
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            self._token_errors.report("cannot read the token of the admin interface", reason)
+            raise AdminError(
+                Problem.INTERNAL, "the token file cannot be used; the log of the server says why"
+            ) from error
+        if expected is None:
+            raise AdminError(
+                Problem.REFUSED,
+                "changes over TCP need a token (adminTokenFile); use the socket on the bookie's machine",
+            )
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        token = given.strip().encode("utf-8", "surrogateescape")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token, expected):
+            raise AdminError(Problem.UNAUTHORIZED, "give the token of this bookie: Authorization: Bearer TOKEN")
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         limits, body = self._limits, bytearray()
@@ -139,23 +163,6 @@ class AdminServer:
 def _response(answer: AdminAnswer) -> web.Response:
     headers = {"Content-Type": answer.content_type, "Server": SERVER_NAME, **answer.headers}
     return web.Response(body=answer.body, status=answer.status, headers=headers)
-
-
-async def _require_token(request: web.BaseRequest, read_token: ReadToken) -> None:
-    try:
-        expected = await read_token()
-    except (OSError, BkctlError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        logger.error("cannot read the token of the admin interface: %s", reason)
-        raise AdminError(Problem.INTERNAL, "the token file cannot be used; the log of the server says why") from error
-    if expected is None:
-        raise AdminError(
-            Problem.REFUSED, "changes over TCP need a token (adminTokenFile); use the socket on the bookie's machine"
-        )
-    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    token = given.strip().encode("utf-8", "surrogateescape")
-    if scheme.lower() != "bearer" or not hmac.compare_digest(token, expected):
-        raise AdminError(Problem.UNAUTHORIZED, "give the token of this bookie: Authorization: Bearer TOKEN")
 
 
 def _shown(request: web.BaseRequest) -> str:

@@ -47,7 +47,7 @@ class JobRoutes:
     async def _stop(self, _: AdminRequest) -> AdminAnswer:
         """The admin interface closes late in the stop, so this answer arrives."""
         if self._view.request_stop is None:
-            raise self._not_running()
+            raise AdminError(Problem.UNAVAILABLE, f"{self._not_running()}; SIGTERM stops it at once")
         self._view.request_stop()
         return json_answer({"bookie_id": self._view.bookie_id, "is_stopping": True}, 202)
 

@@ -92,6 +92,8 @@ class ModeRoutes:
         require_running(view)
         if reason is not None and (not isinstance(reason, str) or len(reason) > REASON_LENGTH_MAX):
             raise AdminError(Problem.INVALID, f"the reason is not a text of at most {REASON_LENGTH_MAX} characters")
+        if reason is not None and not reason.isprintable():
+            raise AdminError(Problem.INVALID, "the reason has a line break or another character that cannot be shown")
         if is_read_only and not view.modes.is_read_only_mode_enabled:
             raise AdminError(Problem.INVALID, "read-only mode is disabled (readOnlyModeEnabled=false)")
         async with self._one_change_at_a_time:

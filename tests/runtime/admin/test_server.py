@@ -256,6 +256,19 @@ async def test_many_refusals_are_a_few_lines_in_the_log(stages: type, caplog: py
     assert "199 more" in caplog.text
 
 
+async def test_a_client_cannot_choose_the_causes_in_the_log(stages: type, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    stage: Stage = await stages()
+    for number in range(20):
+        bearer = f"Authorization: Bearer {TOKEN}"
+        assert (await stage.ask(stage.put(bearer, body="x" * (number + 1))))[0] == 400  # with its own sentence each
+    stage.token_file.chmod(0o644)
+    for _ in range(20):
+        assert (await stage.ask(stage.put()))[0] == 500
+    levels = [record.levelname for record in caplog.records]
+    assert sorted(levels) == ["ERROR", "INFO", "INFO"]
+
+
 async def test_bodies(stages: type) -> None:
     stage: Stage = await stages()
     bearer = f"Authorization: Bearer {TOKEN}"

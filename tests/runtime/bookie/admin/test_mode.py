@@ -32,7 +32,7 @@ async def test_an_operator_s_mode_survives_a_restart_with_reason_and_time(
 ) -> None:
     registrations = RegistrationClient(store, parse_metadata_uri(bookie_config.metadata_uri).root)
     async with running_bookie(bookie_config), local_asker(bookie_config) as admin:
-        answer = await admin.put(MODE, {"mode": "read-only", "reason": 'disk sdb: ü, "x"\n'})
+        answer = await admin.put(MODE, {"mode": "read-only", "reason": 'disk sdb: ü, "x"'})
         assert answer.status == 200
         assert (await registrations.writable(), await registrations.read_only()) == ([], ["bookie-under-test"])
         before = await own_state(admin)
@@ -101,6 +101,7 @@ async def test_a_mode_that_cannot_be_kept_is_not_set(bookie_config: BookieConfig
         {"mode": ["read-only"]},
         {"mode": "read-only", "why": "x"},
         {"mode": "read-only", "reason": 5},
+        {"mode": "read-only", "reason": "two\nlines"},
         {"mode": "read-only", "reason": "x" * 501},
         ["read-only"],
         {},
