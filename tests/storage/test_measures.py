@@ -35,6 +35,22 @@ def test_quantiles_are_within_a_sixteenth_of_the_exact_ones(counted: list[tuple[
         assert found == pytest.approx(_exact(every, quantile), rel=1 / 16)
 
 
+@given(_VALUES, st.integers(0, 30))
+def test_what_is_noted_counts_like_what_is_added(counted: list[tuple[int, int]], first_length: int) -> None:
+    added, noted = Timing(), Timing()
+    for value, count in counted:
+        added.add(value, count)
+    for pair in counted[:first_length]:
+        noted.note(pair)
+    noted.count_noted()
+    for pair in counted[first_length:]:
+        noted.note(pair)
+    assert (noted.count, noted.total) == (added.count, added.total)
+    added.rotate()
+    noted.rotate()
+    assert noted.quantiles() == added.quantiles()
+
+
 @given(st.integers(0, 15))
 def test_small_values_have_buckets_of_their_own(value: int) -> None:
     timing = Timing()
