@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from commands.bookie.local_sockets import address_in, identified, list_local
+from commands.bookie.local_sockets import LocalBookie, address_in, identified, list_local
 from commands.context import BookieFlags, CommandContext
 from commands.errors import InvalidArgumentError, NoDirectoryError
 from commands.parse import parse_bookie_id
 from runtime.admin.calls import AdminAddress
 from runtime.errors import AdminAccessError, BookieNotFoundError, BookieUnavailableError
+from storage.errors import BkctlError
 from storage.filenames import ADMIN_SOCKET
 
 if TYPE_CHECKING:
@@ -45,11 +46,13 @@ _OPEN_HTTP: Final = "set httpServerEnabled=true and httpServerHost in its settin
 class BookieTarget(msgspec.Struct, frozen=True):
     """The bookie that the command line means, and how to reach it; ``name`` is for messages.
 
-    ``address`` None: it is not on this machine; its registration has the address.
+    ``address`` None: its registration has the address. ``other_user``: another user's socket on this machine that may
+    be that of the bookie.
     """
 
     name: str
     address: AdminAddress | None
+    other_user: LocalBookie | None = None
 
 
 def find_target(bookie_id: str | None, directory: str | None, context: CommandContext) -> BookieTarget:
@@ -67,6 +70,15 @@ async def resolve(context: CommandContext, target: BookieTarget) -> AdminAddress
     """Address of the target, if necessary from its registration; also MetadataError."""
     if target.address is not None:
         return target.address
+    try:
+        return await _registered(context, target)
+    except BkctlError as error:
+        if target.other_user is None:
+            raise
+        raise AdminAccessError(f"{_other_users([target.other_user])}; without it: {error}") from error
+
+
+async def _registered(context: CommandContext, target: BookieTarget) -> AdminAddress:
     from commands.session import open_session
 
     async with open_session(context, must_exist=False) as session:
@@ -183,15 +195,19 @@ def _in_directory(directory: str) -> BookieTarget:
 
 
 def _with_id(bookie_id: str) -> BookieTarget:
+    other_user = None
     for each in list_local():
         found = identified(each)
         if found is not None and found.bookie_id == bookie_id:
-            return BookieTarget(bookie_id, found.address)
-    return BookieTarget(bookie_id, None)
+            if found.is_trusted:
+                return BookieTarget(bookie_id, found.address)
+            other_user = found
+    return BookieTarget(bookie_id, None, other_user)
 
 
 def _only_one() -> BookieTarget:
-    found = list_local()
+    local = list_local()
+    found = [each for each in local if each.is_trusted]
     if len(found) == 1:
         return BookieTarget(found[0].directory or found[0].address.socket_path, found[0].address)
     known = [each for each in map(identified, found) if each is not None]
@@ -200,9 +216,18 @@ def _only_one() -> BookieTarget:
     if known:
         listed = ", ".join(map(str, known))
         raise InvalidArgumentError(f"several bookies run on this machine: give an ID or --dir: {listed}")
+    if local:
+        raise AdminAccessError(_other_users([each for each in map(identified, local) if each is not None]))
     raise BookieNotFoundError(
         "no bkctl bookie runs on this machine: give --dir LEDGER_DIR, or an ID for a bookie of the cluster"
     )
+
+
+def _other_users(bookies: list[LocalBookie]) -> str:
+    """A sentence about sockets of other users, which are used only if the operator names the directory."""
+    listed = ", ".join(map(str, bookies))
+    advice = "give --dir if you trust its user" if os.geteuid() == 0 else "run bkctl as its user"
+    return f"a socket of another user is not used: {listed}: {advice}"
 
 
 def _configured_directory(context: CommandContext) -> str | None:

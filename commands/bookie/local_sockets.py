@@ -21,11 +21,16 @@ _ASK_TIMEOUT_S = 2.0
 
 
 class LocalBookie(msgspec.Struct, frozen=True):
-    """A bookie with an admin socket. ``bookie_id`` and ``directory`` are None if not known."""
+    """A bookie with an admin socket. ``bookie_id`` and ``directory`` are None if not known.
+
+    ``is_trusted``: the socket and its directory are of this user or of root. Another user's may pretend to be any
+    bookie.
+    """
 
     address: AdminAddress
     bookie_id: str | None = None
     directory: str | None = None
+    is_trusted: bool = False
 
     def __str__(self) -> str:
         where = f"--dir {self.directory}" if self.directory else self.address.socket_path
@@ -51,16 +56,18 @@ def list_local() -> list[LocalBookie]:
             path = fields[7] if len(fields) == 8 and int(fields[3], 16) & _LISTENING else ""
             if (path.endswith(f"/{ADMIN_SOCKET}") or _SHORT_NAME.search(path)) and _is_here(path):
                 paths.append(path)
-    return [LocalBookie(AdminAddress(path), directory=_directory(path)) for path in sorted(paths)]
+    return [_local_bookie(path) for path in sorted(paths)]
 
 
 def identified(bookie: LocalBookie) -> LocalBookie | None:
     """The bookie with its id and directory, as far as they are known; None if nothing accepts a connection there.
 
-    The cookie in its directory has the id; otherwise the bookie is asked.
+    The cookie in its directory has the id; otherwise the bookie is asked, if it is trusted.
     """
     if bookie.directory is not None and (bookie_id := _id_in(bookie.directory)) is not None:
         return msgspec.structs.replace(bookie, bookie_id=bookie_id)
+    if not bookie.is_trusted:
+        return bookie
     from runtime.errors import AdminAccessError, BookieTimeoutError, BookieUnavailableError
 
     try:
@@ -73,7 +80,18 @@ def identified(bookie: LocalBookie) -> LocalBookie | None:
         return None
     except (BkctlError, msgspec.DecodeError):
         return bookie
-    return LocalBookie(bookie.address, state["bookie_id"] or None, state["ledger_directories"][0])
+    return LocalBookie(bookie.address, state["bookie_id"] or None, state["ledger_directories"][0], is_trusted=True)
+
+
+def _local_bookie(path: str) -> LocalBookie:
+    directory = os.path.dirname(path) if path.endswith(f"/{ADMIN_SOCKET}") else None
+    try:
+        owner, directory_owner = os.lstat(path).st_uid, os.stat(os.path.dirname(path)).st_uid
+    except OSError:
+        return LocalBookie(AdminAddress(path), directory=directory)
+    # The file may be replaced later: the user of the process that listens is checked again.
+    address = AdminAddress(path, user_id=owner)
+    return LocalBookie(address, directory=directory, is_trusted={owner, directory_owner} <= {0, os.geteuid()})
 
 
 def _is_here(path: str) -> bool:
@@ -85,10 +103,6 @@ def _is_here(path: str) -> bool:
     except OSError:  # another user's: the error comes when it is used
         pass
     return True
-
-
-def _directory(path: str) -> str | None:
-    return os.path.dirname(path) if path.endswith(f"/{ADMIN_SOCKET}") else None
 
 
 def _id_in(directory: str) -> str | None:

@@ -7,7 +7,15 @@ from __future__ import annotations
 import socket
 import time
 
-from runtime.admin.calls import AdminAddress, connection_error, error_of_answer, lost_error, timeout_error
+from runtime.admin.calls import (
+    CREDENTIALS_BYTES,
+    AdminAddress,
+    connection_error,
+    error_of_answer,
+    lost_error,
+    require_listener,
+    timeout_error,
+)
 
 _CHUNK_BYTES = 65536
 
@@ -16,7 +24,7 @@ def probe(name: str, address: AdminAddress, path: str, timeout_s: float) -> byte
     """The body of the answer to a GET; errors as ``AdminClient.request``."""
     deadline = time.monotonic() + timeout_s
     try:
-        answer = _exchange(address, path, deadline)
+        answer = _exchange(name, address, path, deadline)
     except TimeoutError as error:
         raise timeout_error(name, address, timeout_s, is_change=False) from error
     except (ConnectionResetError, BrokenPipeError) as error:
@@ -33,11 +41,14 @@ def probe(name: str, address: AdminAddress, path: str, timeout_s: float) -> byte
     return body
 
 
-def _exchange(address: AdminAddress, path: str, deadline: float) -> bytes:
+def _exchange(name: str, address: AdminAddress, path: str, deadline: float) -> bytes:
     """All that the server sends: it closes the connection after an answer in HTTP 1.0."""
     host = address.host or "localhost"
     request = f"GET {path} HTTP/1.0\r\nHost: {f'[{host}]' if ':' in host else host}\r\n\r\n".encode()
     with _connected(address, deadline) as connection:
+        if address.socket_path:
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS_BYTES)
+            require_listener(name, address, credentials)
         connection.sendall(request)
         answer = bytearray()
         while True:

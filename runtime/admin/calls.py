@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Final
 
 import msgspec
@@ -22,14 +23,20 @@ BKCTL_API: Final = "/api/v1/bkctl"
 _BY_WORD: Final = {problem.word: problem for problem in Problem}
 _BY_STATUS: Final = {problem.status: problem for problem in Problem}
 _TEXT_LENGTH_MAX: Final = 200
+_CREDENTIALS: Final = struct.Struct("3i")  # of a process: its id, its user, its group
+CREDENTIALS_BYTES: Final = _CREDENTIALS.size
 
 
 class AdminAddress(msgspec.Struct, frozen=True):
-    """Where an admin interface listens: on a unix socket, or on a host and port."""
+    """Where an admin interface listens: on a unix socket, or on a host and port.
+
+    ``user_id``: the user whose process must listen on the socket; None: any.
+    """
 
     socket_path: str = ""
     host: str = ""
     port: int = 0
+    user_id: int | None = None
 
     def __str__(self) -> str:
         return f"admin socket {self.socket_path}" if self.socket_path else f"admin port {self.host}:{self.port}"
@@ -41,7 +48,9 @@ def error_of_answer(bookie: str, status: int, body: bytes) -> BkctlError:
     text = f"bookie {bookie}: {sentence}"
     match problem:
         case Problem.UNAUTHORIZED:
-            return AdminAccessError(text)
+            return AdminAccessError(
+                f"bookie {bookie}: give the token of this bookie with --token-file or BKCTL_ADMIN_TOKEN_FILE"
+            )
         case Problem.REFUSED:
             return RefusedError(text)
         case Problem.CONFLICT:
@@ -61,6 +70,13 @@ def connection_error(bookie: str, address: AdminAddress, error: OSError) -> Bkct
     if isinstance(error, ConnectionRefusedError):
         return BookieUnavailableError(bookie, f"no process listens on {address}")
     return BookieUnavailableError(bookie, f"cannot connect to {address}: {error.strerror or error}")
+
+
+def require_listener(bookie: str, address: AdminAddress, credentials: bytes) -> None:
+    """AdminAccessError if another user listens on the socket; ``credentials``: its option SO_PEERCRED."""
+    _, user_id, _ = _CREDENTIALS.unpack(credentials)
+    if address.user_id not in {None, user_id}:
+        raise AdminAccessError(f"bookie {bookie}: a process of another user (id {user_id}) listens on {address}")
 
 
 def lost_error(bookie: str, address: AdminAddress, *, is_change: bool) -> BkctlError:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from socket import SO_PEERCRED, SOL_SOCKET
 from types import TracebackType
 from typing import Any, Final, Self
 
 import aiohttp
 import msgspec
 
-from runtime.admin.calls import AdminAddress, connection_error, error_of_answer, lost_error, timeout_error
+from runtime.admin.calls import (
+    CREDENTIALS_BYTES,
+    AdminAddress,
+    connection_error,
+    error_of_answer,
+    lost_error,
+    require_listener,
+    timeout_error,
+)
 from runtime.admin.messages import AdminAnswer, AdminError, Problem
 
 _LOOKS: Final = frozenset({"GET", "HEAD"})
@@ -23,12 +32,14 @@ class AdminClient:
         self.name = name
         self.address = address
         self._timeout_s = timeout_s
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        # A socket needs no token, and who listens there is not to learn it.
+        self._headers = {} if token is None or address.socket_path else {"Authorization": f"Bearer {token}"}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         path = self.address.socket_path
-        self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(path) if path else None)
+        connector = _CheckedConnector(path, self._require_listener) if path else None
+        self._session = aiohttp.ClientSession(connector=connector)
         return self
 
     async def __aexit__(
@@ -97,11 +108,35 @@ class AdminClient:
         ) as response:
             return response.status, await response.read()
 
+    def _require_listener(self, credentials: bytes) -> None:
+        require_listener(self.name, self.address, credentials)
+
     def _json(self, answer: AdminAnswer) -> Any:
         try:
             return msgspec.json.decode(answer.body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise AdminError(Problem.INTERNAL, f"bookie {self.name}: its answer is not JSON") from error
+
+
+class _CheckedConnector(aiohttp.UnixConnector):
+    """Checks who listens on the socket, before a request is sent."""
+
+    def __init__(self, path: str, check: Callable[[bytes], None]) -> None:
+        super().__init__(path)
+        self._check = check
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.connector.Connection:
+        connection = await super().connect(req, traces, timeout)
+        try:
+            assert connection.transport is not None, "connected"
+            connected = connection.transport.get_extra_info("socket")
+            self._check(connected.getsockopt(SOL_SOCKET, SO_PEERCRED, CREDENTIALS_BYTES))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
 _NO_LIMIT: Final = aiohttp.ClientTimeout(total=None)
