@@ -13,7 +13,7 @@ from commands.effect import Effect
 from commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from commands.rendering import Column, Lines, Table, counted, size
 from runtime.admin.calls import BKCTL_API
-from runtime.errors import BookieUnavailableError, RefusedError
+from runtime.errors import BookieTimeoutError, BookieUnavailableError, RefusedError
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ async def _cancel(
         context.console.warn("the rebuild ended before it was cancelled")
         return _report(context, found, ended)
     _print(context, found, ended)
+    context.console.say(_cancelled(found, ended))
     return Outcome.OK
 
 
@@ -196,6 +197,9 @@ async def _look_again(client: AdminClient, found: dict[str, Any], job_id: int, s
         job: dict[str, Any] = await client.get(f"{BKCTL_API}/jobs/{job_id}")
     except BookieUnavailableError as error:
         raise BookieUnavailableError(found["bookie_id"], f"no longer answers; if {ended}. {_advice(found)}") from error
+    except BookieTimeoutError as error:
+        words = f"no answer in time (--timeout); if it still runs, the rebuild continues. {_advice(found)}"
+        raise BookieTimeoutError(found["bookie_id"], words) from error
     except AdminError as error:
         if error.problem is not Problem.NOT_FOUND:
             raise
@@ -229,13 +233,29 @@ def _report(context: CommandContext, found: dict[str, Any], job: dict[str, Any])
     if job["problem"] == Problem.REFUSED.word:
         raise RefusedError(f"bookie {found['bookie_id']}: {job['error']}")
     if job["state"] == "failed":
-        raise BkctlError(f"bookie {found['bookie_id']}: the rebuild failed: {job['error']}")
+        raise BkctlError(f"bookie {found['bookie_id']}: the rebuild failed: {job['error']}{_rebuilt(job)}")
     if job["state"] == "cancelled":
-        raise BkctlError(f"bookie {found['bookie_id']}: the rebuild was cancelled; the old index is in use")
+        raise BkctlError(f"bookie {found['bookie_id']}: {_cancelled(found, job)}")
     damages = _print(context, found, job)
     if damages:
         context.console.warn("entries may be missing: their ledgers are fenced on this bookie and in limbo")
     return Outcome.PARTIAL if damages else Outcome.OK
+
+
+def _cancelled(found: dict[str, Any], job: dict[str, Any]) -> str:
+    """Which index each directory uses after a cancel."""
+    rebuilt = _rebuilt(job)
+    if not rebuilt:
+        return "the rebuild was cancelled; the old index is in use"
+    is_whole = len(job["result"]["directories"]) == len(found["directories"])
+    return f"the rebuild was cancelled{rebuilt}" + ("" if is_whole else "; the other directories use the old one")
+
+
+def _rebuilt(job: dict[str, Any]) -> str:
+    """The directories that have the new index, as the end of a sentence; empty if none has."""
+    directories = (job["result"] or {}).get("directories", [])
+    names = (f"{each['ledger_directory']} ({counted(each['limbo_count'], 'ledger')} in limbo)" for each in directories)
+    return f"; the new index is in use in {', '.join(names)}" if directories else ""
 
 
 def _print(context: CommandContext, found: dict[str, Any], job: dict[str, Any]) -> list[dict[str, str]]:
@@ -268,7 +288,7 @@ def _print(context: CommandContext, found: dict[str, Any], job: dict[str, Any]) 
         details={"directories": directories, "damages": damages},
         lines=Lines(_DIRECTORY_TABLE, directories),
     )
-    if is_done:
+    if directories:
         console.table(_DIRECTORY_TABLE, directories)
         console.table(_DAMAGE_TABLE, damages)
     if body["limbo"]:

@@ -89,15 +89,18 @@ class Jobs:
             raise AdminError(Problem.NOT_FOUND, f"there is no job {job_id}; jobs end when the process ends")
         return self._jobs[job_id]
 
-    def begin(self, kind: str, work: Work) -> Job:
-        """Start ``work``; its result must be a msgspec struct or JSON. ConflictError while one of this kind runs."""
+    def begin(self, kind: str, work: Work, reached: Callable[[], object] = lambda: None) -> Job:
+        """Start ``work``; its result must be a msgspec struct or JSON. ConflictError while one of this kind runs.
+
+        ``reached``: the result of work that failed or was cancelled; None if there is none.
+        """
         for job in self._jobs.values():
             if job.kind == kind and job.state is JobState.RUNNING:
                 raise ConflictError(f"nothing was changed: job {job.id} ({kind}) is still running")
         self._last_id += 1
         job = Job(id=self._last_id, kind=kind, started_ms=self._clock.now_ms())
         self._jobs[job.id] = job
-        task = asyncio.get_running_loop().create_task(self._run(job, work))
+        task = asyncio.get_running_loop().create_task(self._run(job, work, reached))
         self._tasks[job.id] = task
         task.add_done_callback(lambda _: self._note_end(job))
         logger.info("job %d (%s) started", job.id, kind)
@@ -118,7 +121,7 @@ class Jobs:
         """Cancel all jobs and wait until they have ended."""
         await asyncio.gather(*(self.cancel(job_id) for job_id in list(self._tasks)))
 
-    async def _run(self, job: Job, work: Work) -> None:
+    async def _run(self, job: Job, work: Work, reached: Callable[[], object]) -> None:
         try:
             job.result = msgspec.to_builtins(await work(job.progress))
             job.state = JobState.DONE
@@ -130,6 +133,9 @@ class Jobs:
             logger.exception("job %d (%s) failed", job.id, job.kind)
             job.state, job.error = JobState.FAILED, "the job failed; the log of the server says why"
             job.problem = Problem.INTERNAL.word
+        finally:
+            if job.state is not JobState.DONE:
+                job.result = msgspec.to_builtins(reached())
 
     def _note_end(self, job: Job) -> None:
         if job.state is JobState.RUNNING:  # also if it was cancelled before it began

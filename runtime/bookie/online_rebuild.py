@@ -19,8 +19,8 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,7 +35,7 @@ from runtime.bookie.ports import BookiePorts
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE
 from runtime.bookie.serving.request_path import RequestPath
-from runtime.errors import ConflictError
+from runtime.errors import ConflictError, RefusedError
 from storage.config import StorageConfig
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.engine.ledger_storage import LedgerStorage
@@ -112,6 +112,9 @@ class OnlineRebuild:
         self._is_stopped = False
         self._pool: ChildPool | None = None
         self._progress: StepProgress | None = None
+        self._done: list[RebuiltDirectory] = []
+        self._room_changed = asyncio.Event()
+        parts.modes.on_no_room(self._room_changed.set)
 
     @property
     def is_running(self) -> bool:
@@ -124,16 +127,32 @@ class OnlineRebuild:
         progress = self._progress
         return progress.done / progress.total if self._is_running and progress is not None and progress.total else 0.0
 
+    @property
+    def report(self) -> OnlineRebuildReport:
+        """The directories to which the rebuild, running or ended, has given their new index."""
+        return OnlineRebuildReport(tuple(self._done))
+
+    def require_room(self) -> None:
+        """RefusedError while the caches cannot be flushed: the rebuild would wait, and keep the collector waiting."""
+        missing = self._parts.modes.missing_room
+        if missing is not None:
+            raise RefusedError(
+                f"nothing was changed: the bookie cannot flush its caches ({missing}); free disk space, then try again"
+            )
+
     async def run(self, progress: StepProgress) -> OnlineRebuildReport:
         """Rebuild all location indexes and use the new ones. The bookie is read-only meanwhile, and then no longer
         than other reasons require. Can be cancelled at any time: each index in place is then the old or the new one.
 
-        RefusedError if the settings forbid read-only mode, ConflictError while another rebuild runs; StorageError or
-        OSError with the old indexes in place. IndexFailedError: an exchange was not finished, and the bookie must
-        stop; its next start finishes it.
+        RefusedError if the settings forbid read-only mode, or if the caches cannot be flushed for lack of disk space;
+        ConflictError while another rebuild runs; StorageError or OSError: directories that ``report`` does not list
+        have the old index. IndexFailedError: an exchange was not finished, and the bookie must stop; its next start
+        finishes it.
         """
         if self._is_running:
             raise ConflictError("nothing was changed: an index rebuild is already running in this bookie")
+        self._done = []
+        self.require_room()
         self._is_running, self._is_stopped, self._progress = True, False, progress
         engines = self._parts.storage.engines
         for engine in engines:
@@ -141,29 +160,44 @@ class OnlineRebuild:
         try:
             progress.begin("waiting for the registration as read-only")
             await self._parts.modes.begin_rebuild()
-            return await self._rebuild_all(engines, progress)
+            await self._rebuild_all(engines, progress)
+            return self.report
         finally:
             self._is_running = False
             for engine in engines:
                 engine.negatives_are_unknown = engine.is_index_lost
             self._parts.modes.end_rebuild()
 
-    async def _rebuild_all(
-        self, engines: Sequence[LedgerDirectoryEngine], progress: StepProgress
-    ) -> OnlineRebuildReport:
+    async def _rebuild_all(self, engines: Sequence[LedgerDirectoryEngine], progress: StepProgress) -> None:
         parts = self._parts
         progress.begin("flushing the caches")
         parts.path.adds.refuse_waiting()
-        await asyncio.gather(*(journal.barrier() for journal in parts.path.journals))
-        done: list[RebuiltDirectory] = []
+        await self._with_room(self._journaled)
         # The repair would use the old index to end the limbo of ledgers.
         async with parts.collector.held(), parts.repair.held():
-            await parts.path.checkpoints.settle()
+            await self._with_room(parts.path.checkpoints.settle)
             for position, engine in enumerate(engines):
-                done.append(await self._rebuild(position, engine, progress))
-        return OnlineRebuildReport(tuple(done))
+                await self._rebuild(position, engine, progress)
 
-    async def _rebuild(self, position: int, engine: LedgerDirectoryEngine, progress: StepProgress) -> RebuiltDirectory:
+    async def _journaled(self) -> None:
+        await asyncio.gather(*(journal.barrier() for journal in self._parts.path.journals))
+
+    async def _with_room(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do work that waits for a checkpoint or a journal. RefusedError as soon as these have no disk space."""
+        self.require_room()
+        working = asyncio.ensure_future(work())
+        working.add_done_callback(lambda _: self._room_changed.set())
+        try:
+            while not working.done():
+                self.require_room()
+                self._room_changed.clear()
+                await self._room_changed.wait()
+            await working
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
+
+    async def _rebuild(self, position: int, engine: LedgerDirectoryEngine, progress: StepProgress) -> None:
         ledger_directory = self._config.ledger_directories[position]
         path = self._path(position)
         try:
@@ -173,8 +207,16 @@ class OnlineRebuild:
             progress.begin("exchanging the index")
             doubted = DoubtedLedgers.after_scan(known, built.damaged_ledgers)
             await self._note_doubted(engine, doubted)
+            rebuilt = RebuiltDirectory(
+                ledger_directory,
+                built.log_count,
+                built.entry_count,
+                built.row_count,
+                len(doubted.limbo),
+                built.damages,
+            )
             exchange = functools.partial(self._exchange, engine, path, position, sizes)
-            await _finished(self._workers.run_at_rest(_LANES_AT_REST, REBUILD_LANE, exchange))
+            await _finished(self._exchange_at_rest(exchange, rebuilt))
         except IndexFailedError as error:
             self._on_failed(error)
             raise
@@ -188,14 +230,10 @@ class OnlineRebuild:
             built.row_count,
             len(doubted.limbo),
         )
-        return RebuiltDirectory(
-            ledger_directory,
-            built.log_count,
-            built.entry_count,
-            built.row_count,
-            len(doubted.limbo),
-            built.damages,
-        )
+
+    async def _exchange_at_rest(self, exchange: Callable[[], None], rebuilt: RebuiltDirectory) -> None:
+        await self._workers.run_at_rest(_LANES_AT_REST, REBUILD_LANE, exchange)
+        self._done.append(rebuilt)
 
     def _path(self, position: int) -> str:
         directory = current_directory(self._config.paired_index_directories[position])
@@ -245,6 +283,15 @@ class OnlineRebuild:
         """
         if not doubted.limbo:
             return
+        try:
+            await self._with_room(functools.partial(self._write_doubted, engine, doubted))
+        except RefusedError as error:
+            missing = self._parts.modes.missing_room
+            raise StorageError(
+                f"kept the old index: limbo cannot be stored ({missing}); free disk space, then try again"
+            ) from error
+
+    async def _write_doubted(self, engine: LedgerDirectoryEngine, doubted: DoubtedLedgers) -> None:
         first = self._parts.storage.engines[0]
         await self._workers.run(CHECKPOINT_LANE, set_integrity_flag, first, is_needed=True)
         self._parts.repair.request()

@@ -10,7 +10,7 @@ import msgspec
 from runtime.admin.calls import BKCTL_API
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
 from runtime.bookie.disks.monitor import DISKS_LANE
-from runtime.bookie.online_rebuild import log_files
+from runtime.bookie.online_rebuild import OnlineRebuildReport, log_files
 from runtime.bookie.view import BookieView
 from runtime.log_level import LogLevel, change_log_level, log_level
 from runtime.metadata.uri import parse_metadata_uri
@@ -104,7 +104,13 @@ class JobRoutes:
         view = self._view
         if view.online_rebuild is None or not view.is_running:
             raise self._not_running()
-        return json_answer(view.jobs.begin(REBUILD_JOB, view.online_rebuild.run), 202)
+        rebuild = view.online_rebuild
+        rebuild.require_room()
+
+        def reached() -> OnlineRebuildReport | None:
+            return rebuild.report if rebuild.report.directories else None
+
+        return json_answer(view.jobs.begin(REBUILD_JOB, rebuild.run, reached), 202)
 
     def _not_running(self) -> AdminError:
         word = "stopping" if self._view.is_stopping else f"starting: {self._view.stage}"

@@ -37,7 +37,8 @@ class ReadOnlyReason(enum.Enum):
     REBUILD = "its index is being rebuilt"
 
 
-_NOTHING_CAN_BE_STORED = {ReadOnlyReason.NO_ROOM, ReadOnlyReason.JOURNAL_FULL, ReadOnlyReason.REBUILD}
+_NOTHING_CAN_BE_FLUSHED = {ReadOnlyReason.NO_ROOM, ReadOnlyReason.JOURNAL_FULL}
+_NOTHING_CAN_BE_STORED = {*_NOTHING_CAN_BE_FLUSHED, ReadOnlyReason.REBUILD}
 
 
 class BookieModes:
@@ -102,6 +103,11 @@ class BookieModes:
     def is_disk_full(self) -> bool:
         """Whether there is too little disk space to finish a checkpoint."""
         return ReadOnlyReason.NO_ROOM in self._reasons
+
+    @property
+    def missing_room(self) -> str | None:
+        """What has no disk space, in words, while no checkpoint or no journal record can be written."""
+        return ", ".join(each.value for each in self.reasons if each in _NOTHING_CAN_BE_FLUSHED) or None
 
     @property
     def allows_recovery_adds(self) -> bool:

@@ -101,10 +101,20 @@ def test_interrupt_follow_and_cancel(bookie: AdminBookie) -> None:
         session.wait_for("the rebuild continues in the bookie")
         session.wait_for("--cancel")
         assert session.exit_code() == 130
+    with TerminalSession("--timeout", "1", "bookie", *REBUILD, "--dir", str(bookie.directory)) as session:
+        session.wait_for("rebuilding the index")
+        os.kill(bookie.process.pid, signal.SIGSTOP)
+        try:
+            session.wait_for("the rebuild continues")
+            session.wait_for("--cancel")
+            assert session.exit_code() == 7
+        finally:
+            os.kill(bookie.process.pid, signal.SIGCONT)
     assert is_alive(child)
     cancelled = bookie.run("index", "rebuild", "--cancel", "-o", "json")
     assert cancelled.exit_code == 0, cancelled.stderr
     assert (cancelled.json()["state"], cancelled.json()["entries"]) == ("cancelled", None)
+    assert "the rebuild was cancelled; the old index is in use" in cancelled.stderr
     assert not is_alive(child)
     assert reasons(bookie) == []
     write(bookie)

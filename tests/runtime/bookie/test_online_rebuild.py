@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.admin.jobs import StepProgress
+from runtime.admin.jobs import JobState, StepProgress
 from runtime.bookie.boot.process import real_ports, running_bookie
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.disks.modes import ReadOnlyReason
@@ -33,10 +33,11 @@ from storage.adapters.filesystem import OsFileSystem
 from storage.bookie_status import read_bookie_status
 from storage.config import StorageConfig
 from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import IndexDamagedError, IndexMissingError, StorageError
+from storage.errors import IndexDamagedError, IndexMissingError, JournalFullError, StorageError
 from storage.filenames import LOCATIONS_DATABASE, REPLACED_SUFFIX
 from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 from storage.operator_mode import OperatorMode
+from storage.ports import DiskSpace
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.bookie.metrics.test_exposition import samples_of
 from tests.storage.engines import open_storage
@@ -81,6 +82,16 @@ class SlowExchange(OsFileSystem):
             self.has_begun.set()
             assert self.may_go_on.wait(60)
         super().rename(source, target)
+
+
+class DiskThatFills(OsFileSystem):
+    """The real disk, which says when told that nothing is free."""
+
+    is_full = False
+
+    def space(self, path: str) -> DiskSpace:
+        space = super().space(path)
+        return space._replace(usable_bytes=0) if self.is_full else space
 
 
 @contextlib.asynccontextmanager
@@ -293,6 +304,60 @@ async def test_refused_if_the_settings_forbid_read_only_mode(bookie_config: Book
         assert await running.peer.add(1, 0) is Status.OK
         with pytest.raises(NoSuchEntryError):
             await running.peer.read(1, 1)
+
+
+async def test_without_room_for_a_checkpoint_it_is_refused_and_holds_nothing(bookie_config: BookieConfig) -> None:
+    """A rebuild that waited would keep the collector from freeing the space."""
+    disk = DiskThatFills()
+    async with booted(bookie_config, disk) as running:
+        assert await running.peer.add(1, 0) is Status.OK
+        modes = running.server.view.modes
+        disk.is_full = True
+        for _ in ("found while it waits", "known before"):
+            with pytest.raises(RefusedError, match=r"no space for a checkpoint.*free disk space"):
+                await running.rebuild.run(StepProgress())
+            assert ReadOnlyReason.NO_ROOM in modes.reasons
+            assert ReadOnlyReason.REBUILD not in modes.reasons
+            assert running.rebuild._parts.collector._hold_count == 0
+            assert not running.rebuild.report.directories
+        with pytest.raises(RefusedError, match="no space for a checkpoint"):
+            running.rebuild.require_room()
+        disk.is_full = False
+        async with asyncio.timeout(60):
+            while modes.missing_room is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        report = await running.rebuild.run(StepProgress())
+        assert [each.row_count for each in report.directories] == [1]
+
+
+async def test_without_room_for_a_journal_it_is_refused(config: BookieConfig) -> None:
+    async with booted(config) as running:
+        running.server.view.modes.note_journal(0, JournalFullError("no space left"))
+        with pytest.raises(RefusedError, match="no space for a journal"):
+            await running.rebuild.run(StepProgress())
+        running.server.view.modes.note_journal(0, None)
+        assert (await running.rebuild.run(StepProgress())).is_complete
+
+
+async def test_a_cancel_between_two_directories_tells_which_has_the_new_index(
+    bookie_config: BookieConfig, tmp_path: Path
+) -> None:
+    directories = tuple(str(tmp_path / name) for name in ("ledgers-0", "ledgers-1"))
+    storage = msgspec.structs.replace(bookie_config.storage, ledger_directories=directories)
+    async with booted(msgspec.structs.replace(bookie_config, storage=storage)) as running:
+        for ledger_id in LEDGERS:
+            assert await running.peer.add(ledger_id, 0) is Status.OK
+        disk = running.rebuild._filesystem = SlowExchange()
+        jobs = running.server.view.jobs
+        job = jobs.begin("rebuild", running.rebuild.run, lambda: running.rebuild.report)
+        assert await asyncio.to_thread(disk.has_begun.wait, 60)
+        cancel = asyncio.ensure_future(jobs.cancel(job.id))
+        await asyncio.sleep(0)
+        disk.may_go_on.set()
+        await cancel
+        assert job.state is JobState.CANCELLED
+        shown = [(each["ledger_directory"], each["limbo_count"]) for each in job.result["directories"]]
+        assert shown == [(directories[0], 2)]
 
 
 async def test_a_cancel_during_the_exchange_waits_for_it(config: BookieConfig) -> None:
