@@ -111,8 +111,19 @@ class PhotographedDisk(TracedDisk):
     def photograph(self, moment: str) -> None:
         if self.photograph_into is not None:
             target = self.photograph_into / f"{len(self.photographs):03d}"
-            shutil.copytree(self._root, target, ignore=shutil.ignore_patterns("*.sock"))
+            while not self._copied(target):
+                shutil.rmtree(target)
             self.photographs.append((moment, target))
+
+    def _copied(self, target: Path) -> bool:
+        """Whether the copy is whole: LevelDB may delete an outdated file between its listing and its copy."""
+        try:
+            shutil.copytree(self._root, target, ignore=shutil.ignore_patterns("*.sock"))
+        except shutil.Error as error:
+            if any(os.path.lexists(source) for source, _, _ in error.args[0]):
+                raise
+            return False
+        return True
 
     def note(self, operation: str, path: str) -> None:
         self.photograph(f"before {operation} {os.path.basename(path)}")
