@@ -36,6 +36,13 @@ def without_advice(error: Exception) -> str:
     return str(error).partition("; ")[0]
 
 
+def with_path(error: Exception) -> str:
+    """The error message with the path of the file, if one is known."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def without_path(error: Exception) -> str:
     """The error message without the path, for messages that already contain it."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

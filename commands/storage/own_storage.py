@@ -66,7 +66,7 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
 @contextlib.contextmanager
 def _telling_of_full_disks(own: OwnStorage) -> Iterator[None]:
     """Errors caused by a full disk become a NoRoomError; otherwise most would look like damage."""
-    from storage.advice import FULL_DISK_RUNBOOK
+    from storage.advice import FULL_DISK_RUNBOOK, with_path
     from storage.disk_room import file_limit_advice, lacks_room
     from storage.errors import StorageError
 
@@ -75,9 +75,8 @@ def _telling_of_full_disks(own: OwnStorage) -> Iterator[None]:
     except (StorageError, OSError) as error:
         if not lacks_room(error) or (isinstance(error, OSError) and not _is_inside(own, error.filename)):
             raise
-        sentence = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         advice = "" if file_limit_advice(error) else f"; see {FULL_DISK_RUNBOOK}"
-        raise NoRoomError(f"{sentence}{advice}") from error
+        raise NoRoomError(f"{with_path(error)}{advice}") from error
 
 
 def _is_inside(own: OwnStorage, path: object) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 from runtime.admin.messages import AdminError, Problem, problem_of
 from runtime.errors import ConflictError
 from runtime.ports import Clock
+from storage.advice import with_path
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -126,9 +127,7 @@ class Jobs:
             job.result = msgspec.to_builtins(await work(job.progress))
             job.state = JobState.DONE
         except (BkctlError, OSError) as error:
-            job.state, job.error, job.problem = JobState.FAILED, str(error), problem_of(error).word
-            if isinstance(error, OSError):
-                job.error = f"{error.filename}: {error.strerror}"
+            job.state, job.error, job.problem = JobState.FAILED, with_path(error), problem_of(error).word
         except Exception:
             logger.exception("job %d (%s) failed", job.id, job.kind)
             job.state, job.error = JobState.FAILED, "the job failed; the log of the server says why"

@@ -21,6 +21,7 @@ from runtime.admin.connections import SERVER_NAME, AdminConnection, AdminLimits,
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, RouteTable, error_answer
 from runtime.net.limited_log import LimitedLog
 from runtime.ports import Listen, ListeningSocket, ListenLocal
+from storage.advice import without_path
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class AdminServer:
             async with asyncio.timeout(self._limits.answer_s_max):
                 return await self._answer(request, routes, read_token)
         except BkctlError as error:
-            answer, reason = error_answer(error), f"{type(error).__name__}" if not str(error) else str(error)
+            answer, reason = error_answer(error), str(error) or type(error).__name__
         except TimeoutError:
             reason = f"no answer within {self._limits.answer_s_max:g} s"
             answer = error_answer(AdminError(Problem.UNAVAILABLE, reason))
@@ -127,8 +128,7 @@ class AdminServer:
         try:
             expected = await read_token()
         except (OSError, BkctlError) as error:
-            reason = (isinstance(error, OSError) and error.strerror) or str(error)
-            self._token_errors.report("cannot read the token of the admin interface", reason)
+            self._token_errors.report("cannot read the token of the admin interface", without_path(error))
             raise AdminError(
                 Problem.INTERNAL, "the token file cannot be used; the log of the server says why"
             ) from error

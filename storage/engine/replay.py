@@ -13,7 +13,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from storage.advice import LOST_DATA_ADVICE
+from storage.advice import LOST_DATA_ADVICE, with_path
 from storage.config import EngineConfig
 from storage.disk_room import DiskRoom, is_out_of_room
 from storage.engine.engine import LedgerDirectoryEngine
@@ -375,8 +375,9 @@ class ReplayFlush:
             reason = error
         # The first half may end with unused space too small for the next entry. The setting is a total of all.
         cache_bytes = (max(needed_bytes.values()) + self._config.entry_log.entry_bytes_max) * len(self._engines)
-        detail = f"{reason.filename}: {reason.strerror}" if isinstance(reason, OSError) else str(reason)
+        # A later flush may have succeeded, but what was left out before it is still missing.
+        cause = "" if reason is None else f"{with_path(reason)}: "
         return NoRoomToStartError(
-            f"{detail}: the journals have more entries than the write cache can hold until space is freed; free "
-            f"disk space, or start with --set {_CACHE_KEY}={-(-cache_bytes // MEBIBYTE)}"
+            f"{cause}the journals have more entries than the write cache can hold until space is freed; "
+            f"free disk space, or start with --set {_CACHE_KEY}={-(-cache_bytes // MEBIBYTE)}"
         )

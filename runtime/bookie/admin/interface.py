@@ -20,6 +20,7 @@ from runtime.errors import ConfigurationError, PortInUseError
 from runtime.metadata.bookies.service_info import BookieAddress
 from runtime.ports import Host
 from storage import filenames
+from storage.advice import with_path
 
 _ALL_ADDRESSES: Final = ("0.0.0.0", "::", "")  # noqa: S104
 
@@ -94,9 +95,8 @@ async def require_token_file(config: AdminConfig, ports: BookiePorts) -> None:
     try:
         await ports.workers.run(ADMIN_LANE, ports.read_secret, config.token_file)
     except (OSError, ConfigurationError) as error:
-        reason = f"{config.token_file}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise ConfigurationError(
-            f"cannot use the token file of the admin interface (adminTokenFile): {reason}"
+            f"cannot use the token file of the admin interface (adminTokenFile): {with_path(error)}"
         ) from error
 
 

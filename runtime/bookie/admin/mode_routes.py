@@ -20,9 +20,9 @@ from runtime.admin.messages import (
     truth,
 )
 from runtime.bookie.admin.state_route import mode_fields
-from runtime.bookie.disks.modes import sentence
 from runtime.bookie.view import BookieView
 from runtime.metadata.bookies.registration import BookieMode
+from storage.advice import with_path
 from storage.operator_mode import OperatorMode
 
 REGISTRATION_S_MAX: Final = 5.0
@@ -116,7 +116,7 @@ class ModeRoutes:
         try:
             await view.mode_files.store_order(order)
         except OSError as error:
-            text = f"the mode is unchanged, because no ledger directory can keep it: {sentence(error)}"
+            text = f"the mode is unchanged, because no ledger directory can keep it: {with_path(error)}"
             raise AdminError(Problem.INTERNAL, text) from error
         view.modes.follow_order(order)
 

@@ -31,7 +31,7 @@ from runtime.bookie.boot.trouble_watch import TroubleWatch
 from runtime.bookie.collection.collector import GarbageCollector, assemble_garbage_collector
 from runtime.bookie.cookies.check import require_same_cookie
 from runtime.bookie.disks.mode_files import ModeFiles
-from runtime.bookie.disks.modes import BookieModes, sentence
+from runtime.bookie.disks.modes import BookieModes
 from runtime.bookie.disks.monitor import DiskMonitor
 from runtime.bookie.disks.rules import DiskState, DiskVerdict
 from runtime.bookie.identity import BookieNames, resolve_identity
@@ -56,6 +56,7 @@ from runtime.metadata.uri import parse_metadata_uri
 from runtime.net.listener import BookieListener
 from runtime.net.server_connection import ListenerLimits
 from storage import filenames
+from storage.advice import with_path
 from storage.dirty_marks import (
     crash_risk,
     leave_dirty_marks,
@@ -396,7 +397,7 @@ def _failing_bookie(beginning: str = "") -> Iterator[None]:
     try:
         yield
     except (StorageError, OSError) as error:
-        raise BookieFailedError(beginning + sentence(error)) from error
+        raise BookieFailedError(beginning + with_path(error)) from error
 
 
 def _retrieve(failed: asyncio.Future[None]) -> None:

@@ -18,7 +18,6 @@ from runtime.bookie.boot.folder_claim import FolderClaim
 from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.boot.storage_boot import ReplayStoppedError
 from runtime.bookie.cookies.check import CookieDecision
-from runtime.bookie.disks.modes import sentence
 from runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, judge
 from runtime.bookie.identity import resolve_identity
 from runtime.bookie.live_settings import LiveSettings
@@ -29,6 +28,7 @@ from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.cluster.root import read_cluster_info
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
+from storage.advice import with_path
 from storage.dirty_marks import read_dirty_marks, read_machine_boot
 from storage.disk_room import mebibytes
 from storage.engine.replay_rehearsal import RehearsalImpossibleError, rehearse_replay
@@ -76,8 +76,7 @@ async def look(name: str, check: Awaitable[Finding]) -> StartCheck:
     try:
         finding = await check
     except (BkctlError, OSError) as error:
-        detail = sentence(error) if isinstance(error, OSError) else str(error)
-        return StartCheck(name, CheckResult.FAILED, detail, error)
+        return StartCheck(name, CheckResult.FAILED, with_path(error), error)
     return StartCheck(name, CheckResult.WARNING if finding.is_warning else CheckResult.OK, finding.detail)
 
 

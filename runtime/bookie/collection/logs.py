@@ -21,9 +21,9 @@ from typing import Any, Final, TypeAlias
 from runtime.bookie.collection.compaction import Compactor, DirectoryTools
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE, LogInUseError
 from runtime.bookie.collection.metrics import DirectoryTimings
-from runtime.bookie.disks.modes import sentence
 from runtime.config import CompactionConfig
 from runtime.ports import Workers
+from storage.advice import with_path
 from storage.disk_room import DiskRoom
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.entry_log.compaction_scan import MeasuredLog, UnreadableLog
@@ -324,7 +324,7 @@ class DirectoryCollector:
             "%s: keeping entry log %s for now: %s",
             self._engine.ledger_directory,
             entry_log_file_name(log_id),
-            sentence(error),
+            with_path(error),
         )
 
     # -- quarantine ---------------------------------------------------------------------------------------------
@@ -384,7 +384,7 @@ class DirectoryCollector:
         try:
             await self._workers.run(COMPACTION_LANE, write_quarantine, self._fs, directory, dict(self._quarantine))
         except OSError as error:
-            logger.error("%s: cannot record the quarantine: %s", directory, sentence(error))
+            logger.error("%s: cannot record the quarantine: %s", directory, with_path(error))
 
 
 async def find_rows_naming(

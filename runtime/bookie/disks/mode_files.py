@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from runtime.bookie.disks.modes import BookieModes, sentence
+from runtime.bookie.disks.modes import BookieModes
 from runtime.bookie.disks.monitor import DISKS_LANE
 from runtime.ports import Clock, Workers
+from storage.advice import with_path
 from storage.bookie_status import BookieStatus, read_bookie_status, write_bookie_status
 from storage.operator_mode import OperatorMode, read_operator_mode, write_operator_mode
 from storage.ports import FileSystem
@@ -55,7 +56,7 @@ class ModeFiles:
         if len(errors) == len(self._folders):
             raise errors[0]
         for error in errors:
-            logger.warning("cannot write the mode of the bookie to every directory: %s", sentence(error))
+            logger.warning("cannot write the mode of the bookie to every directory: %s", with_path(error))
 
     async def write(self) -> None:
         """Write BOOKIE_STATUS. A failure is only logged, because the next process checks the disks itself."""
@@ -64,7 +65,7 @@ class ModeFiles:
         status = self._modes.status(self._clock.now_ms())
         error = await self._workers.run(DISKS_LANE, write_bookie_status, self._file_system, self._folders, status)
         if error is not None:
-            logger.warning("cannot write the mode of the bookie to every directory: %s", sentence(error))
+            logger.warning("cannot write the mode of the bookie to every directory: %s", with_path(error))
 
 
 def latest_order(order: OperatorMode | None, status: BookieStatus | None) -> OperatorMode | None:

@@ -16,6 +16,7 @@ from runtime.bookie.disks.rules import DiskSample, DiskVerdict
 from runtime.errors import MetadataUnavailableError, RefusedError
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.ports import Clock
+from storage.advice import with_path
 from storage.bookie_status import BookieStatus
 from storage.disk_room import file_limit_advice
 from storage.errors import JournalFullError, NoWritableDiskError, StorageError
@@ -160,7 +161,7 @@ class BookieModes:
         if not self.is_disk_full:
             self._add(
                 ReadOnlyReason.NO_ROOM,
-                f"{sentence(error)}; what was not flushed is in the journal{file_limit_advice(error)}",
+                f"{with_path(error)}; what was not flushed is in the journal{file_limit_advice(error)}",
             )
             for callback in self._no_room_callbacks:
                 callback()
@@ -262,13 +263,6 @@ class BookieModes:
         self._reasons.discard(reason)
         logger.warning("disk space is available again: %s", self.text)
         self._changed.set()
-
-
-def sentence(error: StorageError | OSError) -> str:
-    """The error as text, with the file name if known."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _used(sample: DiskSample) -> str:

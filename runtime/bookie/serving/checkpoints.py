@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from runtime.bookie.disks.modes import BookieModes, sentence
+from runtime.bookie.disks.modes import BookieModes
 from runtime.ports import Workers
+from storage.advice import with_path
 from storage.disk_room import DiskRoom, is_disk_failing, is_out_of_room
 from storage.engine.ledger_storage import LedgerStorage, StorageCheckpoint
 from storage.errors import DiskUnusableError, IndexFailedError, StorageError
@@ -170,11 +171,11 @@ class CheckpointService:
     def _note_failure(self, error: StorageError | OSError) -> None:
         self._has_failed = True
         if is_disk_failing(error):
-            raise DiskUnusableError(f"a disk failed: {sentence(error)}") from error
+            raise DiskUnusableError(f"a disk failed: {with_path(error)}") from error
         if is_out_of_room(error):
             self._modes.note_disk_full(error)
         else:
-            logger.error("checkpoint failed; its entries stay in the journal: %s", sentence(error))
+            logger.error("checkpoint failed; its entries stay in the journal: %s", with_path(error))
 
     async def _wait_due(self) -> bool:
         """True when a checkpoint is due, False when the service stops."""
@@ -245,7 +246,7 @@ class CheckpointService:
         paths = {str(failure.filename) for failure in self._storage.mark_failures}
         for failure in self._storage.mark_failures:
             if str(failure.filename) not in self._paths_without_mark:
-                logger.warning("%s", sentence(failure))
+                logger.warning("%s", with_path(failure))
         self._paths_without_mark = paths
 
     async def flush(self) -> None:
