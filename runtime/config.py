@@ -84,6 +84,45 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
     layout: LayoutConfig = LayoutConfig()
 
 
+class PlacementPolicy(enum.StrEnum):
+    """How bookies are chosen for ledgers."""
+
+    RANDOM = "random"
+    RACK_AWARE = "rack-aware"
+
+
+class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Choice of bookies for new ledgers and for copies: rules, and where racks are read."""
+
+    policy: Annotated[PlacementPolicy, Setting(
+        "Choose bookies at random, or in different racks")] = PlacementPolicy.RANDOM
+    min_racks_per_write_quorum: Annotated[int, Setting("Racks that the copies of an entry span, if rack-aware",
+        unit="racks", low=1, java=Java("minNumRacksPerWriteQuorum"))] = 2
+    min_regions_per_write_quorum: Annotated[int, Setting(
+        "Regions that the copies of an entry span, if rack-aware; a region is the first part of a rack's path",
+        unit="regions", low=1)] = 1
+    is_enforced: Annotated[bool, Setting(
+        "Writers fail instead of breaking a rule, and bookies without a rack are not chosen",
+        java=Java("enforceMinNumRacksPerWriteQuorum"))] = False
+    is_weighted_by_free_space: Annotated[bool, Setting("Prefer bookies with more free disk space",
+        java=Java("diskWeightBasedPlacementEnabled"))] = False
+    free_space_reserve_fraction: Annotated[float, Setting(
+        "Part of a bookie's disk space that must stay free when it is chosen; 0: not checked", low=0, below=1)] = 0.0
+    pulsar_bookies_path: Annotated[str | None, Setting(
+        "Path of Pulsar's node with racks and isolation groups, usually /bookies", unset="not read")] = None
+    rack_table_file: Annotated[str | None, Setting("File with a bookie id or host, and its rack, on each line")] = None
+    rack_script: Annotated[str | None, Setting("Program that prints a rack for each host that it gets",
+        java=Java("networkTopologyScriptFileName"))] = None
+
+    def __post_init__(self) -> None:
+        sources = (self.pulsar_bookies_path, self.rack_table_file, self.rack_script)
+        if self.policy is PlacementPolicy.RACK_AWARE and not any(sources):
+            raise ValueError(
+                "rack-aware placement needs racks: set pulsar_bookies_path, rack_table_file or rack_script "
+                "(networkTopologyScriptFileName)"
+            )
+
+
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Timeouts and limits of a ledger client."""
 
@@ -117,6 +156,7 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):
         "Ensemble changes without a confirmed entry before a writer fails", unit="changes", low=1)] = 20
     suspect_bookie_s: Annotated[float, Setting("How long a failed bookie is a last resort for reads and new ensembles",
         unit="s", above=0)] = 30.0
+    placement: PlacementConfig = PlacementConfig()
 
 
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import msgspec
 
+from runtime.client.ensemble_change import warn_of_broken_rules
 from runtime.client.last_entry import read_last_add_confirmed
+from runtime.client.placement import PlacementSources, placement_on
 from runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
 from runtime.client.reader import LedgerReader, told_by_bookies
 from runtime.client.recovery import LedgerRecovery
@@ -33,7 +35,6 @@ from runtime.config import ClientConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError, LedgerPasswordError, NotEnoughBookiesError
 from runtime.ledger.changes import check_quorum_sizes, new_ledger
 from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.ledger.write_set import choose_ensemble
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.request_budget import BudgetedStore, RequestBudget
@@ -42,6 +43,9 @@ from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
+from runtime.net.rack_files import OsRackFiles
+from runtime.placement.choice import Choice, PlacementNeed, choose_ensemble
+from runtime.placement.isolation import isolation_demand
 
 logger = logging.getLogger(__name__)
 
@@ -90,14 +94,17 @@ class LedgerClient:
         """Create a client on an open session with the metadata store; closing the client closes the session too."""
         clock = LoopClock()
         registrations = RegistrationClient(store, ledgers.root)
+        bookies = BookiePool(registrations.address, config, clock)
+        sources = PlacementSources(store, registrations, bookies, clock, OsRackFiles())
 
         ports = ClientPorts(
-            bookies=BookiePool(registrations.address, config, clock),
+            bookies=bookies,
             clock=clock,
             ledgers=ledgers,
             registrations=registrations,
             suspects=SuspectBookies(clock, config.suspect_bookie_s),
             config=config,
+            placement=placement_on(config.placement, sources),
         )
         return cls(ports, store)
 
@@ -122,33 +129,40 @@ class LedgerClient:
         """
         check_quorum_sizes(ensemble_size, write_quorum_size, ack_quorum_size)
         warning = quorum_warning(write_quorum_size, ack_quorum_size)
+        labels = tuple(sorted((custom_metadata or {}).items()))
+        chosen = await self._choose_ensemble(ensemble_size, write_quorum_size, labels)
         metadata = new_ledger(
-            await self._choose_ensemble(ensemble_size),
-            write_quorum_size,
-            ack_quorum_size,
-            digest_type,
-            password,
-            custom_metadata=tuple(sorted((custom_metadata or {}).items())),
+            chosen.bookies, write_quorum_size, ack_quorum_size, digest_type, password, custom_metadata=labels
         )
         metadata = msgspec.structs.replace(metadata, creator_token=self.ports.clock.random.randrange(1, 2**63))
         created_id, stored = await self.ports.ledgers.create(metadata, ledger_id=ledger_id)
         if warning is not None:
             logger.warning("ledger %d: %s", created_id, warning)
+        warn_of_broken_rules(created_id, chosen)
         credentials = LedgerCredentials(created_id, digest_type, password)
         writer = LedgerWriter(self.ports, credentials, stored, warning)
         self._writers[created_id] = writer
         return writer
 
-    async def _choose_ensemble(self, size: int) -> tuple[str, ...]:
-        writable = await self.ports.registrations.writable()
-        randomness = self.ports.clock.random
-        ensemble = choose_ensemble(writable, size, self.ports.suspects.current(), randomness)
-        ensemble = ensemble or choose_ensemble(writable, size, (), randomness)
-        if ensemble is None:
-            raise NotEnoughBookiesError(
-                None, f"{size} writable bookies are needed for an ensemble, only {len(writable)} are registered"
-            )
-        return ensemble
+    async def _choose_ensemble(
+        self, size: int, write_quorum_size: int, custom_metadata: Sequence[tuple[str, bytes]]
+    ) -> Choice:
+        placement = self.ports.placement
+        survey = await placement.survey(await self.ports.registrations.writable())
+        need = PlacementNeed(
+            write_quorum_size=write_quorum_size,
+            isolation=isolation_demand(custom_metadata),
+            last_resort=self.ports.suspects.current(),
+        )
+        found = choose_ensemble(survey.view(), placement.rules, need, size, self.ports.clock.random)
+        if isinstance(found, Choice):
+            return found
+        count = len(survey.writable)
+        if count < size:
+            why = f"{size} writable bookies are needed for an ensemble, only {count} are registered"
+        else:
+            why = f"no ensemble of {size} bookies can be chosen: {found.sentence}"
+        raise NotEnoughBookiesError(None, why)
 
     async def open(
         self,

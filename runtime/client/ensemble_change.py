@@ -2,58 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping
 
 from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
 from runtime.client.ports import ClientPorts
 from runtime.errors import NotEnoughBookiesError
 from runtime.ledger.changes import replace_bookies
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.ledger.write_set import choose_replacement
+from runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_replacements
+from runtime.placement.isolation import isolation_demand
+from runtime.placement.survey import BookieSurvey
+
+logger = logging.getLogger(__name__)
 
 
 class Replacements:
-    """Chooses successors from one snapshot of the writable bookies."""
+    """Chooses successors for the bookies of one ledger, from one survey of the writable bookies."""
 
-    def __init__(self, ports: ClientPorts, ledger_id: int, writable: Sequence[str]) -> None:
+    def __init__(self, ports: ClientPorts, ledger_id: int, metadata: LedgerMetadata, survey: BookieSurvey) -> None:
         self._ledger_id = ledger_id
+        self._write_quorum_size = metadata.write_quorum_size
+        self._isolation = isolation_demand(metadata.custom_metadata)
         self._random = ports.clock.random
-        self._writable = writable
-        suspects = ports.suspects.current()
-        self._preferred = [bookie_id for bookie_id in writable if bookie_id not in suspects]
+        self._rules = ports.placement.rules
+        self._survey = survey
+        self._suspects = ports.suspects.current()
 
     @classmethod
-    async def fetch(cls, ports: ClientPorts, ledger_id: int) -> Replacements:
+    async def fetch(cls, ports: ClientPorts, ledger_id: int, metadata: LedgerMetadata) -> Replacements:
         """Create an instance with the currently writable bookies."""
-        return cls(ports, ledger_id, await ports.registrations.writable())
+        return cls(ports, ledger_id, metadata, await ports.placement.survey(await ports.registrations.writable()))
 
     def choose(
         self, ensemble: tuple[str, ...], failed: Mapping[int, str], unsuitable: Collection[str] = ()
     ) -> dict[int, str]:
         """Successors for the failed (index, bookie) pairs that are still in ``ensemble``, as far as candidates suffice.
 
-        Excludes all failed and ``unsuitable`` bookies and the new ensemble. Uses suspects if no other bookie is left.
+        Excludes all failed and ``unsuitable`` bookies and the new ensemble. Uses suspects if the rules leave no other.
         If candidates are short, replaces failed bookies that are not registered as writable first. Raises
         NotEnoughBookiesError if no failed bookie can be replaced.
         """
-        chosen: dict[int, str] = {}
-        excluded = [*failed.values(), *unsuitable]
-        for index, bookie_id in sorted(failed.items(), key=lambda item: (item[1] in self._writable, item[0])):
+        need = PlacementNeed(
+            write_quorum_size=self._write_quorum_size,
+            isolation=self._isolation,
+            excluded=frozenset({*failed.values(), *unsuitable}),
+            last_resort=self._suspects,
+        )
+        view = self._survey.view(ensemble)
+        chosen: Choice | None = None
+        indexes: list[int] = []
+        refusal: NoChoice | None = None
+        for index, bookie_id in sorted(failed.items(), key=lambda item: (item[1] in self._survey.writable, item[0])):
             if ensemble[index] != bookie_id:
                 continue
-            taken = [*ensemble, *chosen.values()]
-            successor = choose_replacement(self._preferred, taken, excluded, self._random)
-            successor = successor or choose_replacement(self._writable, taken, excluded, self._random)
-            if successor is not None:
-                chosen[index] = successor
-        if not chosen:
-            names = ", ".join(sorted(set(failed.values())))
-            raise NotEnoughBookiesError(
-                self._ledger_id,
-                f"no writable bookie is left to replace {names} ({len(self._writable)} are registered as "
-                "writable; a failed one stays registered until its session expires)",
-            )
-        return chosen
+            found = choose_replacements(view, self._rules, need, ensemble, [*indexes, index], self._random)
+            if isinstance(found, Choice):
+                chosen, indexes = found, [*indexes, index]
+            else:
+                refusal = found
+        if chosen is None:
+            raise NotEnoughBookiesError(self._ledger_id, self._why_none(failed.values(), refusal))
+        warn_of_broken_rules(self._ledger_id, chosen)
+        return dict(zip(indexes, chosen.bookies, strict=True))
+
+    def _why_none(self, failed: Collection[str], refusal: NoChoice | None) -> str:
+        names = ", ".join(sorted(set(failed)))
+        if refusal is not None and refusal.is_by_rules:
+            return f"no bookie can replace {names}: {refusal.sentence}"
+        return (
+            f"no writable bookie is left to replace {names} ({len(self._survey.writable)} are registered as "
+            "writable; a failed one stays registered until its session expires)"
+        )
+
+
+def warn_of_broken_rules(ledger_id: int, chosen: Choice) -> None:
+    """Log the rules that a choice breaks: they are never broken without notice."""
+    if chosen.broken:
+        logger.warning("ledger %d breaks placement rules: %s", ledger_id, "; ".join(map(str, chosen.broken)))
 
 
 async def publish_replacements(
@@ -75,7 +101,7 @@ async def publish_replacements(
     Calls ``next_entry_id`` (LAC + 1) right before each write, with no suspension point in between (rule 3).
     Raises NotEnoughBookiesError, ConflictError, MetadataError, LedgerNotFoundError.
     """
-    replacements = await Replacements.fetch(ports, ledger_id)
+    replacements = await Replacements.fetch(ports, ledger_id, copy.value)
 
     def is_needed(metadata: LedgerMetadata) -> bool:
         ensemble = metadata.last_segment.ensemble

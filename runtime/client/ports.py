@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from runtime.config import ClientConfig
+from runtime.client.placement import Placement
+from runtime.config import ClientConfig, PlacementConfig
 from runtime.ledger.metadata import DigestType, LedgerMetadata
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.ledgers.ledgers import LedgerStore
@@ -58,6 +59,7 @@ class ClientPorts:
     registrations: RegistrationClient
     suspects: SuspectBookies
     config: ClientConfig
+    placement: Placement = dataclasses.field(default_factory=lambda: Placement(PlacementConfig()))
 
 
 class LedgerCredentials:

@@ -12,6 +12,7 @@ from runtime.errors import LedgerRecoveryError, NotEnoughBookiesError
 from runtime.ledger.metadata import LedgerMetadata, Segment
 from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.registration import Registrations
+from runtime.placement.survey import BookieSurvey
 from runtime.protocol.entry_body import DecodedEntry
 from runtime.protocol.status import Status, error_of
 from storage.errors import BkctlError
@@ -118,9 +119,10 @@ class WriteBack:
         try:
             while self._failed and self._error is None:
                 registered = await self._ports.registrations.snapshot()
+                survey = await self._ports.placement.survey(registered.writable)
                 # No suspension point from here to the resend, so LAC + 1 stays the first entry of the new segment.
                 failed, self._failed = self._failed, {}
-                self._replace(registered, failed)
+                self._replace(registered, survey, failed)
         except BkctlError as error:
             self._abort(error)
         except Exception as error:
@@ -129,7 +131,7 @@ class WriteBack:
         finally:
             self._change = None
 
-    def _replace(self, registered: Registrations, failed: dict[int, str]) -> None:
+    def _replace(self, registered: Registrations, survey: BookieSurvey, failed: dict[int, str]) -> None:
         current = self._pipeline.ensemble
         failed = {index: bookie_id for index, bookie_id in failed.items() if current[index] == bookie_id}
         if not failed or self._error is not None:
@@ -138,7 +140,7 @@ class WriteBack:
         self._count_change(first_entry_id)
         # Unregistered members will fail too. They must not lose the last spare to a member that failed first.
         gone = {index: bookie_id for index, bookie_id in enumerate(current) if bookie_id not in registered.live}
-        replacements = Replacements(self._ports, self._credentials.ledger_id, registered.writable)
+        replacements = Replacements(self._ports, self._credentials.ledger_id, self._metadata, survey)
         try:
             chosen = replacements.choose(current, self._without_successor | failed | gone, self._fenced)
         except NotEnoughBookiesError:

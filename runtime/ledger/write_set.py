@@ -1,13 +1,11 @@
 """Quorum rules: which bookies store an entry, and when enough of them have answered. Pure.
 
-Write sets are assigned round robin over the ensemble. Source: protocol sections 2.1, 2.2, 2.3, 4.3 and 9.
+Write sets are assigned round robin over the ensemble. Source: protocol sections 2.1, 2.2 and 2.3.
 """
 
 from __future__ import annotations
 
 import functools
-import random
-from collections.abc import Iterable
 
 
 def write_set(entry_id: int, ensemble_size: int, write_quorum_size: int) -> tuple[int, ...]:
@@ -103,26 +101,3 @@ class QuorumCoverage:
         return all(
             sum(index in self._unknown for index in indexes) < self._ack_quorum_size for indexes in self._write_sets
         )
-
-
-def choose_ensemble(
-    writable: Iterable[str], size: int, exclude: Iterable[str], random_source: random.Random
-) -> tuple[str, ...] | None:
-    """A random ensemble of ``size`` writable bookies outside ``exclude``; None if there are too few.
-
-    No bookie appears twice. For the same seed the result does not depend on the order of the bookies.
-    """
-    candidates = _candidates(writable, exclude)
-    return tuple(random_source.sample(candidates, size)) if len(candidates) >= size else None
-
-
-def choose_replacement(
-    writable: Iterable[str], ensemble: Iterable[str], exclude: Iterable[str], random_source: random.Random
-) -> str | None:
-    """A writable bookie that is neither in the ensemble nor excluded; None if there is none."""
-    candidates = _candidates(writable, [*ensemble, *exclude])
-    return random_source.choice(candidates) if candidates else None
-
-
-def _candidates(writable: Iterable[str], exclude: Iterable[str]) -> list[str]:
-    return sorted(set(writable).difference(exclude))

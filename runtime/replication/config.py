@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated
 
 import msgspec
@@ -10,6 +11,13 @@ from storage.setting import Setting
 
 # fmt: off
 # A setting takes at most three lines here; the formatter would use nine.
+
+
+class PlacementMode(enum.StrEnum):
+    """What a recovery does if every possible target breaks a placement rule."""
+
+    STRICT = "strict"
+    BEST_EFFORT = "best-effort"
 
 
 class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +47,9 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     metadata_outage_max_s: Annotated[float, Setting(
         "Longest wait for ZooKeeper when it stops answering during a recovery", unit="s", above=0,
         flag="--metadata-outage-max")] = 600.0
+    placement: Annotated[PlacementMode, Setting(
+        "strict: leave a ledger alone if every target breaks a placement rule; best-effort: use the best target",
+        flag="--placement")] = PlacementMode.STRICT
     metadata_attempts_max: Annotated[int, Setting("Compare-and-set attempts before the recovery of a ledger fails",
         unit="attempts", low=1)] = 50
     metadata_reads_in_flight_max: Annotated[int, Setting("Ledger metadata read ahead by a scan of all ledgers",

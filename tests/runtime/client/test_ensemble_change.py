@@ -6,6 +6,8 @@ import pytest
 
 from runtime.client.ensemble_change import Replacements
 from runtime.errors import NotEnoughBookiesError
+from runtime.ledger.changes import new_ledger
+from runtime.ledger.metadata import DigestType
 from tests.runtime.client.world import World
 
 ENSEMBLE = ("b1", "b2", "b3")
@@ -15,7 +17,8 @@ async def replacements(world: World, *writable: str, suspects: tuple[str, ...] =
     client = await world.client()
     for suspect in suspects:
         client.ports.suspects.add(suspect)
-    return Replacements(client.ports, 1, writable)
+    survey = await client.ports.placement.survey(writable)
+    return Replacements(client.ports, 1, new_ledger(ENSEMBLE, 2, 2, DigestType.CRC32C, b""), survey)
 
 
 async def test_neither_the_ensemble_nor_a_failed_bookie_is_chosen(world: World) -> None:
