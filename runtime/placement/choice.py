@@ -138,11 +138,7 @@ def choose_replacements(
     goals = _goals(view, rules, need, len(ensemble), indexes, kept)
     kept_racks = {rack for bookie_id in kept.values() if (rack := view.rack_of(bookie_id)) is not None}
     chosen = fill_positions(len(indexes), candidates, goals, kept_racks)
-    members = kept | dict(zip(indexes, chosen, strict=True))
-    broken = (
-        *judge_members(view, rules, chosen, admitted),
-        *_broken_spreads(view, rules, need, len(ensemble), indexes, members),
-    )
+    broken = broken_rules(view, rules, need, ensemble, dict(zip(indexes, chosen, strict=True)))
     choice = Choice(tuple(chosen), broken)
     if broken and rules.is_strict:
         return NoChoice(wanted=len(indexes), candidates=len(ids), refused=refused, best=choice)
@@ -172,13 +168,15 @@ def _by_preference(
     view: ClusterView, rules: PlacementRules, need: PlacementNeed, ids: Sequence[str], source: random.Random
 ) -> list[str]:
     """Candidates in a random order: weighted if the rules say so, then those with the least work for their weight."""
-    weights = _weights(view, ids) if rules.is_weighted_by_free_space else dict.fromkeys(ids, 1.0)
-    # Sorting by u ** (1 / weight) draws without replacement, each time in proportion to the weights.
-    drawn = {bookie_id: source.random() ** (1 / weights[bookie_id]) for bookie_id in ids}
-    return sorted(
-        ids,
-        key=lambda each: (each in need.last_resort, need.assigned.get(each, 0) / weights[each], -drawn[each]),
-    )
+    shuffled = list(ids)
+    source.shuffle(shuffled)
+    weights = dict.fromkeys(ids, 1.0)
+    if rules.is_weighted_by_free_space:
+        weights = _weights(view, ids)
+        # Sorting by u ** (1 / weight) draws without replacement, each time in proportion to the weights.
+        drawn = {bookie_id: source.random() ** (1 / weights[bookie_id]) for bookie_id in ids}
+        shuffled.sort(key=lambda each: -drawn[each])
+    return sorted(shuffled, key=lambda each: (each in need.last_resort, need.assigned.get(each, 0) / weights[each]))
 
 
 def _weights(view: ClusterView, ids: Sequence[str]) -> dict[str, float]:
@@ -211,19 +209,35 @@ def _goals(
     return goals
 
 
+def broken_rules(
+    view: ClusterView,
+    rules: PlacementRules,
+    need: PlacementNeed,
+    ensemble: Sequence[str | None],
+    chosen: Mapping[int, str],
+) -> tuple[BrokenRule, ...]:
+    """The rules that bookies break in positions of an ensemble, most serious first; see ``Choice``."""
+    admitted = admitted_bookies(need.isolation, view.groups, view.writable, len(ensemble))
+    kept = {index: bookie_id for index, bookie_id in enumerate(ensemble) if bookie_id and index not in chosen}
+    return (
+        *judge_members(view, rules, tuple(chosen.values()), admitted),
+        *_broken_spreads(view, rules, need, len(ensemble), kept, chosen),
+    )
+
+
 def _broken_spreads(
     view: ClusterView,
     rules: PlacementRules,
     need: PlacementNeed,
     size: int,
-    indexes: Sequence[int],
-    members: Mapping[int, str],
+    kept: Mapping[int, str],
+    chosen: Mapping[int, str],
 ) -> Iterator[BrokenRule]:
-    wanted_indexes = frozenset(indexes)
+    members = dict(kept) | dict(chosen)
     for spread in spreads(view, rules):
         for quorum in write_quorums(size, need.write_quorum_size):
-            stays = [members[index] for index in quorum if index not in wanted_indexes and index in members]
-            new = [members[index] for index in quorum if index in wanted_indexes]
+            stays = [kept[index] for index in quorum if index in kept]
+            new = [chosen[index] for index in quorum if index in chosen]
             wanted = min(spread.minimum, need.write_quorum_size, len(places_of(spread, stays)) + len(new))
             if new and len(places_of(spread, [*stays, *new])) < wanted:
                 yield too_narrow(spread, [members[index] for index in quorum if index in members], wanted)

@@ -40,6 +40,11 @@ class PlacementRules(msgspec.Struct, frozen=True, kw_only=True):
     is_weighted_by_free_space: bool = False
     reserve_fraction: float = 0.0
 
+    @property
+    def has_racks(self) -> bool:
+        """Whether racks matter."""
+        return bool(self.min_racks_per_write_quorum or self.min_regions_per_write_quorum or self.needs_known_rack)
+
 
 class BrokenRule(msgspec.Struct, frozen=True):
     """A rule that an ensemble breaks; ``detail`` shows how, with the first bookies that do."""

@@ -19,8 +19,9 @@ from runtime.metadata.store import Versioned
 from runtime.replication.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import CopyReader
+from runtime.replication.copy_targets import PlacementForecast, TargetChooser
 from runtime.replication.ledger_repair import LedgerRepair, RepairTools
-from runtime.replication.live_bookies import LiveBookies, TargetChooser
+from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.loss_proof import LossProof
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
 from runtime.replication.recovery_report import (
@@ -131,6 +132,9 @@ class BookieRecovery:
         unreadable: list[LedgerFailure] = []
         registrations = await self._registration.snapshot()
         live = registrations.live - failed
+        placement = self._ports.placement
+        survey = await placement.survey(registrations.writable)
+        forecast = PlacementForecast(survey, placement.rules, failed, self._ports.clock.random)
         scanned = 0
         async for ledger_id, found in self._ports.ledgers.read_all(window=self._config.metadata_reads_in_flight_max):
             scanned += 1
@@ -140,7 +144,7 @@ class BookieRecovery:
                 unreadable.append(LedgerFailure(ledger_id, FailureReason.METADATA_UNREADABLE, (), str(found)))
                 continue
             if not failed.isdisjoint(found.value.bookies()):
-                plans.append(plan_ledger(ledger_id, found.value, found.version, failed, live))
+                plans.append(plan_ledger(ledger_id, found.value, found.version, failed, live, forecast.broken_rules))
         return RecoveryPlan(
             bookie_ids=tuple(sorted(failed)),
             ledgers_scanned=scanned,
@@ -199,7 +203,9 @@ class _RecoveryRun:
                 locks=locks,
                 replicator=Replicator(ports, self._copies, window, config, self._count_copied),
                 live_bookies=self._live_bookies,
-                targets=TargetChooser(self._live_bookies, ports.suspects, ports.clock),
+                targets=TargetChooser(
+                    self._live_bookies, ports.suspects, ports.clock, ports.placement, config.placement
+                ),
                 outage=self._outage,
                 config=config,
             )

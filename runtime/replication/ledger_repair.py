@@ -7,7 +7,7 @@ metadata. Copies that were already made are used only if they still fit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
 from runtime.client.ports import ClientPorts, credentials_of
@@ -24,10 +24,14 @@ from runtime.ledger.changes import replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.metadata.store import Versioned
+from runtime.placement.choice import NoChoice
+from runtime.placement.isolation import isolation_demand
+from runtime.placement.rules import BrokenRule
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import pause_s
+from runtime.replication.copy_targets import CopyNeed, TargetChooser, stripe_bytes
 from runtime.replication.fragments import EntryRange, Fragment, fragments_naming, stripe_count
-from runtime.replication.live_bookies import LiveBookies, TargetChooser
+from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import OutageWait
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired
 from runtime.replication.replicator import Replicator, SourceDefect, StripeJob
@@ -53,6 +57,7 @@ class _Copied(NamedTuple):
     target: str
     entries: int
     bytes_copied: int
+    broken_rules: tuple[BrokenRule, ...] = ()
 
 
 class _FoundFailure(NamedTuple):
@@ -285,7 +290,7 @@ class _Repair:
                 copied = self._copied.get(place)
                 unfit = {*fragment.ensemble, *taken.values()}
                 if copied is None or copied.target in unfit or not self._live_bookies.is_live(copied.target):
-                    copied = await self._copy(metadata, fragment, index, unfit)
+                    copied = await self._copy(metadata, fragment, index, taken)
                 if copied is not None:
                     taken[index] = copied.target
             if taken:
@@ -293,27 +298,30 @@ class _Repair:
         return change
 
     async def _copy(
-        self, metadata: LedgerMetadata, fragment: Fragment, index: int, unfit: Collection[str]
+        self, metadata: LedgerMetadata, fragment: Fragment, index: int, taken: Mapping[int, str]
     ) -> _Copied | None:
         """Copy one stripe to the first target that stores it verifiably; None and a recorded failure if there is none.
 
-        A bad source does not count against the target, nor a bad target against the source.
+        ``taken``: the targets of other positions of the segment. A bad source does not count against the target, nor a
+        bad target against the source.
         """
         place = _Place(fragment.entries.first_entry_id, index)
-        count = stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size)
         while True:
-            excluded = {*unfit, *self._failed, *self._unusable}
-            target = await self._targets.choose(excluded, count)
-            if target is None:
-                reason = FailureReason.NOT_ENOUGH_BOOKIES
-                self._fail(metadata, place, reason, (fragment.entries,), self._why_no_target())
+            need = self._need(metadata, fragment, index, taken)
+            found = await self._targets.choose(need)
+            if isinstance(found, NoChoice):
+                reason = FailureReason.PLACEMENT if found.best is not None else FailureReason.NOT_ENOUGH_BOOKIES
+                self._fail(metadata, place, reason, (fragment.entries,), self._why_no_target(found))
                 return None
+            target = found.bookies[0]
             outcome = await self._replicator.copy(
                 StripeJob(credentials_of(self._ledger_id, metadata), metadata, fragment, index, target, self._failed)
             )
+            self._targets.finish(target, need)
             self._defects.extend(outcome.defects)
             if outcome.is_complete:
-                self._copied[place] = copied = _Copied(target, outcome.entries, outcome.bytes_copied)
+                copied = _Copied(target, outcome.entries, outcome.bytes_copied, found.broken)
+                self._copied[place] = copied
                 return copied
             if outcome.target_failure is None:
                 reason = FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST
@@ -332,10 +340,26 @@ class _Repair:
         failure = LedgerFailure(self._ledger_id, reason, entries, detail)
         self._failures[place] = _FoundFailure(self._fragment_at(metadata, place), failure)
 
-    def _why_no_target(self) -> str:
+    def _need(self, metadata: LedgerMetadata, fragment: Fragment, index: int, taken: Mapping[int, str]) -> CopyNeed:
+        first_entry_id = fragment.entries.first_entry_id
+        pending = (each for each in fragment.bookie_indexes if each != index and each not in taken)
+        return CopyNeed(
+            write_quorum_size=metadata.write_quorum_size,
+            ensemble=tuple(taken.get(each, bookie_id) for each, bookie_id in enumerate(fragment.ensemble)),
+            index=index,
+            pending=tuple(each for each in pending if _Place(first_entry_id, each) not in self._failures),
+            excluded=frozenset({*fragment.ensemble, *self._failed, *self._unusable}),
+            isolation=isolation_demand(metadata.custom_metadata),
+            entry_count=stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size),
+            bytes_needed=stripe_bytes(metadata, fragment, index),
+        )
+
+    def _why_no_target(self, found: NoChoice) -> str:
+        if found.best is not None:
+            return f"{found.sentence} (--placement best-effort accepts that)"
         if self._unusable:
             return "every other writable bookie failed: " + "; ".join(self._unusable.values())
-        return "every writable bookie is already in the ensemble"
+        return found.sentence if found.is_by_rules else "every writable bookie is already in the ensemble"
 
     def _result(self, metadata: LedgerMetadata) -> LedgerRepaired:
         """The result, based on the currently stored metadata."""
@@ -349,6 +373,7 @@ class _Repair:
             fragments=len({place.first_entry_id for place, _ in named}),
             entries=sum(copied.entries for _, copied in named),
             bytes_copied=sum(copied.bytes_copied for _, copied in named),
+            broken_rules=tuple(broken for _, copied in named for broken in copied.broken_rules),
             was_closed=self._was_closed,
             failures=tuple(found.failure for found in self._failures.values()),
             defects=tuple(

@@ -1,13 +1,11 @@
-"""Cached list of registered bookies, and choice of copy targets. Source: replication sections 5 and 13 (bk#3707)."""
+"""Cached list of registered bookies."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
 from collections.abc import Collection
 
-from runtime.client.ports import SuspectBookies
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from runtime.ports import Clock
 
@@ -77,29 +75,3 @@ class LiveBookies:
     def is_live(self, bookie_id: str) -> bool:
         """Whether the bookie is in the last list, writable or read-only."""
         return bookie_id in self._live
-
-
-class TargetChooser:
-    """Distributes the copies of a run over the writable bookies: chooses the one with the fewest entries so far."""
-
-    def __init__(self, live_bookies: LiveBookies, suspects: SuspectBookies, clock: Clock) -> None:
-        self._live_bookies = live_bookies
-        self._suspects = suspects
-        self._clock = clock
-        self._assigned: Counter[str] = Counter()
-
-    async def choose(self, excluded: Collection[str], entry_count: int) -> str | None:
-        """A writable bookie that is not excluded, or None; ``entry_count``: entries to copy to it.
-
-        Uses suspects (recently failed bookies) only if there is no other bookie.
-        """
-        candidates = sorted(set((await self._live_bookies.refresh()).writable).difference(excluded))
-        if not candidates:  # before giving up, check whether one has returned
-            candidates = sorted(set((await self._live_bookies.refresh(0)).writable).difference(excluded))
-        if not candidates:
-            return None
-        suspects = self._suspects.current()
-        self._clock.random.shuffle(candidates)
-        target = min(candidates, key=lambda bookie_id: (bookie_id in suspects, self._assigned[bookie_id]))
-        self._assigned[target] += max(1, entry_count)
-        return target

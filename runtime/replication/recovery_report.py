@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
+from runtime.placement.rules import BrokenRule, PlacementRule
 from runtime.replication.fragments import EntryRange, Fragment, format_ranges, fragments_naming, stripe_count
 from runtime.replication.replicator import SourceDefect
 
@@ -22,6 +23,7 @@ class FailureReason(enum.Enum):
     LOST = "no good copy is left"
     UNREADABLE = "surviving copies cannot be read"
     NOT_ENOUGH_BOOKIES = "no bookie to copy to"
+    PLACEMENT = "no bookie that keeps the placement rules"
     NOT_CLOSED = "the ledger could not be closed"
     LOCKED = "another process has the replication lock"
     LOCK_LOST = "the replication lock was lost"
@@ -77,6 +79,8 @@ class LedgerRepaired(msgspec.Struct, frozen=True, kw_only=True):
     was_deleted: bool = False
     failures: tuple[LedgerFailure, ...] = ()
     defects: tuple[SourceDefect, ...] = ()
+    broken_rules: tuple[BrokenRule, ...] = ()
+    """Placement rules that the new copies break, one for each copy and rule."""
 
     @property
     def outcome(self) -> LedgerOutcome:
@@ -94,7 +98,8 @@ class FragmentPlan(msgspec.Struct, frozen=True):
     """One segment that references a failed bookie.
 
     ``entries`` to copy and ``last_entry_id`` are None in an open segment, whose end is known only after its close.
-    ``surviving_copies``: live copies of the worst entry to copy; 0 means that entries may be lost.
+    ``surviving_copies``: live copies of the worst entry to copy; 0 means that entries may be lost. ``broken_rules``:
+    placement rules that even the best targets break.
     """
 
     first_entry_id: int
@@ -103,6 +108,7 @@ class FragmentPlan(msgspec.Struct, frozen=True):
     failed_bookies: tuple[str, ...]
     entries: int | None
     surviving_copies: int
+    broken_rules: tuple[BrokenRule, ...] = ()
 
 
 class LedgerPlan(msgspec.Struct, frozen=True):
@@ -136,6 +142,12 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     registered: tuple[str, ...] = ()
 
     @property
+    def broken_rules(self) -> dict[str, int]:
+        """Fragments without targets that keep a placement rule, by rule."""
+        fragments = [fragment for ledger in self.ledgers for fragment in ledger.fragments]
+        return counted_rules(broken for fragment in fragments for broken in fragment.broken_rules)
+
+    @property
     def ledgers_without_target(self) -> int:
         """Ledgers that cannot be fully recovered because too few writable bookies are outside their ensembles."""
         targets = set(self.targets)
@@ -166,22 +178,42 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
         return sum(fragment.entries or 0 for ledger in self.ledgers for fragment in ledger.fragments)
 
 
+def counted_rules(broken: Iterable[BrokenRule]) -> dict[str, int]:
+    """How often each rule is broken, by its name; the most serious rule first."""
+    counts = Counter(each.rule for each in broken)
+    return {rule.value: counts[rule] for rule in PlacementRule if counts[rule]}
+
+
 def plan_ledger(
-    ledger_id: int, metadata: LedgerMetadata, version: int, failed: frozenset[str], live: frozenset[str]
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    version: int,
+    failed: frozenset[str],
+    live: frozenset[str],
+    broken_rules: Callable[[LedgerMetadata, Fragment], tuple[BrokenRule, ...]] = lambda *_: (),
 ) -> LedgerPlan:
-    """Plan for one ledger that references ``failed`` bookies; ``live``: the other registered bookies. Pure."""
+    """Plan for one ledger that references ``failed`` bookies; ``live``: the other registered bookies. Pure.
+
+    ``broken_rules``: the placement rules that the best targets for a fragment break.
+    """
     fragments = fragments_naming(metadata, failed)
     return LedgerPlan(
         ledger_id=ledger_id,
         metadata_version=version,
         ledger_state=metadata.state.name.lower(),
         needs_fencing=any(fragment.is_open for fragment in fragments),
-        fragments=tuple(_plan_fragment(metadata, fragment, failed, live) for fragment in fragments),
+        fragments=tuple(
+            _plan_fragment(metadata, fragment, failed, live, broken_rules(metadata, fragment)) for fragment in fragments
+        ),
     )
 
 
 def _plan_fragment(
-    metadata: LedgerMetadata, fragment: Fragment, failed: frozenset[str], live: frozenset[str]
+    metadata: LedgerMetadata,
+    fragment: Fragment,
+    failed: frozenset[str],
+    live: frozenset[str],
+    broken_rules: tuple[BrokenRule, ...],
 ) -> FragmentPlan:
     sizes = (metadata.ensemble_size, metadata.write_quorum_size)
     return FragmentPlan(
@@ -193,6 +225,7 @@ def _plan_fragment(
         if fragment.is_open
         else sum(stripe_count(fragment.entries, index, *sizes) for index in fragment.bookie_indexes),
         surviving_copies=_surviving_copies(metadata, fragment, live),
+        broken_rules=broken_rules,
     )
 
 
@@ -234,6 +267,8 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     failures: tuple[LedgerFailure, ...]
     defects: tuple[SourceDefect, ...]
     """Bad copies on surviving bookies. They were not used and still exist: run a verification."""
+    broken_rules: Mapping[str, int] = {}
+    """Copies that break a placement rule, by rule."""
 
     @property
     def mebibytes_per_second(self) -> float:
@@ -277,6 +312,7 @@ def recovery_report(plan: RecoveryPlan, results: Sequence[LedgerRepaired], secon
         bytes_copied=sum(result.bytes_copied for result in results),
         seconds=seconds,
         failures=tuple(sorted(failures, key=lambda failure: failure.ledger_id)),
+        broken_rules=counted_rules(broken for result in results for broken in result.broken_rules),
         defects=tuple(
             sorted(
                 (defect for result in results for defect in result.defects),

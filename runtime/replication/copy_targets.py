@@ -1,0 +1,203 @@
+"""Choice of the bookies that get copies, by the placement rules. Source: replication sections 5 and 13 (bk#3707)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from runtime.client.placement import Placement
+from runtime.client.ports import SuspectBookies
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.placement.choice import Choice, NoChoice, PlacementNeed, broken_rules, choose_replacements
+from runtime.placement.isolation import IsolationDemand, isolation_demand
+from runtime.placement.rules import BrokenRule, PlacementRules
+from runtime.placement.survey import BookieSurvey
+from runtime.ports import Clock
+from runtime.replication.config import PlacementMode
+from runtime.replication.fragments import Fragment, stripe_count
+from runtime.replication.live_bookies import LiveBookies
+
+
+class CopyNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """One copy that needs a target: position ``index`` of an ensemble.
+
+    ``pending``: other positions that will be replaced too. ``excluded``: bookies that must not be chosen, in addition
+    to the members of the ensemble.
+    """
+
+    write_quorum_size: int
+    ensemble: tuple[str, ...]
+    index: int
+    pending: tuple[int, ...] = ()
+    excluded: frozenset[str] = frozenset()
+    isolation: IsolationDemand | None = None
+    entry_count: int = 0
+    bytes_needed: int = 0
+
+
+def stripe_bytes(metadata: LedgerMetadata, fragment: Fragment, index: int) -> int:
+    """Estimated bytes of a stripe: the same share of the ledger's length as of its entries; 0 if it is unknown."""
+    entries = metadata.entry_count
+    count = stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+    return -(-metadata.length * count // entries) if entries else 0
+
+
+class TargetChooser:
+    """Distributes the copies of a run over the writable bookies.
+
+    Of the bookies that keep the rules it chooses the one with the fewest entries so far.
+    """
+
+    def __init__(
+        self,
+        live_bookies: LiveBookies,
+        suspects: SuspectBookies,
+        clock: Clock,
+        placement: Placement,
+        mode: PlacementMode = PlacementMode.STRICT,
+    ) -> None:
+        self._live_bookies = live_bookies
+        self._suspects = suspects
+        self._clock = clock
+        self._placement = placement
+        self._rules = rules_of_run(placement, mode)
+        self._assigned: Counter[str] = Counter()
+        self._bytes = _BytesOnTheWay()
+
+    async def choose(self, need: CopyNeed) -> Choice | NoChoice:
+        """A writable bookie for one copy, or why there is none; MetadataError, ConfigurationError.
+
+        Uses suspects (recently failed bookies) only if the rules leave no other bookie.
+        """
+        found = await self._choose((await self._live_bookies.refresh()).writable, need)
+        if isinstance(found, NoChoice):  # before giving up, check whether one has returned
+            found = await self._choose((await self._live_bookies.refresh(0)).writable, need)
+        if isinstance(found, Choice):
+            target = found.bookies[0]
+            self._assigned[target] += max(1, need.entry_count)
+            self._bytes.start(target, need.bytes_needed)
+        return found
+
+    def finish(self, target: str, need: CopyNeed) -> None:
+        """A copy has ended, whether it succeeded or not."""
+        self._bytes.finish(target, need.bytes_needed)
+
+    async def _choose(self, writable: Sequence[str], need: CopyNeed) -> Choice | NoChoice:
+        survey = await self._placement.survey(writable)
+        self._bytes.note_survey(survey)
+        return choose_target(
+            survey,
+            self._rules,
+            need,
+            self._clock.random,
+            last_resort=self._suspects.current(),
+            assigned=self._assigned,
+            bytes_assigned=self._bytes.total,
+        )
+
+
+def rules_of_run(placement: Placement, mode: PlacementMode) -> PlacementRules:
+    """The rules of the cluster, with the strictness of a recovery."""
+    return msgspec.structs.replace(placement.rules, is_strict=mode is PlacementMode.STRICT)
+
+
+def choose_target(
+    survey: BookieSurvey,
+    rules: PlacementRules,
+    need: CopyNeed,
+    source: random.Random,
+    *,
+    last_resort: frozenset[str] = frozenset(),
+    assigned: Mapping[str, int] | None = None,
+    bytes_assigned: Mapping[str, int] | None = None,
+) -> Choice | NoChoice:
+    """A bookie for one copy that leaves good ones for the pending positions, as far as there are any. Pure."""
+    view = survey.view(need.ensemble, bytes_assigned)
+    placement_need = PlacementNeed(
+        write_quorum_size=need.write_quorum_size,
+        isolation=need.isolation,
+        excluded=need.excluded | set(need.ensemble),
+        last_resort=last_resort,
+        bytes_needed=need.bytes_needed,
+        assigned=assigned or {},
+    )
+    open_positions = {need.index, *need.pending}
+    members = [None if index in open_positions else bookie_id for index, bookie_id in enumerate(need.ensemble)]
+    if need.pending:
+        lenient = msgspec.structs.replace(rules, is_strict=False)
+        all_positions = (need.index, *need.pending)
+        joint = choose_replacements(view, lenient, placement_need, members, all_positions, source)
+        if isinstance(joint, Choice):
+            target = joint.bookies[0]
+            broken = broken_rules(view, rules, placement_need, members, {need.index: target})
+            if not broken or not rules.is_strict:
+                return Choice((target,), broken)
+    return choose_replacements(view, rules, placement_need, members, (need.index,), source)
+
+
+class PlacementForecast:
+    """Finds out for the plan of a recovery which fragments have no target that keeps the rules. Pure.
+
+    Remembers verdicts, because many ledgers have the same ensembles.
+    """
+
+    def __init__(
+        self, survey: BookieSurvey, rules: PlacementRules, failed: Collection[str], source: random.Random
+    ) -> None:
+        self._survey = survey
+        self._rules = msgspec.structs.replace(rules, is_strict=False)
+        self._failed = frozenset(failed)
+        self._verdicts: dict[CopyNeed, tuple[BrokenRule, ...]] = {}
+        self._source = source
+        self._has_rules = rules.has_racks or bool(survey.groups)
+
+    def broken_rules(self, metadata: LedgerMetadata, fragment: Fragment) -> tuple[BrokenRule, ...]:
+        """The rules that the best targets for all failed bookies of a fragment break; empty if there is none at all."""
+        if not self._has_rules:
+            return ()
+        first, *others = fragment.bookie_indexes
+        need = CopyNeed(
+            write_quorum_size=metadata.write_quorum_size,
+            ensemble=fragment.ensemble,
+            index=first,
+            pending=tuple(others),
+            excluded=self._failed,
+            isolation=isolation_demand(metadata.custom_metadata),
+        )
+        if need not in self._verdicts:
+            self._verdicts[need] = self._best(need)
+        return self._verdicts[need]
+
+    def _best(self, need: CopyNeed) -> tuple[BrokenRule, ...]:
+        view = self._survey.view(need.ensemble)
+        placement_need = PlacementNeed(
+            write_quorum_size=need.write_quorum_size, isolation=need.isolation, excluded=need.excluded
+        )
+        indexes = (need.index, *need.pending)
+        found = choose_replacements(view, self._rules, placement_need, need.ensemble, indexes, self._source)
+        return found.broken if isinstance(found, Choice) else ()
+
+
+class _BytesOnTheWay:
+    """Bytes of copies that targets do not report as used: unfinished ones, and those finished after the survey."""
+
+    def __init__(self) -> None:
+        self.total: Counter[str] = Counter()
+        self._finished: Counter[str] = Counter()
+        self._space: object = None
+
+    def start(self, target: str, count: int) -> None:
+        self.total[target] += count
+
+    def finish(self, target: str, count: int) -> None:
+        self._finished[target] += count
+
+    def note_survey(self, survey: BookieSurvey) -> None:
+        """A new survey includes the copies that were finished before it."""
+        if survey.space is not self._space:
+            self.total.subtract(self._finished)
+            self._finished.clear()
+            self._space = survey.space
