@@ -140,14 +140,14 @@ _IGNORED: Final = {
         clientReceiveBufferSize clientRole clientSendBufferSize clientSockKeepalive clientTcpNoDelay
         clientTcpUserTimeoutMillis clientTrustStore clientTrustStorePasswordPath clientTrustStoreType
         clientWriteBufferHighWaterMark clientWriteBufferLowWaterMark delayEnsembleChange desiredNumZonesPerWriteQuorum
-        digestType disableEnsembleChangeFeatureName diskWeightBasedPlacementEnabled enableBookieAddressTracking
+        digestType disableEnsembleChangeFeatureName enableBookieAddressTracking
         enableBookieFailureTracking enableDigestTypeAutodetection enableParallelRecoveryRead
-        enforceMinNumFaultDomainsForWrite enforceMinNumRacksPerWriteQuorum enforceStrictZoneawarePlacement
+        enforceMinNumFaultDomainsForWrite enforceStrictZoneawarePlacement
         ensemblePlacementPolicy explicitLacInterval firstSpeculativeReadLACTimeout firstSpeculativeReadTimeout
         getBookieInfoIntervalSeconds getBookieInfoRetryIntervalSeconds getBookieInfoTimeoutSecs
         ignoreLocalNodeInPlacementPolicy isolationBookieGroups ledgerMetadataVersion maxNumEnsembleChanges
-        maxSpeculativeReadLACTimeout maxSpeculativeReadTimeout minNumRacksPerWriteQuorum minNumZonesPerWriteQuorum
-        networkTopologyScriptFileName networkTopologyScriptNumberArgs networkTopologyStabilizePeriodSeconds
+        maxSpeculativeReadLACTimeout maxSpeculativeReadTimeout minNumZonesPerWriteQuorum
+        networkTopologyScriptNumberArgs networkTopologyStabilizePeriodSeconds
         numChannelsPerBookie opportunisticStriping passwd pcbcTimeoutTimerNumTicks pcbcTimeoutTimerTickDurationMs
         readReorderThresholdPendingRequests readTimeout recoveryBatchReadEnabled recoveryReadBatchSize
         registrationClientClass reorderReadSequenceEnabled reppDnsResolverClass

@@ -15,6 +15,7 @@ from commands.outages import OutageMax, told_when_cut_off
 from commands.parse import parse_bookie_id, read_ledger_ids
 from commands.rendering import counted
 from commands.replication_access import (
+    PlacementChoice,
     failure_rows,
     note_end,
     plan_rows,
@@ -46,13 +47,14 @@ async def decommission(
         ),
     ] = None,
     outage_max: OutageMax = None,
+    placement: PlacementChoice = None,
 ) -> Outcome:
     """Remove a stopped bookie: re-replicate its ledgers, then delete its cookie.
 
     The cookie is deleted only if a new scan of all ledgers finds no reference, the bookie is not registered and the
-    cookie has not changed. A copy is kept in the trash. Safe to interrupt and to run again. Waits for ZooKeeper if it
-    stops answering. A ledger whose entries are lost cannot be moved and keeps the cookie, unless its loss is accepted:
-    then it stays unchanged and still references the bookie.
+    cookie has not changed. A copy is kept in the trash. Safe to interrupt and to run again. A ledger
+    whose entries are lost keeps the cookie, unless its loss is accepted: then it stays unchanged and still references
+    the bookie.
     """
     from runtime.replication.decommission import Decommission
 
@@ -60,7 +62,7 @@ async def decommission(
     accepted = frozenset(read_ledger_ids(accept_loss)) if accept_loss is not None else frozenset()
     console = context.console
     async with open_session(context) as session:
-        access = await replication_access(context, session, outage_max)
+        access = await replication_access(context, session, outage_max, placement)
         operation = Decommission(access.recovery, session.cookies)
         if context.settings.is_rehearsal:
             found = await operation.preview(bookie_id, accepted)

@@ -15,6 +15,7 @@ from commands.outages import OutageMax, told_when_cut_off
 from commands.parse import parse_bookie_id
 from commands.replication_access import (
     PLAN_TABLE,
+    PlacementChoice,
     failure_rows,
     note_end,
     plan_body,
@@ -52,6 +53,7 @@ async def failed_bookie(
     context: CommandContext,
     bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="IDs of permanently failed bookies")],
     outage_max: OutageMax = None,
+    placement: PlacementChoice = None,
 ) -> Outcome:
     """Copy the entries of failed bookies to other bookies and remove the failed ones from the ledgers' metadata.
 
@@ -66,7 +68,7 @@ async def failed_bookie(
     for bookie_id in bookie_ids:
         parse_bookie_id(bookie_id)
     async with open_session(context) as session:
-        access = await replication_access(context, session, outage_max)
+        access = await replication_access(context, session, outage_max, placement)
         recovery, console = access.recovery, context.console
         if context.settings.is_rehearsal:
             for bookie_id in await recovery.registered(bookie_ids):

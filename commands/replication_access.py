@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,8 @@ from commands.parse import parse_duration_s
 from commands.progress import Progress
 from commands.rendering import Column, Table, counted, decimal, size
 from commands.session import Session
+from commands.shared_options import setting_option
+from runtime.replication.config import PlacementMode, ReplicationConfig
 
 if TYPE_CHECKING:
     from commands.safety.gate import Change
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
     from runtime.replication.recovery_report import RecoveryPlan, RecoveryReport
+
+PlacementChoice = Annotated[PlacementMode | None, setting_option(ReplicationConfig, "placement", "MODE")]
 
 PLAN_TABLE = Table(
     "Changes",
@@ -51,6 +55,12 @@ class ReplicationAccess(NamedTuple):
     recovery: BookieRecovery
     session: Session
     ledgers: LedgerStore
+    placement: PlacementMode = PlacementMode.STRICT
+
+    @property
+    def is_best_effort(self) -> bool:
+        """Whether targets may break placement rules."""
+        return self.placement is PlacementMode.BEST_EFFORT
 
     def change_plan(
         self,
@@ -66,9 +76,9 @@ class ReplicationAccess(NamedTuple):
         ]
         return self.session.plan(
             subject=", ".join(found.bookie_ids),
-            summary=(*plan_summary(found), *more_summary),
+            summary=(*plan_summary(found, is_best_effort=self.is_best_effort), *more_summary),
             items=(*items, *more_items),
-            arguments={"bookie_ids": list(found.bookie_ids)},
+            arguments={"bookie_ids": list(found.bookie_ids), "placement": self.placement.value},
         )
 
     def open_change(
@@ -88,10 +98,13 @@ class ReplicationAccess(NamedTuple):
         )
 
 
-async def replication_access(context: CommandContext, session: Session, outage_max: str | None) -> ReplicationAccess:
+async def replication_access(
+    context: CommandContext, session: Session, outage_max: str | None, placement: PlacementMode | None
+) -> ReplicationAccess:
     """Parts for one run; InvalidArgumentError, ClusterNotFoundError.
 
-    ``outage_max`` is the duration given by ``--metadata-outage-max``; None: that of the settings.
+    ``outage_max`` is the duration given by ``--metadata-outage-max``, ``placement`` the value of ``--placement``; None:
+    those of the settings.
     """
     import asyncio
 
@@ -102,11 +115,13 @@ async def replication_access(context: CommandContext, session: Session, outage_m
     config = context.settings.replication
     if outage_max is not None:
         config = msgspec.structs.replace(config, metadata_outage_max_s=parse_duration_s(outage_max))
+    if placement is not None:
+        config = msgspec.structs.replace(config, placement=placement)
     ports = (await session.client()).ports
     locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
     on_outage = partial(report_outage, context.console)
     recovery = BookieRecovery(ports, session.registrations, session.cookies, locks, config, on_outage)
-    return ReplicationAccess(recovery, session, ports.ledgers)
+    return ReplicationAccess(recovery, session, ports.ledgers, config.placement)
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:
@@ -147,6 +162,7 @@ def plan_body(plan: RecoveryPlan) -> dict[str, object]:
         "ledgers_without_live_copy": len(plan.without_live_copy),
         "ledgers_without_target": plan.ledgers_without_target,
         "ledgers_unreadable": len(plan.unreadable),
+        "fragments_breaking_placement": plan.broken_rules,
         "targets": list(plan.targets),
     }
 
@@ -167,7 +183,7 @@ def plan_rows(plan: RecoveryPlan) -> list[dict[str, object]]:
     ]
 
 
-def plan_summary(plan: RecoveryPlan) -> list[str]:
+def plan_summary(plan: RecoveryPlan, *, is_best_effort: bool = False) -> list[str]:
     """A plan in sentences, for the operator who must confirm it."""
     bookies = ", ".join(plan.bookie_ids)
     scanned = counted(plan.ledgers_scanned, "ledger")
@@ -193,6 +209,12 @@ def plan_summary(plan: RecoveryPlan) -> list[str]:
             f"{counted(plan.ledgers_without_target, 'ledger')} cannot be recovered: no writable bookie is outside "
             "their ensembles (add a bookie)"
         )
+    if plan.broken_rules:
+        rules = ", ".join(f"{rule}: {count}" for rule, count in plan.broken_rules.items())
+        summary.append(
+            f"no target keeps the placement rules for some fragments ({rules}); they are "
+            + ("copied all the same" if is_best_effort else "left alone without --placement best-effort")
+        )
     if plan.unreadable:
         summary.append(f"will skip {counted(len(plan.unreadable), 'ledger')}: the metadata cannot be read")
     return summary
@@ -215,6 +237,7 @@ def report_body(report: RecoveryReport) -> dict[str, object]:
         "seconds": round(report.seconds, 3),
         "mebibytes_per_second": round(report.mebibytes_per_second, 3),
         "bad_copies_found": len(report.defects),
+        "copies_breaking_placement": dict(report.broken_rules),
     }
 
 

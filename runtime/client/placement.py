@@ -27,7 +27,7 @@ from runtime.placement.rack_sources import (
     decode_script_answer,
 )
 from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey, DiskSpace
+from runtime.placement.survey import BookieSpace, BookieSurvey
 from runtime.ports import Bookies, Clock
 from storage.errors import BkctlError
 
@@ -75,8 +75,8 @@ def rules_of(config: PlacementConfig) -> PlacementRules:
 def placement_on(config: PlacementConfig, sources: PlacementSources) -> Placement:
     """Placement with the sources that the settings name; without any, random placement that reads nothing."""
     needs_space = config.is_weighted_by_free_space or config.free_space_reserve_fraction > 0
-    has_racks = config.pulsar_bookies_path or config.rack_table_file or config.rack_script
-    return Placement(config, sources if needs_space or has_racks else None)
+    needs_source = needs_space or rules_of(config).has_racks or config.pulsar_bookies_path is not None
+    return Placement(config, sources if needs_source else None)
 
 
 class Placement:
@@ -109,24 +109,22 @@ class Placement:
         config = self._config
         tables: list[RackTable] = []
         groups: Mapping[str, frozenset[str]] = {}
-        hosts = await self._hosts(sources, writable)
+        hosts = await self._hosts(sources, writable) if self.rules.has_racks else {}
         if config.pulsar_bookies_path is not None:
             pulsar = await _read_pulsar_bookies(sources.store, config.pulsar_bookies_path)
             tables.append(pulsar.racks)
             groups = pulsar.groups
-        if config.rack_table_file is not None:
+        if config.rack_table_file is not None and self.rules.has_racks:
             tables.append(decode_rack_table(await sources.files.read_table(config.rack_table_file)))
-        if config.rack_script is not None:
+        if config.rack_script is not None and self.rules.has_racks:
             tables.append(await _ask_script(sources.files, config.rack_script, sorted(set(hosts.values()))))
-        space: Mapping[str, DiskSpace] = {}
+        space: Mapping[str, BookieSpace] = {}
         if config.is_weighted_by_free_space or config.free_space_reserve_fraction:
             space = await _ask_for_space(sources.bookies, sorted(writable))
         return BookieSurvey(writable=writable, tables=tuple(tables), hosts=hosts, space=space, groups=groups)
 
     async def _hosts(self, sources: PlacementSources, writable: frozenset[str]) -> dict[str, str]:
         """The host of each writable bookie: the one in its id, or else in its registration."""
-        if not self._has_racks:
-            return {}
         hosts = {}
         for bookie_id in sorted(writable):
             address = parse_host_and_port(bookie_id)
@@ -137,11 +135,6 @@ class Placement:
                     continue  # it has just gone
             hosts[bookie_id] = address[0]
         return hosts
-
-    @property
-    def _has_racks(self) -> bool:
-        config = self._config
-        return any((config.pulsar_bookies_path, config.rack_table_file, config.rack_script))
 
 
 async def _read_pulsar_bookies(store: MetadataStore, path: str) -> PulsarBookies:
@@ -163,7 +156,7 @@ async def _ask_script(files: RackFiles, path: str, hosts: Sequence[str]) -> Rack
     return RackTable(racks)
 
 
-async def _ask_for_space(bookies: Bookies, bookie_ids: Sequence[str]) -> dict[str, DiskSpace]:
+async def _ask_for_space(bookies: Bookies, bookie_ids: Sequence[str]) -> dict[str, BookieSpace]:
     answers = await asyncio.gather(*map(bookies.info, bookie_ids), return_exceptions=True)
     space = {}
     for bookie_id, answer in zip(bookie_ids, answers, strict=True):
@@ -172,5 +165,5 @@ async def _ask_for_space(bookies: Bookies, bookie_ids: Sequence[str]) -> dict[st
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            space[bookie_id] = DiskSpace(answer.total_bytes, answer.free_bytes)
+            space[bookie_id] = BookieSpace(answer.total_bytes, answer.free_bytes)
     return space

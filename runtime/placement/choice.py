@@ -25,7 +25,7 @@ from runtime.placement.rules import (
     too_narrow,
     write_quorums,
 )
-from runtime.placement.search import Candidate, WindowGoal, fill_positions
+from runtime.placement.search import SearchCandidate, WindowGoal, fill_positions
 from runtime.placement.view import ClusterView, is_default_rack, region_of
 
 WEIGHT_MAX_IN_MEDIANS = 3
@@ -124,7 +124,7 @@ def choose_replacements(
     isolation = need.isolation
     admitted = admitted_bookies(isolation, view.groups, view.writable, len(ensemble))
     candidates = [
-        Candidate(
+        SearchCandidate(
             bookie_id,
             view.rack_of(bookie_id),
             region_of(view.rack_of(bookie_id)),

@@ -19,7 +19,7 @@ Cost: TypeAlias = tuple[int, ...]
 regions, missing racks, bookies that are a last resort."""
 
 
-class Candidate(NamedTuple):
+class SearchCandidate(NamedTuple):
     """A bookie that may fill a position, and what it breaks wherever it is placed."""
 
     bookie_id: str
@@ -51,7 +51,7 @@ class _Class(NamedTuple):
 
 
 def fill_positions(
-    count: int, candidates: Sequence[Candidate], goals: Sequence[WindowGoal], kept_racks: Collection[str]
+    count: int, candidates: Sequence[SearchCandidate], goals: Sequence[WindowGoal], kept_racks: Collection[str]
 ) -> list[str]:
     """Ids for ``count`` positions; there are at least as many candidates.
 
@@ -65,7 +65,11 @@ def fill_positions(
 
 class _Search:
     def __init__(
-        self, count: int, candidates: Sequence[Candidate], goals: Sequence[WindowGoal], kept_racks: Collection[str]
+        self,
+        count: int,
+        candidates: Sequence[SearchCandidate],
+        goals: Sequence[WindowGoal],
+        kept_racks: Collection[str],
     ) -> None:
         self.best: list[str] = []
         self._best_cost: Cost | None = None
@@ -85,7 +89,8 @@ class _Search:
         self._least_missing = [0, 0]
         self._note_goals(goals)
         self._least_flags = tuple(
-            max(0, count - sum(not each[3 + flag] for each in candidates)) for flag in range(len(Candidate._fields) - 3)
+            max(0, count - sum(not each[3 + flag] for each in candidates))
+            for flag in range(len(SearchCandidate._fields) - 3)
         )
         self._chosen: list[_Class] = []
         self._steps = 0

@@ -11,7 +11,7 @@ from runtime.placement.rack_sources import RackTable
 from runtime.placement.view import DEFAULT_RACK, ClusterView, KnownBookie
 
 
-class DiskSpace(msgspec.Struct, frozen=True):
+class BookieSpace(msgspec.Struct, frozen=True):
     """Bytes of a bookie's ledger directories."""
 
     total_bytes: int
@@ -27,7 +27,7 @@ class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True):
     writable: frozenset[str]
     tables: tuple[RackTable, ...] = ()
     hosts: Mapping[str, str] = {}
-    space: Mapping[str, DiskSpace] = {}
+    space: Mapping[str, BookieSpace] = {}
     groups: Mapping[str, frozenset[str]] = {}
 
     def rack_of(self, bookie_id: str) -> str | None:

@@ -48,7 +48,7 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
         "Longest wait for ZooKeeper when it stops answering during a recovery", unit="s", above=0,
         flag="--metadata-outage-max")] = 600.0
     placement: Annotated[PlacementMode, Setting(
-        "strict: leave a ledger alone if every target breaks a placement rule; best-effort: use the best target",
+        "best-effort: may break placement rules",
         flag="--placement")] = PlacementMode.STRICT
     metadata_attempts_max: Annotated[int, Setting("Compare-and-set attempts before the recovery of a ledger fails",
         unit="attempts", low=1)] = 50
