@@ -14,6 +14,10 @@ _OUTPUT_SHOWN_MAX = 200
 class OsRackFiles:
     """Reads and runs what the settings name. Anything that fails is a ConfigurationError."""
 
+    def __init__(self, timeout_s: float = SCRIPT_TIMEOUT_S) -> None:
+        """``timeout_s``: longest run of a script."""
+        self._timeout_s = timeout_s
+
     async def read_table(self, path: str) -> str:
         """Text of a rack table."""
         return await asyncio.to_thread(_read_text, path)
@@ -28,10 +32,10 @@ class OsRackFiles:
         except OSError as error:
             raise ConfigurationError(f"cannot run the rack script {path}: {error.strerror}") from error
         try:
-            async with asyncio.timeout(SCRIPT_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 output, errors = await process.communicate()
         except TimeoutError as error:
-            raise ConfigurationError(f"the rack script {path} ran for more than {SCRIPT_TIMEOUT_S:g} s") from error
+            raise ConfigurationError(f"the rack script {path} ran for more than {self._timeout_s:g} s") from error
         finally:
             if process.returncode is None:
                 process.kill()

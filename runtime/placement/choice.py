@@ -35,9 +35,9 @@ WEIGHT_MAX_IN_MEDIANS = 3
 class Refusal(enum.Enum):
     """Why a bookie is not a candidate, whatever the rules. The names appear in reports."""
 
-    NOT_WRITABLE = "not writable"
     IN_ENSEMBLE = "already in the ensemble"
     EXCLUDED = "excluded"
+    NOT_WRITABLE = "not writable"
     NO_ROOM = "no space above its reserve"
     UNKNOWN_ROOM = "did not report its free space"
 
@@ -152,10 +152,10 @@ def _refusals(
     for bookie_id, known in view.bookies.items():
         if bookie_id in members:
             yield bookie_id, Refusal.IN_ENSEMBLE
-        elif not known.is_writable:
-            yield bookie_id, Refusal.NOT_WRITABLE
         elif bookie_id in need.excluded:
             yield bookie_id, Refusal.EXCLUDED
+        elif not known.is_writable:
+            yield bookie_id, Refusal.NOT_WRITABLE
         elif not rules.reserve_fraction:
             continue
         elif known.free_bytes is None or known.total_bytes is None:

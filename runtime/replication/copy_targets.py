@@ -132,7 +132,7 @@ def choose_target(
         joint = choose_replacements(view, lenient, placement_need, members, all_positions, source)
         if isinstance(joint, Choice):
             target = joint.bookies[0]
-            broken = broken_rules(view, rules, placement_need, members, {need.index: target})
+            broken = joint.broken and broken_rules(view, rules, placement_need, members, {need.index: target})
             if not broken or not rules.is_strict:
                 return Choice((target,), broken)
     return choose_replacements(view, rules, placement_need, members, (need.index,), source)

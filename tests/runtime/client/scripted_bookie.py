@@ -108,6 +108,8 @@ class ScriptedBookie:
     """A ``RequestHandler`` with its listener."""
 
     def __init__(self, bookie_id: str) -> None:
+        self.space = (1, 1)
+        """Total and free bytes that it reports."""
         self.bookie_id = bookie_id
         self.ledgers: dict[int, StoredLedger] = {}
         self.requests: list[Request] = []
@@ -193,7 +195,7 @@ class ScriptedBookie:
         elif isinstance(call, ReadLacCall):
             self._read_lac(connection, call)
         elif isinstance(call, BookieInfoCall):
-            connection.answer(call, BookieInfoAnswer(call.txn_id, Status.OK, 1, 1))
+            connection.answer(call, BookieInfoAnswer(call.txn_id, Status.OK, *self.space))
         else:
             raise NotImplementedError
 

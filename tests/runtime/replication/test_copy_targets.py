@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.client.placement import Placement
 from runtime.client.ports import SuspectBookies
+from runtime.config import PlacementConfig, PlacementPolicy
 from runtime.metadata.bookies.registration import BookieMode
-from runtime.placement.choice import Choice
-from runtime.replication.copy_targets import CopyNeed, TargetChooser
+from runtime.placement.choice import Choice, NoChoice
+from runtime.placement.rack_sources import RackTable
+from runtime.placement.rules import PlacementRules
+from runtime.placement.survey import BookieSpace, BookieSurvey
+from runtime.replication.config import PlacementMode
+from runtime.replication.copy_targets import CopyNeed, PlacementForecast, TargetChooser, choose_target, stripe_bytes
+from runtime.replication.fragments import fragments_naming
 from runtime.replication.live_bookies import LiveBookies
-from tests.runtime.replication.stage import Stage
+from runtime.replication.recovery_report import FailureReason
+from tests.runtime.client.world import segments
+from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.stage import QUICK, Stage, length_of
 
 
 def chooser_of(stage: Stage, live: LiveBookies, suspects: SuspectBookies) -> TargetChooser:
@@ -72,3 +89,142 @@ async def test_a_read_only_bookie_is_live_and_is_never_a_target(stage: Stage) ->
     assert await choose(chooser, {"b1"}, 1) is None, "not after the second look at the registrations either"
     assert live.is_live("b1")
     assert live.is_live("b2")
+
+
+class KnownRacks(Placement):
+    """Placement with racks, or free space, from a dict."""
+
+    def __init__(self, racks: Mapping[str, str], space: Mapping[str, BookieSpace] | None = None) -> None:
+        super().__init__(
+            PlacementConfig(
+                policy=PlacementPolicy.RACK_AWARE if racks else PlacementPolicy.RANDOM,
+                rack_table_file="in memory",
+                free_space_reserve_fraction=0.1 if space else 0.0,
+            )
+        )
+        self.racks = racks
+        self.space = space or {}
+
+    async def survey(self, writable: Collection[str]) -> BookieSurvey:
+        return BookieSurvey(writable=frozenset(writable), tables=(RackTable(self.racks),), space=self.space)
+
+
+RACKS = {"b1": "/r1", "b2": "/r1", "b3": "/r2", "b4": "/r2", "b5": "/r3"}
+
+
+def place_by(stage: Stage, placement: Placement) -> None:
+    stage.client.ports = dataclasses.replace(stage.client.ports, placement=placement)
+
+
+async def test_the_copies_of_a_recovery_go_to_another_rack(stage: Stage) -> None:
+    await stage.start("b2", "b3", "b4")
+    place_by(stage, KnownRacks(RACKS))
+    for _ in range(6):
+        await stage.store(ledger({0: ["b3", "b1"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+    plan = await stage.recovery().plan(["b1"])
+    assert plan.broken_rules == {}
+
+    report = await stage.recover("b1")
+
+    assert (report.failures, report.broken_rules) == ((), {})
+    for ledger_id in range(6):
+        assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b2")}
+
+
+async def test_a_target_that_breaks_a_rule_is_taken_only_if_that_is_accepted(stage: Stage) -> None:
+    await stage.start("b3", "b4")
+    place_by(stage, KnownRacks(RACKS))
+    ledger_id = await stage.store(ledger({0: ["b3", "b1"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+    assert (await stage.recovery().plan(["b1"])).broken_rules == {"racks per write quorum": 1}
+
+    (failure,) = (await stage.recover("b1")).failures
+    assert failure.reason is FailureReason.PLACEMENT
+    assert "b3, b4: 1 rack instead of 2 (--placement best-effort accepts that)" in failure.detail
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b1")}
+
+    accepting = msgspec.structs.replace(QUICK, placement=PlacementMode.BEST_EFFORT)
+    report = await stage.recover("b1", config=accepting)
+    assert (report.failures, report.broken_rules) == ((), {"racks per write quorum": 1})
+    assert segments((await stage.read(ledger_id)).value) == {0: ("b3", "b4")}
+
+
+async def test_targets_of_one_segment_are_chosen_together(stage: Stage) -> None:
+    """The first of two targets must not be the only bookie that the second position could have."""
+    await stage.start("b2", "b3", "b4", "b5")
+    place_by(stage, KnownRacks({"b2": "/r2", "b3": "/r1", "b4": "/r3", "b5": "/r2"}))
+    ensembles: dict[int, Sequence[str]] = {0: ["b2", "b3", "b4", "b5"], 1: ["b6", "b7", "b2", "b3"]}
+    for _ in range(4):
+        await stage.store(ledger(ensembles, 2, 2, last_entry_id=3, length=length_of(4)))
+
+    report = await stage.recover("b6", "b7")
+
+    assert (report.failures, report.broken_rules) == ((), {})
+    for ledger_id in range(4):
+        assert segments((await stage.read(ledger_id)).value)[1] == ("b5", "b4", "b2", "b3")
+
+
+async def test_copies_on_their_way_count_against_the_reserve(stage: Stage) -> None:
+    await stage.start("b1")
+    clock = stage.client.ports.clock
+    placement = KnownRacks({}, {"b1": BookieSpace(100, 50)})
+    chooser = TargetChooser(LiveBookies(stage.registration, clock), SuspectBookies(clock, 30), clock, placement)
+    need = CopyNeed(write_quorum_size=1, ensemble=("dead",), index=0, bytes_needed=20)
+    assert await chooser.choose(need) == Choice(("b1",))
+    assert await chooser.choose(need) == Choice(("b1",))
+    full = await chooser.choose(need)
+    assert isinstance(full, NoChoice)
+    assert full.sentence == "1 needed, 0 found (1 excluded, 1 no space above its reserve)"
+    chooser.finish("b1", need)
+    assert isinstance(await chooser.choose(need), NoChoice), "the bookie may not have reported the copy yet"
+    placement.space = {"b1": BookieSpace(100, 51)}
+    assert await chooser.choose(need) == Choice(("b1",)), "collection made room for the finished copy"
+
+
+def test_the_bytes_of_a_stripe_are_its_share_of_the_ledger() -> None:
+    metadata = ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=8, length=900)
+    (fragment,) = fragments_naming(metadata, frozenset({"b1"}))
+    assert stripe_bytes(metadata, fragment, 0) == 600
+    empty = ledger({0: ["b1", "b2", "b3"]}, 2, 2)
+    (fragment,) = fragments_naming(empty, frozenset({"b1"}))
+    assert stripe_bytes(empty, fragment, 0) == 0
+
+
+TWO_RACKS = PlacementRules(min_racks_per_write_quorum=2)
+rack_tables = st.dictionaries(st.sampled_from([f"b{number}" for number in range(8)]), st.sampled_from(["/r1", "/r2"]))
+
+
+@pytest.mark.parametrize("mode", PlacementMode)
+@given(rack_tables, st.lists(st.sampled_from("xyz"), min_size=1, max_size=4), st.data())
+def test_one_target_after_another_keeps_the_rules_if_the_forecast_does(
+    mode: PlacementMode, racks: dict[str, str], dead: list[str], data: st.DataObject
+) -> None:
+    live = sorted(racks)[:2]
+    ensemble = [f"{name}{number}" for number, name in enumerate(dead)] + live
+    failed = frozenset(ensemble) - set(live)
+    quorum = data.draw(st.integers(1, len(ensemble)))
+    metadata = ledger({0: ensemble}, quorum, 1, last_entry_id=99, length=100)
+    (fragment,) = fragments_naming(metadata, failed)
+    survey = BookieSurvey(writable=frozenset(racks), tables=(RackTable(racks),))
+    forecast = PlacementForecast(survey, TWO_RACKS, failed, random.Random(1))
+    rules = PlacementRules(min_racks_per_write_quorum=2, is_strict=mode is PlacementMode.STRICT)
+    members, broken, refused = list(ensemble), 0, 0
+    for index in fragment.bookie_indexes:
+        need = CopyNeed(
+            write_quorum_size=quorum,
+            ensemble=tuple(members),
+            index=index,
+            pending=tuple(each for each in fragment.bookie_indexes if each > index),
+            excluded=frozenset({*ensemble, *members}),
+        )
+        found = choose_target(survey, rules, need, random.Random(2))
+        if isinstance(found, Choice):
+            members[index] = found.bookies[0]
+            broken += bool(found.broken)
+        else:
+            refused += 1
+    if len(racks) - len(live) < len(dead):
+        assert refused or mode is PlacementMode.BEST_EFFORT
+    elif forecast.broken_rules(metadata, fragment):
+        assert refused if mode is PlacementMode.STRICT else broken
+    else:
+        assert (broken, refused) == (0, 0)

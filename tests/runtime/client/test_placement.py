@@ -1,0 +1,196 @@
+"""Writers choose bookies by the rules, with racks, groups and free space from their sources."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from runtime.client.ensemble_change import Replacements
+from runtime.client.placement import (
+    SURVEY_AGE_S_MAX,
+    Placement,
+    PlacementSources,
+    placement_on,
+    rules_of,
+)
+from runtime.config import PlacementConfig, PlacementPolicy
+from runtime.errors import ConfigurationError, NotEnoughBookiesError
+from runtime.ledger.changes import new_ledger
+from runtime.ledger.metadata import DigestType
+from runtime.placement.isolation import CUSTOM_METADATA_KEY
+from runtime.placement.rack_sources import SCRIPT_ARGUMENTS_MAX
+from runtime.placement.rules import PlacementRules
+from runtime.placement.survey import BookieSurvey
+from tests.runtime.client.world import Client, World
+from tests.runtime.net.stepped_clock import SteppedClock
+
+POLICY = "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy"
+GOLD = {
+    CUSTOM_METADATA_KEY: json.dumps({"policyClass": POLICY, "properties": {"isolationBookieGroups": "gold"}}).encode()
+}
+RACKS = {"b1": "/r1", "b2": "/r1", "b3": "/r1", "b4": "/r2"}
+
+
+class Files:
+    """A table and a script in memory; notes what the script was asked."""
+
+    def __init__(self, table: str = "", racks: dict[str, str] | None = None) -> None:
+        self.table = table
+        self.racks = racks or {}
+        self.asked: list[list[str]] = []
+
+    async def read_table(self, path: str) -> str:
+        assert path == "racks.txt"
+        return self.table
+
+    async def run_script(self, path: str, hosts: Sequence[str]) -> str:
+        assert path == "rack-of"
+        self.asked.append(list(hosts))
+        return "\n".join(self.racks.get(host, "/default-rack") for host in hosts)
+
+
+def sources(client: Client, files: Files | None = None, clock: SteppedClock | None = None) -> PlacementSources:
+    ports = client.ports
+    return PlacementSources(
+        client.held_store, ports.registrations, ports.bookies, clock or ports.clock, files or Files()
+    )
+
+
+async def client_with(world: World, files: Files | None = None, **settings: object) -> Client:
+    client = await world.client()
+    config = PlacementConfig(**settings)  # type: ignore[arg-type]
+    client.ports = dataclasses.replace(client.ports, placement=placement_on(config, sources(client, files)))
+    return client
+
+
+async def pulsar_node(world: World, node: object) -> str:
+    path = f"{world.ledgers.root}-bookies"
+    await world.store.create(path, json.dumps(node).encode())
+    return path
+
+
+def table(racks: dict[str, str]) -> Files:
+    return Files("".join(f"{bookie_id} {rack}\n" for bookie_id, rack in racks.items()))
+
+
+RACK_AWARE = {"policy": PlacementPolicy.RACK_AWARE, "rack_table_file": "racks.txt"}
+
+
+async def test_every_write_quorum_of_a_new_ledger_spans_two_racks(world: World) -> None:
+    await world.bookies(*RACKS)
+    client = await client_with(world, table(RACKS), **RACK_AWARE)
+    for _ in range(10):
+        async with await client.create(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2) as writer:
+            assert "b4" in (await world.metadata(writer.ledger_id)).last_segment.ensemble
+
+
+async def test_a_successor_keeps_the_racks_of_the_write_quorum(world: World) -> None:
+    client = await client_with(world, table(RACKS | {"b5": "/r2"}), **RACK_AWARE)
+    survey = await client.ports.placement.survey(["b2", "b3", "b4"])
+    metadata = new_ledger(("b1", "b5"), 2, 2, DigestType.CRC32C, b"")
+    for _ in range(10):
+        replacements = Replacements(client.ports, 1, metadata, survey)
+        assert replacements.choose(("b1", "b5"), {1: "b5"}) == {1: "b4"}
+
+
+async def test_a_writer_that_must_break_a_rule_logs_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.bookies("b1", "b2")
+    client = await client_with(world, table(RACKS), **RACK_AWARE)
+    with caplog.at_level(logging.WARNING):
+        async with await client.create(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2) as writer:
+            pass
+    assert f"ledger {writer.ledger_id} breaks placement rules: racks per write quorum: " in caplog.text
+
+
+async def test_with_enforced_rules_a_writer_fails(world: World) -> None:
+    await world.bookies("b1", "b2")
+    client = await client_with(world, table(RACKS), is_enforced=True, **RACK_AWARE)
+    with pytest.raises(
+        NotEnoughBookiesError, match=r"breaks a placement rule: racks per write quorum: .* 1 rack instead"
+    ):
+        await client.create(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
+    survey = await client.ports.placement.survey(["b1", "b2"])
+    replacements = Replacements(client.ports, 1, new_ledger(("b1", "b4"), 2, 2, DigestType.CRC32C, b""), survey)
+    with pytest.raises(NotEnoughBookiesError, match="no bookie can replace b4: every choice breaks a placement rule"):
+        replacements.choose(("b1", "b4"), {1: "b4"})
+
+
+async def test_a_ledger_of_an_isolated_namespace_stays_in_its_groups(world: World) -> None:
+    await world.bookies("b1", "b2", "b3")
+    path = await pulsar_node(world, {"gold": {"b1": {"rack": "/r1"}, "b3": {}}, "default": {"b2": {}}})
+    client = await client_with(world, pulsar_bookies_path=path)
+    for _ in range(5):
+        async with await client.create(
+            ensemble_size=2, write_quorum_size=2, ack_quorum_size=2, custom_metadata=GOLD
+        ) as writer:
+            assert {"b1", "b3"} == (await world.metadata(writer.ledger_id)).bookies()
+
+
+async def test_a_missing_node_of_pulsar_is_a_wrong_setting(world: World) -> None:
+    client = await client_with(world, pulsar_bookies_path="/none/bookies")
+    with pytest.raises(ConfigurationError, match="there is no node /none/bookies with Pulsar's racks"):
+        await client.ports.placement.survey(["b1"])
+
+
+async def test_free_space_comes_from_the_bookies(world: World) -> None:
+    full, free, silent = await world.bookies("full", "free", "silent")
+    full.space, free.space = (100, 5), (100, 50)
+    await silent.stop()
+    client = await client_with(world, free_space_reserve_fraction=0.1)
+    async with await client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as writer:
+        assert (await world.metadata(writer.ledger_id)).bookies() == {"free"}
+    with pytest.raises(NotEnoughBookiesError, match=r"1 no space above its reserve, 1 did not report its free space"):
+        await client.create(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
+
+
+async def test_a_survey_is_read_again_when_it_is_old_or_a_bookie_is_new(world: World) -> None:
+    clock = SteppedClock()
+    client = await world.client()
+    files = Files("b1 /r1\n")
+    placement = placement_on(PlacementConfig(**RACK_AWARE), sources(client, files, clock))  # type: ignore[arg-type]
+    assert (await placement.survey(["b1"])).rack_of("b1") == "/r1"
+    files.table = "b1 /r2\nb2 /r2\n"
+    assert (await placement.survey(["b1"])).rack_of("b1") == "/r1"
+    assert (await placement.survey(["b1", "b2"])).rack_of("b2") == "/r2"
+    files.table = "b1 /r3\n"
+    clock.advance(SURVEY_AGE_S_MAX + 1)
+    survey = await placement.survey(["b1"])
+    assert survey.rack_of("b1") == "/r3"
+    assert survey.writable == {"b1"}
+
+
+async def test_a_script_is_asked_for_hosts_and_not_for_too_many_at_once(world: World) -> None:
+    await world.bookies("named")
+    client = await world.client()
+    files = Files(racks={"127.0.0.1": "/here", "10.0.0.1": "/there"})
+    config = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, rack_script="rack-of")
+    placement = placement_on(config, sources(client, files))
+    others = [f"10.0.0.{number}:3181" for number in range(SCRIPT_ARGUMENTS_MAX)]
+    survey = await placement.survey(["named", "gone", *others])
+    assert [len(hosts) for hosts in files.asked] == [SCRIPT_ARGUMENTS_MAX, 1]
+    racks = {bookie_id: survey.rack_of(bookie_id) for bookie_id in ("named", "10.0.0.1:3181", "gone")}
+    assert racks == {"named": "/here", "10.0.0.1:3181": "/there", "gone": None}
+
+
+async def test_random_placement_reads_nothing(world: World) -> None:
+    client = await world.client()
+    files = Files()
+    placement = placement_on(PlacementConfig(rack_script="rack-of"), sources(client, files))
+    assert placement.rules == PlacementRules()
+    survey = await placement.survey(["b1"])
+    assert survey == BookieSurvey(writable=frozenset({"b1"}))
+    assert files.asked == []
+
+
+def test_the_settings_are_those_of_java() -> None:
+    config = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, rack_script="rack-of")
+    assert rules_of(config) == PlacementRules(min_racks_per_write_quorum=2)
+    enforced = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, rack_script="rack-of", is_enforced=True)
+    assert rules_of(enforced) == PlacementRules(min_racks_per_write_quorum=2, needs_known_rack=True, is_strict=True)
+    with pytest.raises(ValueError, match="rack-aware placement needs racks"):
+        PlacementConfig(policy=PlacementPolicy.RACK_AWARE)
+    assert Placement(PlacementConfig()).rules == PlacementRules()
