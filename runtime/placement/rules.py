@@ -93,8 +93,8 @@ def judge_ensemble(
 ) -> tuple[BrokenRule, ...]:
     """The rules that a stored ensemble breaks, most serious first; empty if it keeps all.
 
-    A bookie that is down counts for its rack if the view has it. Java's auditor counts it for none: for its verdict,
-    leave the rack out of the view.
+    Every member whose rack is in the view counts. Java's auditor counts only writable bookies: for its verdict, leave
+    the others out of the view.
     """
     known = view.writable | set(ensemble)
     admitted = admitted_bookies(isolation, view.groups, known, len(ensemble))

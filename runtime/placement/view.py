@@ -55,5 +55,5 @@ def region_of(rack: str | None) -> str | None:
 
 
 def is_default_rack(rack: str | None) -> bool:
-    """Whether no source of racks names the bookie."""
-    return rack is None or rack in _DEFAULT_RACKS
+    """Whether it is the rack of bookies that no source of racks names. An unknown rack is not."""
+    return rack in _DEFAULT_RACKS
