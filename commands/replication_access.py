@@ -45,7 +45,19 @@ FAILURE_TABLE = Table(
     Column("ledger_ids", "LEDGER IDS"),
     Column("detail", "FIRST"),
 )
-REPORT_SHOW = {"bytes": size, "seconds": decimal, "mebibytes_per_second": decimal}
+
+
+def _rule_counts(counts: object) -> str:
+    assert isinstance(counts, dict)
+    return ", ".join(f"{rule}: {count}" for rule, count in counts.items()) or "0"
+
+
+REPORT_SHOW = {
+    "bytes": size,
+    "seconds": decimal,
+    "mebibytes_per_second": decimal,
+    "copies_breaking_placement": _rule_counts,
+}
 _IDS_SHOWN_MAX = 10
 
 
@@ -210,9 +222,8 @@ def plan_summary(plan: RecoveryPlan, *, is_best_effort: bool = False) -> list[st
             "their ensembles (add a bookie)"
         )
     if plan.broken_rules:
-        rules = ", ".join(f"{rule}: {count}" for rule, count in plan.broken_rules.items())
         summary.append(
-            f"no target keeps the placement rules for some fragments ({rules}); they are "
+            f"no target keeps the placement rules for some fragments ({_rule_counts(plan.broken_rules)}); they are "
             + ("copied all the same" if is_best_effort else "left alone without --placement best-effort")
         )
     if plan.unreadable:

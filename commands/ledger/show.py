@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -16,7 +17,10 @@ from commands.session import open_session
 from runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataFormatError
 
 if TYPE_CHECKING:
+    from runtime.client import LedgerClient
     from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+
+_Verdict: TypeAlias = dict[str, list[str]]
 
 
 @command("show", example="ledger show 17")
@@ -41,17 +45,28 @@ async def show(
                 if len(ledger_ids) == 1:
                     raise
                 context.console.warn(str(error))
+        broken = {each.ledger_id: await _broken_rules(client, each) for each in found}
     if not found:
         raise LedgerNotFoundError(ledger_ids[0], "none of the ledgers exists")
     if len(ledger_ids) == 1:
-        _show_one(context, found[0], is_raw=raw)
+        _show_one(context, found[0], broken[found[0].ledger_id], is_raw=raw)
         return Outcome.OK
-    _show_all(context, found)
+    _show_all(context, found, broken)
     is_whole = len(found) == len(ledger_ids) and all(each.metadata is not None for each in found)
     return Outcome.OK if is_whole else Outcome.PARTIAL
 
 
-def _show_one(context: CommandContext, ledger: StoredLedger, *, is_raw: bool) -> None:
+async def _broken_rules(client: LedgerClient, ledger: StoredLedger) -> _Verdict:
+    """One more field if placement rules are set: the rules that the ledger breaks."""
+    placement = client.ports.placement
+    if ledger.metadata is None or not placement.has_sources:
+        return {}
+    found = await placement.broken_rules(ledger.metadata, await client.ports.registrations.writable())
+    rules = [f"from entry {first}: {each}" for first, broken in found.items() for each in broken]
+    return {"broken_placement_rules": rules}
+
+
+def _show_one(context: CommandContext, ledger: StoredLedger, verdict: _Verdict, *, is_raw: bool) -> None:
     if ledger.node is None:
         raise MetadataAuthError(f"ledger {ledger.ledger_id}: {ledger.problem}", ledger.path)
     if is_raw:
@@ -59,19 +74,22 @@ def _show_one(context: CommandContext, ledger: StoredLedger, *, is_raw: bool) ->
         return
     if ledger.metadata is None:
         raise MetadataFormatError(f"ledger {ledger.ledger_id}: {ledger.problem} (--raw prints its bytes)", ledger.path)
-    _print(context, ledger)
+    _print(context, ledger, verdict)
 
 
-def _show_all(context: CommandContext, found: list[StoredLedger]) -> None:
+def _show_all(context: CommandContext, found: list[StoredLedger], verdicts: Mapping[int, _Verdict]) -> None:
     if not context.console.is_for_people:
-        rows = [stored_row(each) if each.metadata is None else stored_row(each) | _full(each) for each in found]
+        rows = [
+            stored_row(each) | ({} if each.metadata is None else _full(each) | verdicts[each.ledger_id])
+            for each in found
+        ]
         context.console.rows(SUMMARY_TABLE.titled("LedgerDetails"), rows)
         return
     for ledger in found:
         if ledger.metadata is None:
             context.console.warn(f"ledger {ledger.ledger_id}: {ledger.problem}")
         else:
-            _print(context, ledger)
+            _print(context, ledger, verdicts[ledger.ledger_id])
 
 
 def _full(ledger: StoredLedger) -> dict[str, object]:
@@ -80,8 +98,8 @@ def _full(ledger: StoredLedger) -> dict[str, object]:
     return {**detail(ledger.ledger_id, versioned), "ensembles": ensemble_rows(versioned.value)}
 
 
-def _print(context: CommandContext, ledger: StoredLedger) -> None:
-    body = _full(ledger)
+def _print(context: CommandContext, ledger: StoredLedger, verdict: _Verdict) -> None:
+    body = _full(ledger) | verdict
     ensembles = body.pop("ensembles")
     assert isinstance(ensembles, list)
     context.console.record(

@@ -15,9 +15,10 @@ import msgspec
 
 from runtime.config import PlacementConfig, PlacementPolicy
 from runtime.errors import BookieError, ConfigurationError, NoNodeError
-from runtime.ledger.metadata import parse_host_and_port
+from runtime.ledger.metadata import LedgerMetadata, parse_host_and_port
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.store import MetadataStore
+from runtime.placement.isolation import isolation_demand
 from runtime.placement.rack_sources import (
     SCRIPT_ARGUMENTS_MAX,
     PulsarBookies,
@@ -26,7 +27,7 @@ from runtime.placement.rack_sources import (
     decode_rack_table,
     decode_script_answer,
 )
-from runtime.placement.rules import PlacementRules
+from runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
 from runtime.placement.survey import BookieSpace, BookieSurvey
 from runtime.ports import Bookies, Clock
 from storage.errors import BkctlError
@@ -101,6 +102,25 @@ class Placement:
                 self._survey = await self._read(self._sources, now)
                 self._read_at_ns = self._sources.clock.monotonic_ns()
             return msgspec.structs.replace(self._survey, writable=now)
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether the settings name a source; without one there are no rules."""
+        return self._sources is not None
+
+    async def broken_rules(
+        self, metadata: LedgerMetadata, writable: Collection[str]
+    ) -> dict[int, tuple[BrokenRule, ...]]:
+        """The rules that the segments of a ledger break, by first entry."""
+        survey = await self.survey(writable)
+        isolation = isolation_demand(metadata.custom_metadata)
+        broken = {}
+        for segment in metadata.segments:
+            view = survey.view(segment.ensemble)
+            found = judge_ensemble(view, self.rules, segment.ensemble, metadata.write_quorum_size, isolation)
+            if found:
+                broken[segment.first_entry_id] = found
+        return broken
 
     def _is_old(self, clock: Clock) -> bool:
         return self._read_at_ns is None or clock.monotonic_ns() - self._read_at_ns > SURVEY_AGE_S_MAX * 1e9

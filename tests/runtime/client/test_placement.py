@@ -19,7 +19,7 @@ from runtime.client.placement import (
 )
 from runtime.config import PlacementConfig, PlacementPolicy
 from runtime.errors import ConfigurationError, NotEnoughBookiesError
-from runtime.ledger.changes import new_ledger
+from runtime.ledger.changes import new_ledger, replace_bookies
 from runtime.ledger.metadata import DigestType
 from runtime.placement.isolation import CUSTOM_METADATA_KEY
 from runtime.placement.rack_sources import SCRIPT_ARGUMENTS_MAX
@@ -194,3 +194,13 @@ def test_the_settings_are_those_of_java() -> None:
     with pytest.raises(ValueError, match="rack-aware placement needs racks"):
         PlacementConfig(policy=PlacementPolicy.RACK_AWARE)
     assert Placement(PlacementConfig()).rules == PlacementRules()
+
+
+async def test_the_rules_that_a_stored_ledger_breaks_are_found_by_segment(world: World) -> None:
+    client = await client_with(world, table(RACKS), **RACK_AWARE)
+    _, metadata = await world.create(("b1", "b4"), 2, 2)
+    metadata = replace_bookies(metadata, 7, {1: "b2"})
+    broken = await client.ports.placement.broken_rules(metadata, ["b1", "b4"])
+    assert {first: [str(each) for each in rules] for first, rules in broken.items()} == {
+        7: ["racks per write quorum: b1, b2: 1 rack instead of 2"]
+    }
