@@ -99,12 +99,15 @@ async def open_change(
     operations may run at the same time. ``outlast`` takes the lock again after an outage. ``table`` and ``totals`` show
     the plan.
 
-    PlanShown ends the command when only the plan was requested. RefusedError without a confirmation, or when undo data
-    or audit trail cannot be written; for a reversible plan, a failing audit trail is only a warning. ConflictError
-    while another operation holds the lock. ChangeCutOffError when ZooKeeper becomes unavailable meanwhile.
+    PlanShown ends the command when only the plan was requested. RefusedError without a confirmation, while Pulsar
+    migrates its metadata to another store, or when undo data or audit trail cannot be written; for a reversible plan, a
+    failing audit trail is only a warning. ConflictError while another operation holds the lock. ChangeCutOffError when
+    ZooKeeper becomes unavailable meanwhile.
     """
     plan = _filled_in(context, plan)
     show_plan(context, plan, table, totals)
+    if store is not None:
+        await _require_no_migration(store, plan)
     await confirm_plan(context, plan)
     operation_id = secrets.token_hex(8)
 
@@ -129,6 +132,12 @@ async def open_change(
             _end(context, trail, change, change.result)
     finally:
         await change.release_lock()
+
+
+async def _require_no_migration(store: MetadataStore, plan: Plan) -> None:
+    from runtime.metadata.cluster.pulsar_migration import require_no_migration
+
+    await require_no_migration(store, plan.root)
 
 
 def nothing_to_change(

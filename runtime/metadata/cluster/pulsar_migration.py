@@ -1,0 +1,51 @@
+"""Migrations of Pulsar's metadata to another store: while one runs, no process may change the metadata in ZooKeeper.
+
+Pulsar 5 (PIP-454) keeps the state of a migration in a node of its own ZooKeeper directory, the parent of the ledgers
+root: ``{"phase": "COPYING", "targetUrl": "oxia://..."}``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from runtime.errors import NoNodeError, RefusedError
+from runtime.metadata.store import MetadataStore
+
+FLAG_PATH = "/pulsar/migration-coordinator/migration"
+_RUNNING = frozenset({"PREPARATION", "COPYING"})
+_COMPLETED = "COMPLETED"
+_WITHOUT_EFFECT = frozenset({"NOT_STARTED", "FAILED"})
+"""A failed migration leaves ZooKeeper in use."""
+
+
+class _MigrationFlag(msgspec.Struct):
+    phase: str
+    target_url: str | None = msgspec.field(default=None, name="targetUrl")
+
+
+async def require_no_migration(store: MetadataStore, root: str) -> None:
+    """RefusedError if a migration forbids changes of the metadata below ``root``; MetadataError."""
+    path = root.rpartition("/")[0] + FLAG_PATH
+    try:
+        node = await store.get(path)
+    except NoNodeError:
+        return
+    reason = why_forbidden(node.data)
+    if reason is not None:
+        raise RefusedError(f"{reason} ({path})")
+
+
+def why_forbidden(data: bytes) -> str | None:
+    """Why the state of a migration forbids changes; None if it does not. Pure."""
+    try:
+        flag = msgspec.json.decode(data, type=_MigrationFlag)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return f"the state of Pulsar's metadata migration cannot be decoded: {error}"
+    target = f" to {flag.target_url}" if flag.target_url else ""
+    if flag.phase in _RUNNING:
+        return f"Pulsar is migrating its metadata{target}: wait until that has ended, then repeat the command"
+    if flag.phase == _COMPLETED:
+        return f"Pulsar has migrated its metadata{target}, so ZooKeeper no longer has the metadata of this cluster"
+    return (
+        None if flag.phase in _WITHOUT_EFFECT else f"Pulsar's metadata migration is in an unknown phase, {flag.phase}"
+    )
