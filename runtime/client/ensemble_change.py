@@ -12,7 +12,7 @@ from runtime.ledger.changes import replace_bookies
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_replacements
 from runtime.placement.isolation import isolation_demand
-from runtime.placement.survey import BookieSurvey
+from runtime.placement.view import BookieSurvey
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from runtime.placement.rack_sources import (
     decode_script_answer,
 )
 from runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
-from runtime.placement.survey import BookieSpace, BookieSurvey
+from runtime.placement.view import BookieSpace, BookieSurvey
 from runtime.ports import Bookies, Clock
 from storage.errors import BkctlError
 

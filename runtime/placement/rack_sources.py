@@ -12,7 +12,6 @@ import msgspec
 
 from runtime.errors import ConfigurationError, MetadataFormatError
 from runtime.ledger.metadata import parse_host_and_port
-from runtime.placement.view import normal_rack
 
 SCRIPT_ARGUMENTS_MAX = 100
 """Most hosts in one call of a rack script, as in Java."""
@@ -37,6 +36,12 @@ class PulsarBookies(msgspec.Struct, frozen=True):
 
 class _BookieEntry(msgspec.Struct):
     rack: str | None = None
+
+
+def normal_rack(text: str | None) -> str | None:
+    """A rack as every source of racks is compared: with a leading slash and no trailing one; None if it is empty."""
+    path = (text or "").strip().strip("/")
+    return f"/{path}" if path else None
 
 
 def decode_pulsar_bookies(data: bytes) -> PulsarBookies:

@@ -14,7 +14,7 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.placement.choice import Choice, NoChoice, PlacementNeed, broken_rules, choose_replacements
 from runtime.placement.isolation import IsolationDemand, isolation_demand
 from runtime.placement.rules import BrokenRule, PlacementRules
-from runtime.placement.survey import BookieSurvey
+from runtime.placement.view import BookieSurvey
 from runtime.ports import Clock
 from runtime.replication.config import PlacementMode
 from runtime.replication.fragments import Fragment, stripe_count

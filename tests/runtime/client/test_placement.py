@@ -24,7 +24,7 @@ from runtime.ledger.metadata import DigestType
 from runtime.placement.isolation import CUSTOM_METADATA_KEY
 from runtime.placement.rack_sources import SCRIPT_ARGUMENTS_MAX
 from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey
+from runtime.placement.view import BookieSurvey
 from tests.runtime.client.world import Client, World
 from tests.runtime.net.stepped_clock import SteppedClock
 

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.placement.isolation import IsolationDemand
+from runtime.placement.rack_sources import normal_rack
 from runtime.placement.rules import PlacementRule, PlacementRules, judge_ensemble, write_quorums
-from runtime.placement.view import ClusterView, KnownBookie, is_default_rack, normal_rack, region_of
+from runtime.placement.view import ClusterView, KnownBookie, is_default_rack, region_of
 
 RACK_OF = {"b1": "/eu/r1", "b2": "/eu/r1", "b3": "/eu/r2", "b4": "/us/r3", "b5": "/default-rack", "b6": None}
 VIEW = ClusterView(

@@ -19,7 +19,7 @@ from runtime.metadata.bookies.registration import BookieMode
 from runtime.placement.choice import Choice, NoChoice
 from runtime.placement.rack_sources import RackTable
 from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSpace, BookieSurvey
+from runtime.placement.view import BookieSpace, BookieSurvey
 from runtime.replication.config import PlacementMode
 from runtime.replication.copy_targets import CopyNeed, PlacementForecast, TargetChooser, choose_target, stripe_bytes
 from runtime.replication.fragments import fragments_naming
