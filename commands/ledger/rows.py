@@ -25,6 +25,7 @@ SUMMARY_TABLE = Table(
     Column("digest", "DIGEST", is_wide=True),
     Column("ensemble", "LAST ENSEMBLE", is_wide=True),
     Column("created", "CREATED", is_wide=True),
+    Column("owner", "OWNER", is_wide=True),
     Column("problem", "PROBLEM", is_wide=True),
     name="ledger_id",
 )
@@ -51,6 +52,7 @@ def summary_row(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, o
         "digest": metadata.digest_type.name.lower() if metadata.digest_type is not None else None,
         "ensemble": list(metadata.last_segment.ensemble),
         "created": time_text(_created_ms(found)),
+        "owner": owner_text(metadata),
         "problem": None,
     }
 
@@ -77,7 +79,6 @@ def detail(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, object
         "has_password": bool(metadata.password),
         "metadata_format_version": metadata.format_version,
         "metadata_version": found.version,
-        "owner": owner_text(metadata),
         "custom_metadata": {key: bytes_text(value) for key, value in metadata.custom_metadata},
     }
 
@@ -91,10 +92,10 @@ def ensemble_rows(metadata: LedgerMetadata) -> list[dict[str, object]]:
 
 
 def owner_text(metadata: LedgerMetadata) -> str | None:
-    """The owner of a ledger, as ``key=value, ...``; None if the custom metadata has none."""
-    from runtime.ledger.metadata import owner_labels
+    """The owner of a ledger; None if the custom metadata names none."""
+    from runtime.ledger.owner import owner_of
 
-    return ", ".join(f"{key}={value}" for key, value in owner_labels(metadata).items()) or None
+    return owner_of(dict(metadata.custom_metadata))
 
 
 def state_name(metadata: LedgerMetadata) -> str:

@@ -16,8 +16,6 @@ __all__ = ["DigestType", "LedgerMetadata", "LedgerState", "Segment"]
 _ENTRIES_MAX = 2**63 - 1
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9.\-:-_]+")  # the range from colon to underscore is part of the rule
 _HOST_AND_PORT = re.compile(r"(?P<host>.+):(?P<port>\d{1,5})")
-_OWNER_KEYS = ("application", "component")
-_OWNER_PREFIX = "pulsar/"
 
 
 class LedgerState(enum.IntEnum):
@@ -106,23 +104,3 @@ def parse_host_and_port(bookie_id: str) -> tuple[str, int] | None:
         return None
     port = int(found["port"])
     return (found["host"], port) if 0 < port < 65536 else None
-
-
-def owner_labels(metadata: LedgerMetadata) -> dict[str, str]:
-    """Custom metadata that identifies the owner: application and component first, then Pulsar's labels by name.
-
-    Pulsar writes ``pulsar/managed-ledger`` (a topic), ``pulsar/cursor``, ``pulsar/schemaId``,
-    ``pulsar/compactedTopic`` and ``pulsar/compactedTo``. Values are text.
-    """
-    values = {key: _printable(value) for key, value in metadata.custom_metadata}
-    own = [
-        *(key for key in _OWNER_KEYS if key in values),
-        *sorted(key for key in values if key.startswith(_OWNER_PREFIX)),
-    ]
-    return {key: values[key] for key in own}
-
-
-def _printable(value: bytes) -> str:
-    """Decode as text without control characters, which could affect the operator's terminal."""
-    text = value.decode("utf-8", "replace")
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -29,8 +29,8 @@ async def test_the_plan_tells_whose_they_are(stage: LedgerStage) -> None:
     plan = await stage.succeed("delete", "1", "0x2", "1", "--dry-run")
     assert (plan["tier"], plan["subject"], plan["changes"]) == (3, "2", 2)
     assert [item["owner"] for item in plan["items"]] == [
-        "application=pulsar, component=managed_ledger, pulsar/managed-ledger=t/n/persistent/a",
-        "application=pulsar, pulsar/cursor=s",
+        "topic persistent://t/n/a",
+        "cursor s",
     ]
     assert plan["summary"][0] == "will delete 2 ledgers with 2.0 KiB of payload"
     assert await stage.contents() == before

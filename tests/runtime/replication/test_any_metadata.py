@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from runtime.bookie.integrity.rules import is_end_in_doubt, ledger_mark, needs_recovery, own_stripes
 from runtime.ledger.changes import find_regression
-from runtime.ledger.metadata import LedgerMetadata, owner_labels
+from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
+from runtime.ledger.owner import owner_of
 from runtime.metadata.doctor.ledgers import examine_ledger
 from runtime.replication.audit import COUNT_MAX, replication_of, write_set_rows
 from runtime.replication.copies import entry_bytes_estimate
@@ -62,4 +63,4 @@ def test_a_bookie_knows_its_part(metadata: LedgerMetadata, bookie_id: str, doubt
 @given(any_metadata(), any_metadata())
 def test_one_may_follow_another_or_not(present: LedgerMetadata, following: LedgerMetadata) -> None:
     find_regression(present, following, "the backup")
-    owner_labels(present)
+    owner_of(dict(present.custom_metadata))

@@ -1,0 +1,62 @@
+"""The owner of a ledger, from its custom metadata. Pure. Source: pulsar section 5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote_plus
+
+_DOMAIN = "persistent"
+_PATH_LENGTHS = {4, 5}
+"""Parts of ``tenant/ns/persistent/topic``, and of the older form with a cluster before the namespace."""
+
+
+def owner_of(custom_metadata: Mapping[str, bytes]) -> str | None:
+    """The owner in words, such as ``topic persistent://t/ns/name``; None if the custom metadata names none.
+
+    Knows the keys of Pulsar; for other applications it returns their name. Accepts any bytes. The result has no
+    control characters, which could affect the operator's terminal.
+    """
+    labels = {key: value.decode("utf-8", "replace") for key, value in custom_metadata.items() if value}
+    application = labels.get("application")
+    owner = None if application not in {None, "pulsar"} else _pulsar_owner(labels)
+    if owner is None and application is not None:
+        component = labels.get("component")
+        owner = f"application {application}" + (f", component {component}" if component else "")
+    return None if owner is None else _printable(owner)
+
+
+def _pulsar_owner(labels: Mapping[str, str]) -> str | None:
+    topic = labels.get("pulsar/managed-ledger")
+    cursor = labels.get("pulsar/cursor")
+    if cursor is not None:
+        return f"cursor {unquote_plus(cursor)}" + (f" of {_topic(topic)}" if topic else "")
+    if topic is not None:
+        return _topic(topic)
+    if (compacted := labels.get("pulsar/compactedTopic")) is not None:
+        return f"compacted {_topic(compacted)}"
+    if (schema := labels.get("pulsar/schemaId")) is not None:
+        return f"schema of {unquote_plus(schema)}"
+    return _delayed_bucket(labels)
+
+
+def _delayed_bucket(labels: Mapping[str, str]) -> str | None:
+    topic, cursor = labels.get("pulsar/delayedIndexTopic"), labels.get("pulsar/delayedIndexCursor")
+    key = labels.get("pulsar/delayedIndexBucketKey")
+    if topic is not None:
+        return f"delayed-delivery bucket of {_topic(topic)}" + (f", cursor {unquote_plus(cursor)}" if cursor else "")
+    return None if key is None else f"delayed-delivery bucket {key}"
+
+
+def _topic(name: str) -> str:
+    """A topic, from its full name or from the path of its managed ledger, in which the last part is URL-encoded."""
+    if "://" in name:
+        return f"topic {name}"
+    parts = name.split("/")
+    if len(parts) not in _PATH_LENGTHS or parts[-2] != _DOMAIN:
+        return f"managed ledger {name}"
+    *namespace, _, topic = parts
+    return f"topic {_DOMAIN}://{'/'.join(namespace)}/{unquote_plus(topic)}"
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
