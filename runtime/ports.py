@@ -23,6 +23,8 @@ T = TypeVar("T")
 BookieId: TypeAlias = str
 AddDone: TypeAlias = Callable[[Status], None]
 """Called once, on the loop, with the outcome of one add on one bookie."""
+BodyOrStatus: TypeAlias = bytes | Status
+"""The body of an entry as stored, or why there is none; the status is never OK."""
 
 
 class TimerHandle(Protocol):
@@ -199,6 +201,34 @@ class Bookies(Protocol):
         """Ask for the explicit LAC packet and the last stored entry; fences nothing, needs no key (wire 5.6).
 
         The future fails with the BookieError of the status. The digests are not checked here.
+        """
+
+    def read_many(
+        self, bookie_id: BookieId, ledger_id: int, entry_ids: Sequence[int], *, bytes_max: int
+    ) -> asyncio.Future[list[BodyOrStatus]]:
+        """Read entries of one ledger; ids must not be negative. Fences nothing.
+
+        The result is not empty, and is for the first of ``entry_ids``, in their order: the bookie may answer fewer than
+        requested; ask again for the others. Consecutive ids may travel as one request, whose answer then has at most
+        ``bytes_max`` bytes unless the first entry alone has more.
+
+        The future never fails: a lost connection and a timeout are statuses, of each entry without an answer. It may be
+        cancelled. The digests are not checked here.
+        """
+
+    def add_many(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        master_key: bytes,
+        adds: Sequence[tuple[int, bytes]],
+        *,
+        is_recovery_add: bool = False,
+    ) -> asyncio.Future[list[Status]]:
+        """Send adds of one ledger: entry ids, which must not be negative, with their bodies.
+
+        The result is the status of each, in their order. The future never fails and may be cancelled; the adds are then
+        in doubt.
         """
 
     async def info(self, bookie_id: BookieId) -> BookieInfo:

@@ -6,15 +6,16 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from itertools import takewhile
 from typing import TypeAlias, cast
 
 from runtime.errors import ProtocolError
+from runtime.net.request_batch import OutcomeT, RequestBatch
 from runtime.ports import AddDone
 from runtime.protocol import v3
 from runtime.protocol.framing import FrameSplitter
-from runtime.protocol.messages import AddAnswer, Answer
+from runtime.protocol.messages import AddAnswer, Answer, ReadAnswer
 from runtime.protocol.status import Status
 from storage.errors import BkctlError
 
@@ -85,13 +86,15 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._lost_reason: str | None = None
         self._adds: dict[int, AddDone] = {}
         self._others: dict[int, tuple[type[Answer], AnswerDone]] = {}
+        self._add_batches: dict[int, RequestBatch[Status]] = {}
+        self._read_batches: dict[int, RequestBatch[bytes]] = {}
         self._connecting: asyncio.Task[None] | None = None
         self._transport_closed: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def has_pending(self) -> bool:
         """Whether any request is unanswered."""
-        return bool(self._adds or self._others)
+        return bool(self._adds or self._others or self._add_batches or self._read_batches)
 
     def refuse(self, reason: str) -> None:
         """Do not connect: every request ends with UNAVAILABLE."""
@@ -117,6 +120,14 @@ class BookieConnection(asyncio.BufferedProtocol):
         else:
             self._loop.call_soon(done, *refusal)
 
+    def add_many(self, first_txn_id: int, frames: Iterable[bytes], batch: RequestBatch[Status]) -> None:
+        """Send adds with consecutive transaction ids."""
+        self._send_many(first_txn_id, frames, batch, self._add_batches)
+
+    def read_many(self, first_txn_id: int, frames: Iterable[bytes], batch: RequestBatch[bytes]) -> None:
+        """Send reads with consecutive transaction ids."""
+        self._send_many(first_txn_id, frames, batch, self._read_batches)
+
     def expire(self, adds_below: int, others_below: int) -> None:
         """Time out all requests with smaller transaction ids; ids ascend in the order of sending."""
         for txn_id in list(takewhile(adds_below.__gt__, self._adds)):
@@ -127,6 +138,8 @@ class BookieConnection(asyncio.BufferedProtocol):
             other = self._others.pop(txn_id, None)
             if other is not None:
                 other[1](Status.TIMEOUT, "")
+        _end_below(adds_below, self._add_batches)
+        _end_below(others_below, self._read_batches)
         if self._unsent and not self.has_pending:
             self._drop_unsent()  # their requests have timed out
 
@@ -168,9 +181,7 @@ class BookieConnection(asyncio.BufferedProtocol):
                 for payload in payloads:
                     answer = v3.decode_response(payload)
                     if isinstance(answer, AddAnswer):
-                        done = self._adds.pop(answer.txn_id, None)
-                        if done is not None:  # None if the add has timed out
-                            done(answer.status)
+                        self._take_add(answer)
                     else:
                         self._take_other(answer)
         except ProtocolError as error:
@@ -206,7 +217,35 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._unsent_bytes += change_bytes
         self._unsent_in_all.total += change_bytes
 
+    def _send_many(
+        self,
+        first_txn_id: int,
+        frames: Iterable[bytes],
+        batch: RequestBatch[OutcomeT],
+        batches: dict[int, RequestBatch[OutcomeT]],
+    ) -> None:
+        for txn_id, frame in enumerate(frames, first_txn_id):
+            refusal = self._send(frame)
+            if refusal is None:
+                batches[txn_id] = batch
+            else:
+                batch.note(txn_id, refusal[0])
+
+    def _take_add(self, answer: AddAnswer) -> None:
+        done = self._adds.pop(answer.txn_id, None)
+        if done is not None:
+            done(answer.status)
+            return
+        batch = self._add_batches.pop(answer.txn_id, None)
+        if batch is not None:  # None if the add has timed out
+            batch.note(answer.txn_id, answer.status)
+
     def _take_other(self, answer: Answer) -> None:
+        if isinstance(answer, ReadAnswer):
+            batch = self._read_batches.pop(answer.txn_id, None)
+            if batch is not None:
+                batch.note(answer.txn_id, _read_outcome(answer))
+                return
         expected = self._others.get(answer.txn_id)
         if expected is not None and expected[0] is type(answer):
             del self._others[answer.txn_id]
@@ -268,6 +307,21 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(done, Status.UNAVAILABLE)
         for _, answer_done in others.values():
             self._loop.call_soon(answer_done, Status.UNAVAILABLE, reason)
+        for batches in (self._add_batches, self._read_batches):
+            while batches:
+                txn_id, batch = batches.popitem()
+                batch.note(txn_id, Status.UNAVAILABLE)
+
+
+def _read_outcome(answer: ReadAnswer) -> bytes | Status:
+    if answer.status is not Status.OK:
+        return answer.status
+    return Status.IO_ERROR if answer.body is None else answer.body
+
+
+def _end_below(txn_id: int, batches: dict[int, RequestBatch[OutcomeT]]) -> None:
+    for expired_id in list(takewhile(txn_id.__gt__, batches)):
+        batches.pop(expired_id).note(expired_id, Status.TIMEOUT)
 
 
 def _reason_of(error: Exception) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from runtime.config import ClientConfig
 from runtime.errors import BookieError
 from runtime.net.bookie_connection import BookieConnection, Resolver, UnsentBytes
-from runtime.ports import AddDone, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
+from runtime.net.request_batch import RequestBatch
+from runtime.ports import AddDone, BodyOrStatus, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
 from runtime.protocol import v3
 from runtime.protocol.entry_list import EntryList
 from runtime.protocol.framing import read_buffer
@@ -127,6 +128,45 @@ class BookiePool:
         frame = v3.encode_read_lac_request(txn_id, ledger_id)
         return self._ask(bookie_id, txn_id, frame, ReadLacAnswer, _lac_reply)
 
+    def read_many(
+        self, bookie_id: BookieId, ledger_id: int, entry_ids: Sequence[int], *, bytes_max: int
+    ) -> asyncio.Future[list[BodyOrStatus]]:
+        """Read entries of one ledger; ids must not be negative. Fences nothing.
+
+        Answers for the first of ``entry_ids``, in their order; ``runtime.ports`` has the details.
+        """
+        del bytes_max  # each entry has its own answer
+        first_txn_id = self._new_txn_ids(len(entry_ids))
+        batch: RequestBatch[bytes] = RequestBatch(first_txn_id, len(entry_ids))
+        frames = (
+            v3.encode_read_request(txn_id, ledger_id, entry_id, None, is_high_priority=False)
+            for txn_id, entry_id in enumerate(entry_ids, first_txn_id)
+        )
+        self._connection(bookie_id).read_many(first_txn_id, frames, batch)
+        return batch.future
+
+    def add_many(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        master_key: bytes,
+        adds: Sequence[tuple[int, bytes]],
+        *,
+        is_recovery_add: bool = False,
+    ) -> asyncio.Future[list[Status]]:
+        """Send adds of one ledger: entry ids, which must not be negative, with their bodies.
+
+        The result is the status of each, in their order; ``runtime.ports`` has the details.
+        """
+        first_txn_id = self._new_txn_ids(len(adds))
+        batch: RequestBatch[Status] = RequestBatch(first_txn_id, len(adds))
+        frames = (
+            v3.encode_add_request(txn_id, ledger_id, entry_id, master_key, body, is_recovery_add, False)
+            for txn_id, (entry_id, body) in enumerate(adds, first_txn_id)
+        )
+        self._connection(bookie_id).add_many(first_txn_id, frames, batch)
+        return batch.future
+
     def list_entries(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[EntryList]:
         """Ask which entries of a ledger the bookie has; fences nothing, needs no key (wire 5.9).
 
@@ -174,6 +214,14 @@ class BookiePool:
 
         self._connection(bookie_id).request(txn_id, frame, answer_type, finish)
         return future
+
+    def _new_txn_ids(self, count: int) -> int:
+        """The first of ``count`` consecutive transaction ids."""
+        if count == 0:
+            raise ValueError("a batch of no requests")
+        first_txn_id = self._new_txn_id()
+        self._next_txn_id += count - 1
+        return first_txn_id
 
     def _new_txn_id(self) -> int:
         if self._timer is None and not self._is_closed:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from runtime.errors import BookieError
-from runtime.ports import AddDone, BookieInfo, Clock, LacReply, ReadReply
+from runtime.ports import AddDone, BodyOrStatus, BookieInfo, Clock, LacReply, ReadReply
 from runtime.protocol.status import Status, error_of
+
+OutcomeT = TypeVar("OutcomeT")
 
 _DELAY_S = (0.000_1, 0.01)
 
@@ -68,6 +70,37 @@ class ModelBookies:
     def read_lac(self, bookie_id: str, ledger_id: int) -> asyncio.Future[LacReply]:
         return self._ask(BookieRequest("read_lac", bookie_id, ledger_id))
 
+    def read_many(
+        self, bookie_id: str, ledger_id: int, entry_ids: Sequence[int], *, bytes_max: int
+    ) -> asyncio.Future[list[BodyOrStatus]]:
+        """Answers any number of the first ids."""
+        assert entry_ids, "a batch of no requests"
+        outcomes: list[BodyOrStatus] = []
+        for entry_id in entry_ids[: self._clock.random.randint(1, len(entry_ids))]:
+            assert 0 <= entry_id < 2**63
+            reply = self._answer(BookieRequest("read", bookie_id, ledger_id, entry_id))
+            assert isinstance(reply, ReadReply | Status)
+            outcomes.append(reply.body if isinstance(reply, ReadReply) else reply)
+        return self._answer_many(outcomes)
+
+    def add_many(
+        self,
+        bookie_id: str,
+        ledger_id: int,
+        master_key: bytes,
+        adds: Sequence[tuple[int, bytes]],
+        *,
+        is_recovery_add: bool = False,
+    ) -> asyncio.Future[list[Status]]:
+        assert adds, "a batch of no requests"
+        outcomes: list[Status] = []
+        for entry_id, body in adds:
+            assert 0 <= entry_id < 2**63
+            outcome = self._answer(BookieRequest("add", bookie_id, ledger_id, entry_id, body))
+            assert isinstance(outcome, Status)
+            outcomes.append(outcome)
+        return self._answer_many(outcomes)
+
     async def info(self, bookie_id: str) -> BookieInfo:
         return BookieInfo(2, 1)
 
@@ -87,6 +120,11 @@ class ModelBookies:
                 future.set_result(outcome)
 
         self._later(finish)
+        return future
+
+    def _answer_many(self, outcomes: list[OutcomeT]) -> asyncio.Future[list[OutcomeT]]:
+        future: asyncio.Future[list[OutcomeT]] = asyncio.get_running_loop().create_future()
+        self._later(lambda: None if future.done() else future.set_result(outcomes))
         return future
 
     def _later(self, call: Callable[[], None]) -> None:
