@@ -29,7 +29,7 @@ class Digest(Protocol):
     def size_bytes(self) -> int:
         """Size of a digest."""
 
-    def compute(self, head: bytes, payload: bytes) -> bytes:
+    def compute(self, head: bytes, payload: bytes | memoryview) -> bytes:
         """Digest of ``head`` followed by ``payload``, as stored in a body."""
 
 
@@ -56,7 +56,7 @@ class _Crc32:
 
     size_bytes = 8
 
-    def compute(self, head: bytes, payload: bytes) -> bytes:
+    def compute(self, head: bytes, payload: bytes | memoryview) -> bytes:
         return _I64.pack(zlib.crc32(payload, zlib.crc32(head)))
 
 
@@ -70,7 +70,7 @@ class _Crc32c:
 
         self._update = crc32c.crc32c
 
-    def compute(self, head: bytes, payload: bytes) -> bytes:
+    def compute(self, head: bytes, payload: bytes | memoryview) -> bytes:
         return _I32.pack(self._update(payload, self._update(head)))
 
 
@@ -83,7 +83,7 @@ class _HmacSha1:
         key = hashlib.sha1(b"mac" + password, usedforsecurity=False).digest()
         self._keyed = hmac.new(key, digestmod="sha1")
 
-    def compute(self, head: bytes, payload: bytes) -> bytes:
+    def compute(self, head: bytes, payload: bytes | memoryview) -> bytes:
         state = self._keyed.copy()
         state.update(head)
         state.update(payload)
@@ -95,5 +95,5 @@ class _NoDigest:
 
     size_bytes = 0
 
-    def compute(self, head: bytes, payload: bytes) -> bytes:  # noqa: ARG002  the signature of Digest
+    def compute(self, head: bytes, payload: bytes | memoryview) -> bytes:  # noqa: ARG002  the signature of Digest
         return b""

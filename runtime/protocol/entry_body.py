@@ -8,6 +8,7 @@ digest over these 16 bytes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import msgspec
 
@@ -16,6 +17,11 @@ from runtime.protocol.digest import DigestType, digest_of
 from storage.ids import INVALID_ENTRY_ID
 
 _ENTRY_HEAD = struct.Struct(">qqqq")
+_IDS = struct.Struct(">qq")
+_CRC_BITS = 32
+_COPIED_BYTES_MAX = 4096
+"""Below this, a copy costs less than a view."""
+
 _LAC_HEAD = struct.Struct(">qq")
 
 
@@ -81,6 +87,36 @@ class EntryCodec:
                 f"ledger {self.ledger_id}: the header of entry {entry_id} has the impossible length {entry.length}"
             )
         return entry
+
+    def verify_many(self, entry_ids: Sequence[int], bodies: Sequence[bytes]) -> list[int | EntryDigestError]:
+        """Verify bodies like ``decode``, but faster; the sequences have the same length.
+
+        The result for a good body is the fingerprint of its payload, a number below 2**64. Equal payloads have equal
+        fingerprints, whatever the rest of their bodies is. The result for any other body is the error of ``decode``.
+        """
+        from crc32c import crc32c  # noqa: PLC0415  25 ms, and most commands verify no entries
+
+        head_bytes, offset, compute = _ENTRY_HEAD.size, self._payload_offset, self._digest.compute
+        ledger_id = self.ledger_id
+        results: list[int | EntryDigestError] = []
+        for entry_id, body in zip(entry_ids, bodies, strict=True):
+            payload = body[offset:] if len(body) < _COPIED_BYTES_MAX else memoryview(body)[offset:]
+            if (
+                len(body) >= offset
+                and _IDS.unpack_from(body) == (ledger_id, entry_id)
+                and compute(body[:head_bytes], payload) == body[head_bytes:offset]
+            ):
+                results.append(len(payload) << _CRC_BITS | crc32c(payload))
+            else:
+                results.append(self._error_of(entry_id, body))
+        return results
+
+    def _error_of(self, entry_id: int, body: bytes) -> EntryDigestError:
+        try:
+            self.decode(entry_id, body)
+        except EntryDigestError as error:
+            return error
+        raise AssertionError("a body is good for decode, but not for verify_many")
 
     def encode_lac(self, last_add_confirmed: int) -> bytes:
         """Encode an explicit LAC packet (wire 8.4)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,3 +90,45 @@ def test_hmac_under_another_password_is_refused() -> None:
     body = EntryCodec(1, DigestType.HMAC, b"one").encode(0, -1, 0, b"")
     with pytest.raises(EntryDigestError):
         EntryCodec(1, DigestType.HMAC, b"two").decode(0, body)
+
+
+@pytest.mark.parametrize("digest_type", DIGEST_TYPES)
+@pytest.mark.parametrize("payload", [b"", b"hello", bytes(range(256)) * 40])
+def test_many_bodies_are_verified_like_one(digest_type: DigestType, payload: bytes) -> None:
+    codec = EntryCodec(1, digest_type, PASSWORD)
+    good = codec.encode(7, 3, 5, payload)
+    candidates = [
+        good,
+        codec.encode(8, 3, 5, payload),
+        codec.encode(-1, 3, 5, payload),
+        EntryCodec(2, digest_type, PASSWORD).encode(7, 3, 5, payload),
+        good[:-1],
+        good[:32],
+        good[:7],
+        b"",
+        good + b"x",
+        *(good[:at] + bytes([good[at] ^ 64]) + good[at + 1 :] for at in range(0, len(good), 9)),
+    ]
+    for body, outcome in zip(candidates, codec.verify_many([7] * len(candidates), candidates), strict=True):
+        if isinstance(outcome, int):
+            codec.decode(7, body)
+            assert 0 <= outcome < 2**64
+        else:
+            with pytest.raises(EntryDigestError, match=f"^{re.escape(str(outcome))}$"):
+                codec.decode(7, body)
+    assert isinstance(codec.verify_many([7], [good])[0], int)
+
+
+@pytest.mark.parametrize("digest_type", DIGEST_TYPES)
+def test_fingerprints_are_those_of_payloads(digest_type: DigestType) -> None:
+    codec = EntryCodec(1, digest_type, PASSWORD)
+    bodies = [
+        codec.encode(0, -1, 5, b"hello"),
+        codec.encode(1, 0, 10, b"hello"),
+        codec.encode(2, 0, 15, b"hellp"),
+        codec.encode(3, 0, 15, b""),
+        codec.encode(4, 0, 15, bytes(4)),
+    ]
+    first, again, *others = codec.verify_many(range(5), bodies)
+    assert first == again
+    assert len({first, *others}) == 4
