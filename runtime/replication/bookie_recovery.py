@@ -1,4 +1,4 @@
-"""Re-replicates all data of failed bookies: plans over all ledgers, repairs one ledger after another, and reports.
+"""Re-replicates all data of leaving bookies, dead or alive: plans over all ledgers, repairs one ledger after another, and reports.
 
 Source: replication sections 6 and 15.1. Unlike Java's `recover` it takes the replication lock of every ledger, limits
 requests in flight, verifies copies before the metadata references them, and continues after failed ledgers.
@@ -17,10 +17,10 @@ from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.replication.byte_window import ByteWindow, for_each_bounded
-from runtime.replication.config import ReplicationConfig
+from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copies import CopyReader
 from runtime.replication.copy_targets import PlacementForecast, TargetChooser
-from runtime.replication.ledger_repair import LedgerRepair, RepairTools
+from runtime.replication.ledger_repair import LedgerRepair, RepairOrder, RepairTools
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.loss_proof import LossProof
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
@@ -53,7 +53,7 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BookieRecovery:
-    """Plans and runs recoveries of failed bookies."""
+    """Plans and runs recoveries of bookies."""
 
     def __init__(
         self,
@@ -109,32 +109,48 @@ class BookieRecovery:
             return False
         return True
 
-    async def plan(self, bookie_ids: Collection[str], ledger_ids: Collection[int] | None = None) -> RecoveryPlan:
+    async def plan(
+        self,
+        bookie_ids: Collection[str],
+        ledger_ids: Collection[int] | None = None,
+        *,
+        unreachable: Collection[str] | None = None,
+    ) -> RecoveryPlan:
         """Like ``scan``, but BookieNotFoundError for a bookie without cookie, registration and ledgers.
 
         Such an id is probably misspelt.
         """
-        plan = await self.scan(bookie_ids, ledger_ids)
+        plan = await self.scan(bookie_ids, ledger_ids, unreachable=unreachable)
         named = {bookie for ledger in plan.ledgers for fragment in ledger.fragments for bookie in fragment.ensemble}
         await self._require_known(frozenset(bookie_ids) - named)
         return plan
 
-    async def scan(self, bookie_ids: Collection[str], ledger_ids: Collection[int] | None = None) -> RecoveryPlan:
+    async def scan(
+        self,
+        bookie_ids: Collection[str],
+        ledger_ids: Collection[int] | None = None,
+        *,
+        unreachable: Collection[str] | None = None,
+    ) -> RecoveryPlan:
         """Find all ledgers that reference any of the bookies, with one scan of all ledger metadata.
 
-        ``ledger_ids`` limits the plan to these ledgers. MetadataOutageError.
+        ``ledger_ids`` limits the plan to these ledgers. ``unreachable``: bookies that are never asked; None means
+        ``bookie_ids``, which is right for dead bookies. MetadataOutageError.
         """
-        return await self.outage.outlast(lambda: self._scan(bookie_ids, ledger_ids))
+        never_asked = frozenset(bookie_ids if unreachable is None else unreachable)
+        return await self.outage.outlast(lambda: self._scan(frozenset(bookie_ids), never_asked, ledger_ids))
 
-    async def _scan(self, bookie_ids: Collection[str], ledger_ids: Collection[int] | None) -> RecoveryPlan:
-        failed = frozenset(bookie_ids)
+    async def _scan(
+        self, leaving: frozenset[str], unreachable: frozenset[str], ledger_ids: Collection[int] | None
+    ) -> RecoveryPlan:
+        barred = leaving | unreachable
         plans: list[LedgerPlan] = []
         unreadable: list[LedgerFailure] = []
         registrations = await self._registration.snapshot()
-        live = registrations.live - failed
+        live = registrations.live - unreachable
         placement = self._ports.placement
         survey = await placement.survey(registrations.writable)
-        forecast = PlacementForecast(survey, placement.rules, failed, self._ports.clock.random)
+        forecast = PlacementForecast(survey, placement.rules, barred, self._ports.clock.random)
         scanned = 0
         async for ledger_id, found in self._ports.ledgers.read_all(window=self._config.metadata_reads_in_flight_max):
             scanned += 1
@@ -143,15 +159,16 @@ class BookieRecovery:
             if not isinstance(found, Versioned):
                 unreadable.append(LedgerFailure(ledger_id, FailureReason.METADATA_UNREADABLE, (), str(found)))
                 continue
-            if not failed.isdisjoint(found.value.bookies()):
-                plans.append(plan_ledger(ledger_id, found.value, found.version, failed, live, forecast.broken_rules))
+            if not leaving.isdisjoint(found.value.bookies()):
+                plans.append(plan_ledger(ledger_id, found.value, found.version, leaving, live, forecast.broken_rules))
         return RecoveryPlan(
-            bookie_ids=tuple(sorted(failed)),
+            bookie_ids=tuple(sorted(leaving)),
             ledgers_scanned=scanned,
             ledgers=tuple(sorted(plans, key=lambda plan: (plan.surviving_copies, -plan.ledger_id))),
             unreadable=tuple(sorted(unreadable, key=lambda failure: failure.ledger_id)),
-            targets=tuple(sorted(set(registrations.writable) - failed)),
-            registered=tuple(sorted(registrations.live & failed)),
+            targets=tuple(sorted(set(registrations.writable) - barred)),
+            registered=tuple(sorted(registrations.live & leaving)),
+            unreachable=tuple(sorted(unreachable)),
         )
 
     async def _require_known(self, bookie_ids: Collection[str]) -> None:
@@ -161,16 +178,21 @@ class BookieRecovery:
                 raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and no ledger references it")
 
     async def run(
-        self, plan: RecoveryPlan, on_progress: Callable[[RecoveryProgress], None] | None = None
+        self,
+        plan: RecoveryPlan,
+        on_progress: Callable[[RecoveryProgress], None] | None = None,
+        *,
+        open_ledgers: OpenLedgers = OpenLedgers.FENCE,
     ) -> RecoveryReport:
         """Carry out a plan, after reading the metadata of each ledger again. Safe to interrupt and repeat.
 
-        ``on_progress`` is called at most ten times per second, and once at the end, even after an error. The bookies
-        must be down: call ``require_down`` first. Waits during an outage of the metadata store; MetadataOutageError if
-        it is too long.
+        ``on_progress`` is called at most ten times per second, and once at the end, even after an error. The unreachable
+        bookies must be down: call ``require_down`` first. Waits during an outage of the metadata store;
+        MetadataOutageError if it is too long.
         """
         ports = (self._ports, self._registration, self._locks)
-        return await _RecoveryRun(*ports, self._config, plan, on_progress, self._on_outage).run()
+        order = RepairOrder(frozenset(plan.bookie_ids), frozenset(plan.unreachable), open_ledgers)
+        return await _RecoveryRun(*ports, self._config, plan, order, on_progress, self._on_outage).run()
 
 
 class _RecoveryRun:
@@ -183,13 +205,14 @@ class _RecoveryRun:
         locks: ReplicationLocks,
         config: ReplicationConfig,
         plan: RecoveryPlan,
+        order: RepairOrder,
         on_progress: Callable[[RecoveryProgress], None] | None,
         on_outage: Callable[[MetadataOutage], None],
     ) -> None:
         self._ports = ports
         self._config = config
         self._plan = plan
-        self._failed = frozenset(plan.bookie_ids)
+        self._order = order
         self._on_progress = on_progress
         self._progress_at_ns = 0
         self._on_outage = on_outage
@@ -219,7 +242,7 @@ class _RecoveryRun:
 
     async def run(self) -> RecoveryReport:
         started_ns = self._ports.clock.monotonic_ns()
-        for bookie_id in self._failed:
+        for bookie_id in self._order.unreachable:
             self._ports.suspects.add(bookie_id)  # closing a ledger must not choose them again
         try:
             await self._outage.outlast(self._live_bookies.refresh)
@@ -236,7 +259,7 @@ class _RecoveryRun:
     async def _repair_one(self, ledger_id: int) -> None:
         self._current[ledger_id] = None
         try:
-            result = await self._outage.outlast(lambda: self._repair.repair(ledger_id, self._failed))
+            result = await self._outage.outlast(lambda: self._repair.repair(ledger_id, self._order))
             self._results.append(result)
             self._ledgers_failed += bool(result.failures)
         finally:

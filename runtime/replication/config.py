@@ -20,6 +20,20 @@ class PlacementMode(enum.StrEnum):
     BEST_EFFORT = "best-effort"
 
 
+class OpenLedgers(enum.StrEnum):
+    """What a recovery does with a ledger whose open last segment references a leaving bookie.
+
+    The complete segments of such a ledger are repaired in any case, without disturbing its writer.
+    """
+
+    WAIT = "wait"
+    """Leave the open segment alone, and report it, so that the caller may look again later."""
+    SKIP = "skip"
+    """Leave the open segment alone, and report it."""
+    FENCE = "fence"
+    """Fence and close the ledger, which stops its writer."""
+
+
 class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one verification or recovery, for all of its ledgers together unless noted otherwise."""
 

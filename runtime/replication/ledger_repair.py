@@ -1,4 +1,4 @@
-"""Moves one ledger away from failed bookies: lock, close if necessary, copy, verify, one compare-and-set, unlock.
+"""Moves one ledger away from leaving bookies: lock, close if necessary, copy, verify, one compare-and-set, unlock.
 
 Source: replication sections 4.1, 6 and 15.1. After a lost compare-and-set, everything is decided again from the stored
 metadata. Copies that were already made are used only if they still fit.
@@ -27,7 +27,7 @@ from runtime.metadata.store import Versioned
 from runtime.placement.choice import NoChoice
 from runtime.placement.isolation import isolation_demand
 from runtime.placement.rules import BrokenRule
-from runtime.replication.config import ReplicationConfig
+from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copies import pause_s
 from runtime.replication.copy_targets import CopyNeed, TargetChooser, stripe_bytes
 from runtime.replication.fragments import EntryRange, Fragment, fragments_naming, stripe_count
@@ -84,6 +84,18 @@ class RepairTools:
     config: ReplicationConfig
 
 
+class RepairOrder(NamedTuple):
+    """What a run does with each of its ledgers.
+
+    ``leaving``: bookies to replace; one that still serves is the preferred source of its own entries. ``unreachable``:
+    bookies that are never asked. Neither are targets.
+    """
+
+    leaving: frozenset[str]
+    unreachable: frozenset[str]
+    open_ledgers: OpenLedgers = OpenLedgers.FENCE
+
+
 class LedgerRepair:
     """Repairs ledgers of one run; safe to call for many ledgers concurrently."""
 
@@ -92,22 +104,22 @@ class LedgerRepair:
         self._config = tools.config
         self._clock = tools.ports.clock
 
-    async def repair(self, ledger_id: int, failed: frozenset[str]) -> LedgerRepaired:
-        """Move all entries that the metadata places on the ``failed`` bookies.
+    async def repair(self, ledger_id: int, order: RepairOrder) -> LedgerRepaired:
+        """Move all entries that the metadata places on the leaving bookies.
 
         Failures are in the result. MetadataUnavailableError if the metadata store does not answer before or after the
         work under the lock: call again. MetadataOutageError if an outage during that work was too long.
         """
         for _ in range(LOCK_LOSSES_MAX):
             try:
-                lock = await self._acquire(ledger_id, failed)
+                lock = await self._acquire(ledger_id, order)
             except SessionExpiredError:
                 self._tools.live_bookies.note_outage()
                 continue
             if isinstance(lock, LedgerRepaired):
                 return lock
             try:
-                return await _Repair(self._tools, lock, ledger_id, failed).run()
+                return await _Repair(self._tools, lock, ledger_id, order).run()
             except _LockLostError:
                 # With a new session, lock and read again (replication section 15.1, item 11).
                 self._tools.live_bookies.note_outage()
@@ -122,10 +134,10 @@ class LedgerRepair:
                     self._tools.locks.leave(lock)
                 else:
                     await lock.release()
-        finished = await self._finished_by_others(ledger_id, failed)
+        finished = await self._finished_by_others(ledger_id, order)
         return finished or _failed(ledger_id, FailureReason.LOCK_LOST, f"{LOCK_LOSSES_MAX} times in a row")
 
-    async def _acquire(self, ledger_id: int, failed: frozenset[str]) -> ReplicationLock | LedgerRepaired:
+    async def _acquire(self, ledger_id: int, order: RepairOrder) -> ReplicationLock | LedgerRepaired:
         """The lock, or the result if the ledger no longer needs repair or another process keeps the lock."""
         deadline_ns = self._clock.monotonic_ns() + int(self._config.lock_wait_s * 1e9)
         while True:
@@ -133,22 +145,22 @@ class LedgerRepair:
             if lock is not None:
                 return lock
             is_over = self._clock.monotonic_ns() >= deadline_ns
-            finished = await self._finished_by_others(ledger_id, failed)
+            finished = await self._finished_by_others(ledger_id, order)
             if finished is not None:
                 return finished
             if is_over:
                 return _failed(ledger_id, FailureReason.LOCKED, await self._why_locked(ledger_id))
             await self._clock.sleep(self._config.lock_poll_s)
 
-    async def _finished_by_others(self, ledger_id: int, failed: frozenset[str]) -> LedgerRepaired | None:
-        """The result if the ledger needs no repair; None while its metadata references a ``failed`` bookie."""
+    async def _finished_by_others(self, ledger_id: int, order: RepairOrder) -> LedgerRepaired | None:
+        """The result if the ledger needs no repair; None while its metadata references a leaving bookie."""
         try:
             stored = await self._tools.ports.ledgers.read(ledger_id)
         except LedgerNotFoundError:
             return LedgerRepaired(ledger_id=ledger_id, was_deleted=True)
         except MetadataFormatError as error:
             return _failed(ledger_id, FailureReason.METADATA_UNREADABLE, str(error))
-        return LedgerRepaired(ledger_id=ledger_id) if failed.isdisjoint(stored.value.bookies()) else None
+        return LedgerRepaired(ledger_id=ledger_id) if order.leaving.isdisjoint(stored.value.bookies()) else None
 
     async def _why_locked(self, ledger_id: int) -> str:
         lock = await self._tools.locks.look_at(ledger_id)
@@ -162,7 +174,7 @@ class LedgerRepair:
 class _Repair:
     """State of the repair of one ledger under its lock."""
 
-    def __init__(self, tools: RepairTools, lock: ReplicationLock, ledger_id: int, failed: frozenset[str]) -> None:
+    def __init__(self, tools: RepairTools, lock: ReplicationLock, ledger_id: int, order: RepairOrder) -> None:
         self._ports = tools.ports
         self._lock = lock
         self._replicator = tools.replicator
@@ -171,7 +183,7 @@ class _Repair:
         self._outage = tools.outage
         self._config = tools.config
         self._ledger_id = ledger_id
-        self._failed = failed
+        self._order = order
         self._state = LedgerState.OPEN
         self._was_closed = False
         self._copied: dict[_Place, _Copied] = {}
@@ -181,7 +193,7 @@ class _Repair:
         self._defects: list[SourceDefect] = []
 
     async def run(self) -> LedgerRepaired:
-        """Repair until only reported failures still reference the failed bookies."""
+        """Repair until only reported failures still reference the leaving bookies."""
         for attempt in range(1, self._config.metadata_attempts_max + 1):
             try:
                 await self._live_bookies.refresh()
@@ -217,8 +229,8 @@ class _Repair:
         return _failed(self._ledger_id, FailureReason.CONFLICT, detail)
 
     def _fragment_at(self, metadata: LedgerMetadata, place: _Place) -> Fragment | None:
-        """The fragment that references a failed bookie at this place; None if there is none."""
-        for fragment in fragments_naming(metadata, self._failed):
+        """The fragment that references a leaving bookie at this place; None if there is none."""
+        for fragment in fragments_naming(metadata, self._order.leaving):
             indexes = (-1,) if fragment.is_open else fragment.bookie_indexes
             if fragment.entries.first_entry_id == place.first_entry_id and place.ensemble_index in indexes:
                 return fragment
@@ -249,15 +261,19 @@ class _Repair:
         }
 
     async def _read_closed(self) -> Versioned[LedgerMetadata]:
-        """The stored metadata, after fencing and closing the ledger if a failed bookie is in its open last segment.
+        """The stored metadata, after fencing and closing the ledger if a leaving bookie is in its open last segment.
 
-        If only older segments reference one, the repair does not disturb a live writer. A ledger that cannot be closed
-        is reported, but its complete segments are still repaired (bk#2755).
+        If only older segments reference one, the repair does not disturb a live writer. A ledger that cannot or must
+        not be closed is reported, but its complete segments are still repaired (bk#2755).
         """
         versioned = await self._read()
         metadata = versioned.value
         place = _Place(metadata.last_segment.first_entry_id, -1)
-        if metadata.is_closed or self._failed.isdisjoint(metadata.last_segment.ensemble) or place in self._failures:
+        if metadata.is_closed or self._order.leaving.isdisjoint(metadata.last_segment.ensemble) or place in self._failures:
+            return versioned
+        if self._order.open_ledgers is not OpenLedgers.FENCE:
+            named = ", ".join(sorted(self._order.leaving.intersection(metadata.last_segment.ensemble)))
+            self._fail(metadata, place, FailureReason.OPEN, (), f"its last segment is open and references {named}")
             return versioned
         self._require_lock()
         try:
@@ -271,14 +287,14 @@ class _Repair:
         return await self._read()
 
     async def _prepare(self, metadata: LedgerMetadata) -> _Change:
-        """Copy until no complete segment needs the failed bookies; returns their replacements.
+        """Copy until no complete segment needs the leaving bookies; returns their replacements.
 
-        Keeps copies from before a lost compare-and-set if they still fit: the index still has a failed bookie, and the
+        Keeps copies from before a lost compare-and-set if they still fit: the index still has a leaving bookie, and the
         target is not elsewhere in the current ensemble (replication section 4.1).
         """
         await self._live_bookies.refresh()
         change: _Change = {}
-        for fragment in fragments_naming(metadata, self._failed):
+        for fragment in fragments_naming(metadata, self._order.leaving):
             if fragment.is_open:
                 continue
             first_entry_id = fragment.entries.first_entry_id
@@ -315,7 +331,7 @@ class _Repair:
                 return None
             target = found.bookies[0]
             outcome = await self._replicator.copy(
-                StripeJob(credentials_of(self._ledger_id, metadata), metadata, fragment, index, target, self._failed)
+                StripeJob(credentials_of(self._ledger_id, metadata), metadata, fragment, index, target, self._order.unreachable)
             )
             self._targets.finish(target, need)
             self._defects.extend(outcome.defects)
@@ -348,7 +364,7 @@ class _Repair:
             ensemble=tuple(taken.get(each, bookie_id) for each, bookie_id in enumerate(fragment.ensemble)),
             index=index,
             pending=tuple(each for each in pending if _Place(first_entry_id, each) not in self._failures),
-            excluded=frozenset({*fragment.ensemble, *self._failed, *self._unusable}),
+            excluded=frozenset({*fragment.ensemble, *self._order.leaving, *self._order.unreachable, *self._unusable}),
             isolation=isolation_demand(metadata.custom_metadata),
             entry_count=stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size),
             bytes_needed=stripe_bytes(metadata, fragment, index),

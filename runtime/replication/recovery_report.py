@@ -29,6 +29,7 @@ class FailureReason(enum.Enum):
     LOCK_LOST = "the replication lock was lost"
     METADATA_UNREADABLE = "the ledger metadata cannot be read"
     CONFLICT = "the ledger metadata kept changing"
+    OPEN = "open: its writer may still add"
     ERROR = "error"
 
 
@@ -95,7 +96,7 @@ class LedgerRepaired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FragmentPlan(msgspec.Struct, frozen=True):
-    """One segment that references a failed bookie.
+    """One segment that references a leaving bookie.
 
     ``entries`` to copy and ``last_entry_id`` are None in an open segment, whose end is known only after its close.
     ``surviving_copies``: live copies of the worst entry to copy; 0 means that entries may be lost. ``broken_rules``:
@@ -129,9 +130,12 @@ class LedgerPlan(msgspec.Struct, frozen=True):
 class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Plan of a recovery. Planning writes nothing.
 
+    ``bookie_ids``: the leaving bookies, which the recovery replaces. ``unreachable``: bookies that it never asks, usually
+    the same ones; a leaving bookie that still serves is the preferred source of its entries.
     ``ledgers`` are in the order of work: fewest surviving copies first, then the newest. ``unreadable``: ledgers with
     unreadable metadata, which may reference the bookies and stay unchanged. ``targets``: writable bookies to copy to.
-    ``registered``: failed bookies that are still registered, so the plan cannot be carried out yet.
+    ``registered``: leaving bookies that are still registered. If one of them is to be unreachable, the plan cannot be
+    carried out yet.
     """
 
     bookie_ids: tuple[str, ...]
@@ -140,6 +144,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[LedgerFailure, ...]
     targets: tuple[str, ...]
     registered: tuple[str, ...] = ()
+    unreachable: tuple[str, ...] = ()
 
     @property
     def broken_rules(self) -> dict[str, int]:

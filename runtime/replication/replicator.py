@@ -61,14 +61,14 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StripeJob(msgspec.Struct, frozen=True):
-    """Copy the entries of ``fragment`` that are striped to ``index`` to ``target``; never read from ``excluded``."""
+    """Copy the entries of ``fragment`` that are striped to ``index`` to ``target``; never ask the ``unreachable``."""
 
     credentials: LedgerCredentials
     metadata: LedgerMetadata
     fragment: Fragment
     index: int
     target: str
-    excluded: frozenset[str]
+    unreachable: frozenset[str]
 
     @property
     def entries(self) -> int:
@@ -199,17 +199,20 @@ class _StripeCopy:
         return None
 
     def _sources(self, entry_id: int) -> list[str]:
-        """Members of the write set that may have the entry, in one order per ledger, suspects last."""
+        """Members of the write set that may have the entry, in one order per ledger, suspects last.
+
+        The replaced bookie is the first one if it still serves: it has the whole stripe, in this order on its disk.
+        """
         metadata = self._job.metadata
         ensemble = self._job.fragment.ensemble
-        # Start with the same member for all entries, so that its disk reads sequentially; vary it by ledger.
+        # Otherwise start with the same member for all entries, so that its disk reads sequentially; vary it by ledger.
         start = self._job.credentials.ledger_id % metadata.ensemble_size
         indexes = sorted(
             write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size),
-            key=lambda index: (index - start) % metadata.ensemble_size,
+            key=lambda index: (index != self._job.index, (index - start) % metadata.ensemble_size),
         )
         bookie_ids = dict.fromkeys(ensemble[index] for index in indexes)
-        return self._ports.suspects.last([bookie for bookie in bookie_ids if bookie not in self._job.excluded])
+        return self._ports.suspects.last([bookie for bookie in bookie_ids if bookie not in self._job.unreachable])
 
     def _record_failure(self, entry_id: int, found: dict[str, Copy]) -> None:
         answers = ", ".join(f"{copy.bookie_id}: {copy.reason}" for copy in found.values())
