@@ -1,4 +1,4 @@
-"""Re-replicates all data of leaving bookies, dead or alive: plans over all ledgers, repairs one ledger after another, and reports.
+"""Re-replicates all data of leaving bookies, dead or alive: plans over all ledgers, repairs each, and reports.
 
 Source: replication sections 6 and 15.1. Unlike Java's `recover` it takes the replication lock of every ledger, limits
 requests in flight, verifies copies before the metadata references them, and continues after failed ledgers.
@@ -186,7 +186,7 @@ class BookieRecovery:
     ) -> RecoveryReport:
         """Carry out a plan, after reading the metadata of each ledger again. Safe to interrupt and repeat.
 
-        ``on_progress`` is called at most ten times per second, and once at the end, even after an error. The unreachable
+        ``on_progress`` is called at most ten times per second, and once at the end, even after an error. Unreachable
         bookies must be down: call ``require_down`` first. Waits during an outage of the metadata store;
         MetadataOutageError if it is too long.
         """

@@ -269,7 +269,11 @@ class _Repair:
         versioned = await self._read()
         metadata = versioned.value
         place = _Place(metadata.last_segment.first_entry_id, -1)
-        if metadata.is_closed or self._order.leaving.isdisjoint(metadata.last_segment.ensemble) or place in self._failures:
+        if (
+            metadata.is_closed
+            or self._order.leaving.isdisjoint(metadata.last_segment.ensemble)
+            or place in self._failures
+        ):
             return versioned
         if self._order.open_ledgers is not OpenLedgers.FENCE:
             named = ", ".join(sorted(self._order.leaving.intersection(metadata.last_segment.ensemble)))
@@ -331,7 +335,14 @@ class _Repair:
                 return None
             target = found.bookies[0]
             outcome = await self._replicator.copy(
-                StripeJob(credentials_of(self._ledger_id, metadata), metadata, fragment, index, target, self._order.unreachable)
+                StripeJob(
+                    credentials_of(self._ledger_id, metadata),
+                    metadata,
+                    fragment,
+                    index,
+                    target,
+                    self._order.unreachable,
+                )
             )
             self._targets.finish(target, need)
             self._defects.extend(outcome.defects)

@@ -130,12 +130,11 @@ class LedgerPlan(msgspec.Struct, frozen=True):
 class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Plan of a recovery. Planning writes nothing.
 
-    ``bookie_ids``: the leaving bookies, which the recovery replaces. ``unreachable``: bookies that it never asks, usually
-    the same ones; a leaving bookie that still serves is the preferred source of its entries.
-    ``ledgers`` are in the order of work: fewest surviving copies first, then the newest. ``unreadable``: ledgers with
-    unreadable metadata, which may reference the bookies and stay unchanged. ``targets``: writable bookies to copy to.
-    ``registered``: leaving bookies that are still registered. If one of them is to be unreachable, the plan cannot be
-    carried out yet.
+    ``bookie_ids``: the leaving bookies, which the recovery replaces. ``unreachable``: bookies that it never asks; these
+    are the same ones if they are dead. ``ledgers`` are in the order of work: fewest surviving copies first, then the
+    newest. ``unreadable``: ledgers with unreadable metadata, which may reference the bookies and stay unchanged.
+    ``targets``: writable bookies to copy to. ``registered``: leaving bookies that are still registered. If one of them
+    is to be unreachable, the plan cannot be carried out yet.
     """
 
     bookie_ids: tuple[str, ...]
