@@ -76,7 +76,7 @@ async def format_bookie(
         bool, typer.Option("--accept-data-loss", help="Even if ledgers reference the bookie, or this is unknown")
     ] = False,
 ) -> None:
-    """Delete all data in the directories of a stopped bookie, also of a Java bookie.
+    """Delete all data of a stopped bookie, also of a Java bookie.
 
     Refused while a bookie runs on them or is registered with this ID. Refused too while ledgers reference the bookie,
     or if this cannot be checked: use bkctl decommission first. The cookie is kept in the trash. If interrupted, no

@@ -32,7 +32,7 @@ async def list_bookies(
     context: CommandContext,
     state: Annotated[BookieState | None, typer.Option("--state", help="Only bookies in this state")] = None,
 ) -> None:
-    """List all bookies, including those that are down but have a cookie.
+    """List all bookies, also those that are down.
 
     STATE comes from the registrations. REACHABLE shows whether a registered bookie answers within a few seconds; it is
     "unknown" for bookies that are not asked. -o name asks none.

@@ -69,7 +69,7 @@ async def show_metrics(
         str | None, typer.Option("--interval", metavar="DURATION", help="Time between two readings (default: 2s)")
     ] = None,
 ) -> None:
-    """Show the metrics of a running bookie, as Prometheus reads them.
+    """Show the Prometheus metrics of a running bookie.
 
     --watch reads them again and again, and shows counters as a rate per second. Their meaning is in
     docs/reference/metrics.md.

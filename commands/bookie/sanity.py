@@ -46,7 +46,7 @@ async def sanity(
         str | None, typer.Option("--wait", metavar="DURATION", help="Repeat the test until it passes, for so long")
     ] = None,
 ) -> Outcome:
-    """Write a small ledger to one bookie, read it back and delete it.
+    """Write, read back and delete a small ledger on one bookie.
 
     The ledger is deleted after a failure too. Exits with 0 if the bookie stored and returned every entry; with 9 if it
     is read-only and answers, because then only that is tested; with 4 or 7 if it does not run or did not store them.

@@ -18,7 +18,7 @@ _COOKIE_FIELDS = ("journal_directories", "ledger_directories", "index_directorie
 
 @command("show", example="bookie show b1.example.com:3181")
 async def show(context: CommandContext, bookie: OneBookieArgument = None) -> None:
-    """Show one bookie: state, address, version, disk space, directories.
+    """Show the state, address, disk space and cookie of a bookie.
 
     Exits with 4 if the cluster has no bookie with this ID. A bookie that is down is shown as far as it is known.
     """

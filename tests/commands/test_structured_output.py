@@ -102,6 +102,7 @@ class Invocations:
             "bookie log-level": ("info", live),
             "bookie metrics": (live, "--grep", "ADD_ENTRY"),
             "bookie ready": (live,),
+            "bookie restart-check": (live,),
             "bookie set-mode": ("read-only", live, "-n"),
             "bookie state": (live,),
             "bookie stop": (live, "-n"),

@@ -1,0 +1,90 @@
+"""``bkctl bookie restart-check``: whether bookies can be stopped now without harm to readers and writers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.errors import Outcome
+from commands.parse import parse_bookie_id
+from commands.rendering import Column, Table, size
+from commands.session import open_session
+
+if TYPE_CHECKING:
+    from runtime.replication.stop_verdict import StopVerdict
+
+OBJECTION_TABLE = Table(
+    "Reasons",
+    Column("refuses", "REFUSES"),
+    Column("reason", "REASON"),
+    Column("ledgers", "LEDGERS", is_right=True),
+    Column("detail", "DETAIL"),
+    Column("ledger_ids", "LEDGER IDS", priority=1),
+)
+_IDS_SHOWN_MAX = 10
+
+
+@command("restart-check", example="bookie restart-check b1.example.com:3181 || exit 1")
+async def restart_check(
+    context: CommandContext,
+    bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Bookies to stop at the same time")],
+) -> Outcome:
+    """Check whether bookies can be stopped now.
+
+    Reads the metadata of all ledgers. The answer is no if entries would have no running copy, an open ledger could not
+    be closed, a writer would find no other bookie, ledgers of a size in use could not be created, the racks would not
+    suffice, another bookie is down, or ledgers are marked as under-replicated. Bookies with full disks count as unable
+    to take over. Changes nothing. Exits with 0 for yes, with 10 for no.
+    """
+    from runtime.replication.stop_scan import scan_for_stop
+
+    for bookie_id in bookie_ids:
+        parse_bookie_id(bookie_id)
+    async with open_session(context) as session:
+        ports = (await session.client()).ports
+        parts = (ports, session.store, session.registrations)
+        with context.console.progress("reading ledgers") as progress:
+            verdict = await scan_for_stop(
+                *parts, bookie_ids, foreign=session.foreign, on_progress=lambda done: progress.update(done, None)
+            )
+    print_verdict(context, verdict)
+    return Outcome.OK if verdict.is_yes else Outcome.FINDINGS
+
+
+def print_verdict(context: CommandContext, verdict: StopVerdict) -> None:
+    """Print the verdict; in table format with the reasons below it."""
+    rows = objection_rows(verdict)
+    body = {
+        "bookie_ids": list(verdict.bookie_ids),
+        "can_stop": verdict.is_yes,
+        "ledgers_scanned": verdict.ledgers_scanned,
+        "ledgers_on_them": verdict.ledgers_on_them,
+        "open_ledgers_on_them": verdict.open_ledgers_on_them,
+        "bytes_on_them": verdict.bytes_on_them,
+        "writable_after": list(verdict.writable_after),
+    }
+    context.console.record("RestartCheck", body, show={"bytes_on_them": size}, details={"reasons": rows})
+    context.console.table(OBJECTION_TABLE, [row | {"ledger_ids": _shown(row["ledger_ids"])} for row in rows])
+
+
+def objection_rows(verdict: StopVerdict) -> list[dict[str, object]]:
+    """One row for each reason, refusals first."""
+    return [
+        {
+            "refuses": not each.is_warning,
+            "reason": each.reason.value,
+            "ledgers": each.ledgers,
+            "detail": each.detail,
+            "ledger_ids": [str(ledger_id) for ledger_id in each.ledger_ids],
+        }
+        for each in (*verdict.reasons, *verdict.warnings)
+    ]
+
+
+def _shown(ledger_ids: object) -> list[str]:
+    assert isinstance(ledger_ids, list)
+    more = len(ledger_ids) - _IDS_SHOWN_MAX
+    return [*ledger_ids[:_IDS_SHOWN_MAX], f"and {more} more"] if more > 0 else ledger_ids

@@ -1,0 +1,83 @@
+"""Reads a cluster for the verdict on bookies that are to be stopped or removed. Writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+from runtime.client.ports import ClientPorts
+from runtime.errors import BookieError, BookieNotFoundError
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.replication.directories import ForeignNames
+from runtime.metadata.replication.marks import list_marks
+from runtime.metadata.store import MetadataStore, Versioned
+from runtime.placement.rules import PlacementRules
+from runtime.placement.view import BookieSpace
+from runtime.ports import Bookies
+from runtime.replication.stop_verdict import ClusterNow, StopCheck, StopVerdict
+
+_LEDGERS_PER_PROGRESS = 1000
+
+
+async def scan_for_stop(
+    ports: ClientPorts,
+    store: MetadataStore,
+    registration: RegistrationClient,
+    bookie_ids: Sequence[str],
+    *,
+    foreign: ForeignNames,
+    rules: PlacementRules | None = None,
+    is_for_good: bool = False,
+    window: int = 256,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> StopVerdict:
+    """The verdict after one scan of all ledger metadata; ``rules`` None: those of the cluster.
+
+    BookieNotFoundError for a bookie without cookie and registration that no ledger references.
+    """
+    registrations = await registration.snapshot()
+    with_cookie = await registration.with_cookie()
+    marks = 0
+    async with aclosing(list_marks(store, ports.ledgers.root, foreign)) as found_marks:
+        async for _ in found_marks:
+            marks += 1
+    others = [each for each in registrations.writable if each not in bookie_ids]
+    cluster = ClusterNow(
+        registrations=registrations,
+        with_cookie=with_cookie,
+        marks=marks,
+        survey=await ports.placement.survey(registrations.writable),
+        rules=rules or ports.placement.rules,
+        space=await read_space(ports.bookies, others),
+    )
+    check = StopCheck(bookie_ids, cluster, ports.clock.random, is_for_good=is_for_good)
+    scanned = 0
+    async with aclosing(ports.ledgers.read_all(window=window)) as ledgers:
+        async for ledger_id, found in ledgers:
+            if isinstance(found, Versioned):
+                check.add(ledger_id, found.value)
+            else:
+                check.add_unreadable(ledger_id, str(found))
+            scanned += 1
+            if scanned % _LEDGERS_PER_PROGRESS == 0:
+                on_progress(scanned)
+    check.note_gone(sorted(registrations.live - (await registration.snapshot()).live - set(bookie_ids)))
+    for bookie_id in bookie_ids:
+        if bookie_id not in check.named and bookie_id not in registrations.live and bookie_id not in with_cookie:
+            raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and no ledger references it")
+    return check.verdict()
+
+
+async def read_space(bookies: Bookies, bookie_ids: Sequence[str]) -> dict[str, BookieSpace]:
+    """Disk space of the bookies that answer."""
+
+    async def ask(bookie_id: str) -> BookieSpace | None:
+        try:
+            answer = await bookies.info(bookie_id)
+        except BookieError:
+            return None
+        return BookieSpace(answer.total_bytes, answer.free_bytes)
+
+    answers = await asyncio.gather(*map(ask, bookie_ids))
+    return {bookie_id: space for bookie_id, space in zip(bookie_ids, answers, strict=True) if space is not None}

@@ -1,0 +1,186 @@
+"""Whether bookies can be stopped, or removed: rules over metadata, and one scan of a real store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from runtime.errors import BookieNotFoundError
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.bookies.registration import BookieMode, Registrations
+from runtime.metadata.replication.directories import ForeignNames
+from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.placement.rack_sources import RackTable
+from runtime.placement.rules import PlacementRules
+from runtime.placement.view import BookieSpace, BookieSurvey
+from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
+from runtime.replication.stop_scan import scan_for_stop
+from runtime.replication.stop_verdict import ClusterNow, StopCheck, StopReason, StopVerdict
+from tests.runtime.replication.samples import ledger, random_ledger
+from tests.runtime.replication.stage import Stage, length_of
+
+OPEN = LedgerState.OPEN
+ROOMY = BookieSpace(total_bytes=1000, free_bytes=900)
+
+
+def cluster(
+    writable: Sequence[str],
+    *,
+    read_only: Sequence[str] = (),
+    down: Sequence[str] = (),
+    marks: int = 0,
+    space: dict[str, BookieSpace] | None = None,
+    racks: dict[str, str] | None = None,
+    is_strict: bool = True,
+) -> ClusterNow:
+    return ClusterNow(
+        registrations=Registrations(tuple(writable), tuple(read_only)),
+        with_cookie=[*writable, *read_only, *down],
+        marks=marks,
+        survey=BookieSurvey(writable=frozenset(writable), tables=(RackTable(racks),) if racks else ()),
+        rules=PlacementRules(min_racks_per_write_quorum=2 if racks else 0, is_strict=is_strict),
+        space=space or {},
+    )
+
+
+def judge(now: ClusterNow, stopped: Sequence[str], *ledgers: LedgerMetadata, is_for_good: bool = False) -> StopVerdict:
+    check = StopCheck(stopped, now, random.Random(1), is_for_good=is_for_good)
+    for ledger_id, metadata in enumerate(ledgers):
+        check.add(ledger_id, metadata)
+    return check.verdict()
+
+
+def refusals(verdict: StopVerdict) -> list[StopReason]:
+    return [each.reason for each in verdict.reasons]
+
+
+CLOSED = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
+
+
+def test_one_of_two_copies_may_stop_while_the_other_runs() -> None:
+    now = cluster(["b1", "b2", "b3"])
+    verdict = judge(now, ["b1"], CLOSED)
+    assert verdict.is_yes
+    assert (verdict.ledgers_on_them, verdict.bytes_on_them) == (1, 100)
+    assert refusals(judge(now, ["b1", "b2"], CLOSED))[0] is StopReason.UNREADABLE
+    both = judge(cluster(["b1", "b3", "b4"], down=["b2"]), ["b1"], CLOSED)
+    assert refusals(both) == [StopReason.UNREADABLE, StopReason.BOOKIE_DOWN]
+    assert both.reasons[0].ledger_ids == (0,)
+    assert "b2" in both.reasons[0].detail
+
+
+def test_a_read_only_bookie_keeps_ledgers_readable_but_takes_no_new_ones() -> None:
+    assert judge(cluster(["b1", "b3", "b4"], read_only=["b2"]), ["b1"], CLOSED).is_yes
+    assert refusals(judge(cluster(["b1", "b3"], read_only=["b2"]), ["b1"], CLOSED)) == [StopReason.NEW_LEDGERS]
+
+
+def test_an_open_ledger_needs_answers_to_be_closed_and_a_successor_for_its_writer() -> None:
+    writing = ledger({0: ["b1", "b2", "b3"]}, 3, 2, state=OPEN)
+    assert judge(cluster(["b1", "b2", "b3", "b4"]), ["b1"], writing).is_yes
+    verdict = judge(cluster(["b1", "b2", "b3"]), ["b1"], writing)
+    assert refusals(verdict) == [StopReason.NO_SUCCESSOR, StopReason.NEW_LEDGERS]
+    assert "E=3, Qw=3" in verdict.reasons[1].detail
+    two = judge(cluster(["b1", "b2", "b3", "b4", "b5", "b6"]), ["b1", "b2"], writing)
+    assert refusals(two) == [StopReason.UNCLOSABLE]
+
+
+def test_the_last_copy_but_one_is_a_warning() -> None:
+    three = ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=100)
+    verdict = judge(cluster(["b1", "b3", "b4", "b5", "b6"], down=["b2"]), ["b1"], three)
+    assert refusals(verdict) == [StopReason.BOOKIE_DOWN]
+    assert [each.reason for each in verdict.warnings] == [StopReason.LAST_COPY]
+
+
+def test_a_bookie_that_is_down_matters_only_if_a_ledger_names_it() -> None:
+    assert judge(cluster(["b1", "b2", "b3"], down=["b9"]), ["b1"], CLOSED).is_yes
+
+
+def test_marks_and_unreadable_metadata() -> None:
+    assert refusals(judge(cluster(["b1", "b2", "b3"], marks=3), ["b1"], CLOSED)) == [StopReason.MARKS]
+    check = StopCheck(["b1"], cluster(["b1", "b2", "b3"]), random.Random(1))
+    check.add_unreadable(7, "not metadata")
+    verdict = check.verdict()
+    assert verdict.is_yes
+    assert verdict.warnings[0].ledger_ids == (7,)
+
+
+def test_a_bookie_with_a_full_disk_does_not_take_over() -> None:
+    full = {"b2": ROOMY, "b3": BookieSpace(total_bytes=1000, free_bytes=20)}
+    verdict = judge(cluster(["b1", "b2", "b3"], space=full), ["b1"], CLOSED)
+    assert refusals(verdict) == [StopReason.NEW_LEDGERS]
+    assert "without space for more: b3" in verdict.reasons[0].detail
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_racks_refuse_when_placement_is_strict(*, is_strict: bool) -> None:
+    racks = {"b1": "/r1", "b2": "/r2", "b3": "/r2"}
+    writing = ledger({0: ["b1", "b2"]}, 2, 2, state=OPEN)
+    verdict = judge(cluster(["b1", "b2", "b3"], racks=racks, is_strict=is_strict), ["b1"], writing)
+    assert verdict.is_yes is not is_strict
+    assert [each.reason for each in verdict.objections] == [StopReason.PLACEMENT]
+    assert judge(cluster(["b1", "b2", "b3", "b4"], racks=racks | {"b4": "/r1"}), ["b1"], writing).is_yes
+
+
+def test_t47_a_removal_that_leaves_one_bookie_too_few_is_refused_with_the_size() -> None:
+    three = ledger({0: ["b2", "b3", "b4"]}, 2, 2, last_entry_id=9, length=100)
+    verdict = judge(cluster(["b1", "b2", "b3"]), ["b1"], CLOSED, three, is_for_good=True)
+    assert refusals(verdict)[0] is StopReason.NEW_LEDGERS
+    assert "E=3, Qw=2 (used by 1 of 2 ledgers) needs 3 writable bookies, 2 would be left" in verdict.reasons[0].detail
+    never_possible = ledger({0: ["b2", "b3", "b4", "b5"]}, 2, 2, last_entry_id=9)
+    assert StopReason.NEW_LEDGERS not in refusals(
+        judge(cluster(["b1", "b2", "b3"]), ["b1"], CLOSED, never_possible, is_for_good=True)
+    )
+
+
+def test_a_removal_needs_targets_and_space_but_no_copies_elsewhere() -> None:
+    single = ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=500)
+    assert refusals(judge(cluster(["b1", "b2"]), ["b1"], single)) == [StopReason.UNREADABLE]
+    assert judge(cluster(["b1", "b2"]), ["b1"], single, is_for_good=True).is_yes
+    little = {"b2": BookieSpace(total_bytes=1000, free_bytes=400)}
+    verdict = judge(cluster(["b1", "b2"], space=little), ["b1"], single, is_for_good=True)
+    assert refusals(verdict) == [StopReason.SPACE]
+    wide = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
+    verdict = judge(cluster(["b1", "b2"]), ["b1"], wide, is_for_good=True)
+    assert StopReason.NO_TARGET in refusals(verdict)
+
+
+def test_a_yes_never_leaves_a_ledger_without_a_live_copy() -> None:
+    source = random.Random(5)
+    bookies = [f"b{number}" for number in range(7)]
+    answers = set()
+    for _ in range(500):
+        metadata = random_ledger(source, bookies)
+        down = source.sample(bookies, source.randint(0, 2))
+        live = [each for each in bookies if each not in down]
+        stopped = source.sample(live, source.randint(1, 3))
+        verdict = judge(cluster(live, down=down), stopped, metadata)
+        before = judge_ledger(write_set_rows(0, metadata), set(live)).replication
+        after = judge_ledger(write_set_rows(0, metadata), set(live) - set(stopped)).replication
+        if verdict.is_yes:
+            assert after is not ReplicationState.UNAVAILABLE
+        elif before is ReplicationState.REPLICATED and after is ReplicationState.UNAVAILABLE:
+            assert StopReason.UNREADABLE in refusals(verdict)
+        answers.add((verdict.is_yes, after))
+    assert len(answers) > 4
+
+
+async def test_the_scan_of_a_cluster(stage: Stage) -> None:
+    await stage.start("b1", "b2", "b3")
+    await stage.start("b4", mode=BookieMode.READ_ONLY)
+    for bookie_id in ("b1", "b2", "b3", "b4"):
+        await stage.add_cookie(bookie_id)
+    ledger_id = await stage.store(ledger({0: ["b1", "b4"]}, 2, 2, last_entry_id=4, length=length_of(5)))
+    parts = (stage.client.ports, stage.client.store, stage.registration)
+
+    async def verdict(*bookie_ids: str) -> StopVerdict:
+        return await scan_for_stop(*parts, bookie_ids, foreign=ForeignNames(lambda _: None))
+
+    assert (await verdict("b1")).is_yes
+    assert refusals(await verdict("b1", "b4")) == [StopReason.UNREADABLE]
+    marks = UnderReplicationMarks(stage.client.store, stage.ledgers.root, stage.client.ports.clock)
+    await marks.mark(ledger_id, ["b1"])
+    assert refusals(await verdict("b1")) == [StopReason.MARKS]
+    with pytest.raises(BookieNotFoundError):
+        await verdict("b9")
