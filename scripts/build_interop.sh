@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Compiles the Java program of the interoperability tests and collects the jars of Apache BookKeeper.
+# Compiles the Java program of the interoperability tests and collects the jars of three releases of Apache BookKeeper.
 # Does nothing while target/ is newer than the sources.
 set -euo pipefail
 cd "$(dirname "$0")/../tests/interop"
 
-class_path=target/classpath.txt
-if [ -e "$class_path" ] && [ -z "$(find pom.xml src -type f -newer "$class_path")" ]; then
+releases=(4.14.7 4.17.2 4.18.0) # the newest last: the program is compiled with it
+newest=${releases[-1]}
+last_file=target/classpath-${newest%.*}.txt
+if [ -e "$last_file" ] && [ -z "$(find pom.xml src ../../scripts/build_interop.sh -type f -newer "$last_file")" ]; then
     exit 0
 fi
 if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then
@@ -13,7 +15,12 @@ if ! command -v mvn >/dev/null || ! command -v javac >/dev/null; then
     exit 1
 fi
 echo "make interop: building the Java side with Maven (a minute the first time)"
-# The class path is written last and then renamed, so that an interrupted build does not look finished.
-mvn --batch-mode --quiet clean compile dependency:build-classpath -Dmdep.outputFile=target/classpath.part \
-    | sed $'s/\x1b\\[[0-9;]*m//g' # no option of Maven disables these colour codes
-echo "$PWD/target/classes:$(cat target/classpath.part)" >"$class_path"
+quiet_maven() {
+    mvn --batch-mode --quiet "$@" | sed $'s/\x1b\[[0-9;]*m//g' # no option of Maven disables these colour codes
+}
+quiet_maven -Dbookkeeper.version="$newest" clean compile
+# The file of the newest release comes last: it shows that the build is complete.
+for release in "${releases[@]}"; do
+    quiet_maven -Dbookkeeper.version="$release" dependency:build-classpath -Dmdep.outputFile=target/classpath.part
+    echo "$PWD/target/classes:$(cat target/classpath.part)" >"target/classpath-${release%.*}.txt"
+done

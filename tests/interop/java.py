@@ -15,7 +15,9 @@ from typing import Any
 from runtime.metadata.zookeeper.embedded import find_java
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CLASS_PATH_FILE = os.path.join(HERE, "target", "classpath.txt")
+NEWEST = "4.18"
+RELEASES = ("4.14", "4.17", NEWEST)
+"""Releases of Apache BookKeeper that ``make interop`` gets."""
 ANSWER_TIMEOUT_S = 120.0
 """Far above any honest answer: it only keeps a hung JVM from hanging the test run."""
 
@@ -42,11 +44,15 @@ class JavaError(Exception):
 
 def is_built() -> bool:
     """Whether ``make interop`` has compiled the Java program."""
-    return os.path.exists(CLASS_PATH_FILE)
+    return all(os.path.exists(_class_path_file(release)) for release in RELEASES)
 
 
-def _command(main_class: str, *arguments: str, jvm_flags: Sequence[str] = ()) -> list[str]:
-    with open(CLASS_PATH_FILE, encoding="utf-8") as file:
+def _class_path_file(release: str) -> str:
+    return os.path.join(HERE, "target", f"classpath-{release}.txt")
+
+
+def _command(main_class: str, *arguments: str, jvm_flags: Sequence[str] = (), release: str = NEWEST) -> list[str]:
+    with open(_class_path_file(release), encoding="utf-8") as file:
         class_path = file.read().strip()
     return [find_java(), *_JVM_FLAGS, *jvm_flags, "-cp", class_path, main_class, *arguments]
 
@@ -54,10 +60,12 @@ def _command(main_class: str, *arguments: str, jvm_flags: Sequence[str] = ()) ->
 class JavaProgram:
     """A JVM that answers commands, one at a time: JSON lines on its stdin and stdout."""
 
-    def __init__(self, log_path: str, main_class: str, *arguments: str, jvm_flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, log_path: str, main_class: str, *arguments: str, jvm_flags: Sequence[str] = (), release: str = NEWEST
+    ) -> None:
         with open(log_path, "ab") as log:
             self._process = subprocess.Popen(
-                _command(main_class, *arguments, jvm_flags=jvm_flags),
+                _command(main_class, *arguments, jvm_flags=jvm_flags, release=release),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -110,8 +118,8 @@ class JavaProgram:
 class JavaClient(JavaProgram):
     """One JVM with one BookKeeper client, many ledgers. When it is stopped, open ledgers stay open."""
 
-    def __init__(self, metadata_uri: str, log_path: str) -> None:
-        super().__init__(log_path, "bkctl.interop.InteropClient", metadata_uri)
+    def __init__(self, metadata_uri: str, log_path: str, *, release: str = NEWEST) -> None:
+        super().__init__(log_path, "bkctl.interop.InteropClient", metadata_uri, release=release)
 
     async def create(
         self, *, ensemble: tuple[int, int, int] = (3, 3, 2), digest_type: str = "CRC32C", password: str = ""
@@ -173,13 +181,15 @@ def run_shell(conf_path: str, *arguments: str) -> subprocess.CompletedProcess[st
     )
 
 
-class JavaBookie:
-    """A Java bookie started from a configuration file."""
+class JavaProcess:
+    """A Java program that runs until it is stopped."""
 
-    def __init__(self, conf_path: str, log_path: str, *, jvm_flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self, main_class: str, *arguments: str, log_path: str, jvm_flags: Sequence[str] = (), release: str = NEWEST
+    ) -> None:
         with open(log_path, "ab") as log:
             self._process = subprocess.Popen(
-                _command("org.apache.bookkeeper.server.Main", "--conf", conf_path, jvm_flags=jvm_flags),
+                _command(main_class, *arguments, jvm_flags=jvm_flags, release=release),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -196,5 +206,22 @@ class JavaBookie:
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+
+class JavaBookie(JavaProcess):
+    """A Java bookie started from a configuration file."""
+
+    def __init__(self, conf_path: str, log_path: str, *, jvm_flags: Sequence[str] = (), release: str = NEWEST) -> None:
+        super().__init__(
+            "org.apache.bookkeeper.server.Main",
+            *("--conf", conf_path),
+            log_path=log_path,
+            jvm_flags=jvm_flags,
+            release=release,
+        )

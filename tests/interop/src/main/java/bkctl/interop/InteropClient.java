@@ -11,6 +11,9 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.BookKeeper.DigestType;
 import org.apache.bookkeeper.client.BookKeeperAdmin;
@@ -54,6 +57,8 @@ public final class InteropClient implements CommandLoop.Commands {
             case "append" -> append(request);
             case "close" -> close(request);
             case "read" -> read(request);
+            case "fill" -> fill(request);
+            case "read_each_copy" -> CopyReads.run(client, request);
             case "delete" -> delete(request);
             case "recover_bookie" -> recoverBookie(request);
             default -> throw new IllegalArgumentException("no such command: " + command);
@@ -115,6 +120,50 @@ public final class InteropClient implements CommandLoop.Commands {
             return result;
         } finally {
             reader.close();
+        }
+    }
+
+    /**
+     * Creates and closes "count" ledgers of "entries" entries, several at once. The payloads, of "entry_bytes" bytes,
+     * follow from ledger id and entry id.
+     */
+    private ObjectNode fill(JsonNode request) throws Exception {
+        int count = request.get("count").asInt();
+        ExecutorService writersAtOnce = Executors.newFixedThreadPool(8);
+        try {
+            List<Future<Long>> pending = new ArrayList<>();
+            for (int i = 0; i < count; i++) {
+                pending.add(writersAtOnce.submit(() -> writeOne(request)));
+            }
+            ObjectNode result = CommandLoop.JSON.createObjectNode();
+            ArrayNode ledgerIds = result.putArray("ledger_ids");
+            for (Future<Long> ledgerId : pending) {
+                ledgerIds.add(ledgerId.get());
+            }
+            return result;
+        } finally {
+            writersAtOnce.shutdownNow();
+        }
+    }
+
+    private long writeOne(JsonNode request) throws Exception {
+        try (LedgerHandle writer = client.createLedger(
+                request.get("ensemble_size").asInt(),
+                request.get("write_quorum_size").asInt(),
+                request.get("ack_quorum_size").asInt(),
+                digestType(request),
+                password(request))) {
+            int entries = request.get("entries").asInt();
+            int entryBytes = request.get("entry_bytes").asInt();
+            CompletableFuture<Long> last = CompletableFuture.completedFuture(-1L);
+            for (int entryId = 0; entryId < entries; entryId++) {
+                if (entryId % 64 == 0) {
+                    last.get();
+                }
+                last = writer.appendAsync(CopyReads.payload(writer.getId(), entryId, entryBytes));
+            }
+            last.get();
+            return writer.getId();
         }
     }
 

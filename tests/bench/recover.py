@@ -1,0 +1,359 @@
+"""``make bench-recover``: recovery of a dead bookie by bkctl and by Java's shell, on the same Java bookies and data.
+
+Three data sets, each on its own bookies (Apache BookKeeper 4.18, DbLedgerStorage). Java's client writes the ledgers
+while only three bookies run, so every ledger references the one that is then killed (ensemble 3, write quorum 2, ack
+quorum 2: two thirds of the entries have a copy on it). Two more bookies start afterwards: the targets.
+
+Each tool is a process, timed from its start to its end: ``bkctl recover failed-bookie ID --yes``, and
+``bookkeeper shell recover -f ID`` as ``BookieShell`` with a JVM's usual compilers. The time that each tool needs to
+start, connect and list the bookies is measured too.
+
+After each run the metadata of every ledger must no longer reference the dead bookie. Then the ledger nodes get back the
+bytes that they had before, so both tools start from the same metadata. The copies of earlier runs stay on the targets:
+a bookie stores an entry that it has once more, as it would a new one. One run of each tool warms the bookies up and
+does not count. Afterwards the tools alternate, and the first one changes from round to round. Large entries are
+compared with this machine too, by bytes per second: a file written in sequence with an fsync at its end, and a copy
+over the loopback interface.
+
+``--hold SET`` only prepares a data set, for a profile: it prints what to run and restores the metadata on Enter.
+Needs ``make interop`` once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from kazoo.client import KazooClient
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from tests.interop.java import JavaClient, is_built, shell_command, write_server_conf
+from tests.interop.java_cluster import JavaCluster
+from tests.processes import bkctl_command, bkctl_environment
+
+_BOOKIE_FLAGS = ("-Xmx512m", "-XX:MaxDirectMemorySize=768m", "-XX:TieredStopAtLevel=4")
+_SHELL_FLAGS = ("-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:TieredStopAtLevel=4")
+_SIZES = {"ensemble_size": 3, "write_quorum_size": 2, "ack_quorum_size": 2}
+_MEBIBYTE = 2**20
+
+
+class DataSet(msgspec.Struct, frozen=True):
+    """Ledgers of one size."""
+
+    ledgers: int
+    entries: int
+    entry_bytes: int
+
+    @property
+    def bytes_to_copy(self) -> int:
+        """Payload of the copies on one bookie."""
+        return self.ledgers * self.entries * self.entry_bytes * 2 // 3
+
+    def __str__(self) -> str:
+        return f"{self.ledgers:,} ledgers x {self.entries} x {self.entry_bytes:,} bytes"
+
+
+DATA_SETS = {
+    "middle": DataSet(300, 256, 1024),
+    "tiny": DataSet(2000, 2, 1024),
+    "large": DataSet(64, 128, 64 * 1024),
+}
+
+
+class Round(msgspec.Struct, frozen=True):
+    """Seconds of one run of each tool."""
+
+    bkctl_s: float
+    java_s: float
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What the disk and the loopback interface allow, in bytes per second."""
+
+    disk_per_s: float
+    loopback_per_s: float
+
+
+class Result(msgspec.Struct, frozen=True):
+    """All rounds on one data set."""
+
+    name: str
+    data_set: DataSet
+    rounds: list[Round]
+    bkctl_start_s: float
+    java_start_s: float
+    machine: Machine
+
+    @property
+    def bkctl_s(self) -> float:
+        """Median."""
+        return statistics.median(each.bkctl_s for each in self.rounds)
+
+    @property
+    def java_s(self) -> float:
+        """Median."""
+        return statistics.median(each.java_s for each in self.rounds)
+
+
+class DeadBookie:
+    """A Java cluster whose ledgers all reference a bookie that was killed."""
+
+    def __init__(self, cluster: JavaCluster, zookeeper: KazooClient, data_set: DataSet) -> None:
+        self._cluster = cluster
+        self._zookeeper = zookeeper
+        self._conf_path = os.path.join(cluster.directory, "shell.conf")
+        write_server_conf(self._conf_path, cluster.metadata_uri, cluster.directory)
+        writers = cluster.start_bookies(3)
+        client = JavaClient(cluster.metadata_uri, os.path.join(cluster.directory, "client.log"))
+        try:
+            written = client.call_and_wait(
+                "fill",
+                digest_type="CRC32C",
+                password="",
+                count=data_set.ledgers,
+                entries=data_set.entries,
+                entry_bytes=data_set.entry_bytes,
+                **_SIZES,
+            )
+        finally:
+            client.stop()
+        cluster.start_bookies(2)
+        self.bookie_id = writers[0]
+        cluster.kill(self.bookie_id)
+        root = parse_metadata_uri(cluster.metadata_uri).root
+        self._nodes = {path: zookeeper.get(path)[0] for path in map(_node_path(root), written["ledger_ids"])}
+        assert len(self._nodes) == data_set.ledgers
+        assert len(self.ledgers_left()) == data_set.ledgers, "some ledgers do not reference the dead bookie"
+
+    def ledgers_left(self) -> list[str]:
+        """Nodes of the ledgers that still reference the dead bookie."""
+        answers = {path: self._zookeeper.get_async(path) for path in self._nodes}
+        return [path for path, answer in answers.items() if self.bookie_id.encode() in answer.get()[0]]
+
+    def restore(self) -> None:
+        """Write the metadata back that named the dead bookie; let the disk finish what it does."""
+        for answer in [self._zookeeper.set_async(path, data) for path, data in self._nodes.items()]:
+            answer.get()
+        os.sync()
+
+    def bkctl(self, *arguments: str) -> list[str]:
+        """Command line of bkctl."""
+        return bkctl_command("-u", self._cluster.metadata_uri, *arguments)
+
+    def shell(self, *arguments: str) -> list[str]:
+        """Command line of Java's shell."""
+        return shell_command(self._conf_path, *arguments, jvm_flags=_SHELL_FLAGS)
+
+    def recover_by_bkctl(self) -> float:
+        """Seconds."""
+        return self._recover(self.bkctl("recover", "failed-bookie", self.bookie_id, "--yes"))
+
+    def recover_by_java(self) -> float:
+        """Seconds."""
+        return self._recover(self.shell("recover", "-f", self.bookie_id))
+
+    def _recover(self, command: list[str]) -> float:
+        seconds = self.seconds_of(command)
+        left = self.ledgers_left()
+        assert not left, f"{len(left)} ledgers still reference bookie {self.bookie_id} after {command}"
+        self.restore()
+        return seconds
+
+    def seconds_of(self, command: list[str]) -> float:
+        """Time from the start of the process to its end."""
+        with open(os.path.join(self._cluster.directory, "tool.log"), "ab") as log:
+            begin = time.perf_counter()
+            ended = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=bkctl_environment(), check=False
+            )
+            seconds = time.perf_counter() - begin
+        assert ended.returncode == 0, f"exit code {ended.returncode}: see {log.name}"
+        return seconds
+
+
+def _node_path(root: str) -> Callable[[int], str]:
+    def path(ledger_id: int) -> str:
+        digits = f"{ledger_id:010d}"
+        return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+
+    return path
+
+
+@contextlib.contextmanager
+def dead_bookie(directory: str, zookeeper: EmbeddedZooKeeper, name: str) -> Iterator[DeadBookie]:
+    """The start of all rounds on one data set."""
+    client = KazooClient(zookeeper.connect_string, timeout=30)
+    client.start()
+    uri = f"zk+hierarchical://{zookeeper.connect_string}/{name}"
+    try:
+        with JavaCluster(os.path.join(directory, name), uri, jvm_flags=_BOOKIE_FLAGS) as cluster:
+            yield DeadBookie(cluster, client, DATA_SETS[name])
+    finally:
+        client.stop()
+        client.close()
+
+
+def measure(directory: str, zookeeper: EmbeddedZooKeeper, name: str, rounds: int) -> Result:
+    """All rounds on one data set."""
+    with dead_bookie(directory, zookeeper, name) as dead:
+        bkctl_start_s = statistics.median(dead.seconds_of(dead.bkctl("bookie", "list")) for _ in range(3))
+        java_start_s = statistics.median(dead.seconds_of(dead.shell("listbookies", "-a")) for _ in range(3))
+        dead.recover_by_java()
+        dead.recover_by_bkctl()
+        measured = []
+        for number in range(rounds):
+            bkctl_s = dead.recover_by_bkctl() if number % 2 == 0 else 0.0
+            java_s = dead.recover_by_java()
+            measured.append(Round(bkctl_s or dead.recover_by_bkctl(), java_s))
+        machine = Machine(*(statistics.median(probe(directory) for _ in range(3)) for probe in (_disk, _loopback)))
+        return Result(name, DATA_SETS[name], measured, bkctl_start_s, java_start_s, machine)
+
+
+def _disk(directory: str) -> float:
+    """Bytes per second of a file written in sequence, with an fsync at its end."""
+    path = os.path.join(directory, "disk-probe")
+    part, count = os.urandom(_MEBIBYTE), 1024
+    with open(path, "wb", buffering=0) as file:
+        begin = time.perf_counter()
+        file.writelines(part for _ in range(count))
+        os.fsync(file.fileno())
+        seconds = time.perf_counter() - begin
+    os.remove(path)
+    return len(part) * count / seconds
+
+
+def _loopback(_directory: str) -> float:
+    """Bytes per second over one connection to a process that throws them away."""
+    count, part = 1024, bytes(_MEBIBYTE)
+    receiver = (
+        "import socket\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        "print(listener.getsockname()[1], flush=True)\n"
+        "connection, room = listener.accept()[0], bytearray(2**20)\n"
+        "while connection.recv_into(room): pass\n"
+        "connection.sendall(b'.')\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", receiver], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        with socket.create_connection(("127.0.0.1", int(process.stdout.readline()))) as connection:
+            begin = time.perf_counter()
+            for _ in range(count):
+                connection.sendall(part)
+            connection.shutdown(socket.SHUT_WR)
+            assert connection.recv(1) == b"."
+            return count * len(part) / (time.perf_counter() - begin)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def hold(directory: str, zookeeper: EmbeddedZooKeeper, name: str) -> None:
+    """Prepare a data set, and restore it whenever Enter is pressed."""
+    with dead_bookie(directory, zookeeper, name) as dead:
+        sys.stdout.write(f"{' '.join(dead.bkctl('recover', 'failed-bookie', dead.bookie_id, '--yes'))}\n")
+        sys.stdout.write("Enter restores the metadata; the end of input stops the bookies.\n")
+        sys.stdout.flush()
+        for _ in sys.stdin:
+            left = len(dead.ledgers_left())
+            dead.restore()
+            sys.stdout.write(f"restored; {left} ledgers referenced the dead bookie\n")
+            sys.stdout.flush()
+
+
+def _table(results: list[Result]) -> Table:
+    table = Table(title=f"recovery of a dead bookie; {os.cpu_count()} cores, medians", box=box.SIMPLE)
+    for heading in ("", *(str(each.data_set) for each in results)):
+        table.add_column(heading, justify="right" if heading else "left")
+
+    def row(title: str, value: Callable[[Result], str]) -> None:
+        table.add_row(title, *(value(each) for each in results))
+
+    def spread(seconds: list[float]) -> str:
+        return f"{statistics.median(seconds):.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+
+    row("bkctl", lambda each: spread([one.bkctl_s for one in each.rounds]))
+    row("Java's shell", lambda each: spread([one.java_s for one in each.rounds]))
+    row("as fast as Java", lambda each: f"{each.java_s / each.bkctl_s:.2f} x")
+    row("start of bkctl, included above", lambda each: f"{each.bkctl_start_s:.2f} s")
+    row("start of Java, included above", lambda each: f"{each.java_start_s:.2f} s")
+    row("as fast, both without their start", lambda each: f"{_bare_ratio(each):.2f} x")
+    row("bkctl", lambda each: _rate(each.data_set.bytes_to_copy / each.bkctl_s))
+    row("Java's shell", lambda each: _rate(each.data_set.bytes_to_copy / each.java_s))
+    row("disk, write and fsync", lambda each: _rate(each.machine.disk_per_s))
+    row("loopback", lambda each: _rate(each.machine.loopback_per_s))
+    row("bkctl's part of the slower one", lambda each: f"{_part_of_limit(each):.0%}")
+    return table
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / _MEBIBYTE:,.1f} MiB/s"
+
+
+def _bare_ratio(result: Result) -> float:
+    return (result.java_s - result.java_start_s) / max(0.001, result.bkctl_s - result.bkctl_start_s)
+
+
+def _part_of_limit(result: Result) -> float:
+    limit = min(result.machine.disk_per_s, result.machine.loopback_per_s)
+    return result.data_set.bytes_to_copy / result.bkctl_s / limit
+
+
+async def _with_zookeeper(directory: str, work: Callable[[EmbeddedZooKeeper], Any]) -> Any:
+    zookeeper = await EmbeddedZooKeeper.start(os.path.join(directory, "zookeeper"))
+    try:
+        return await asyncio.to_thread(work, zookeeper)
+    finally:
+        await zookeeper.stop()
+
+
+def main() -> None:
+    """Measure the data sets one after another, print."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.recover", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, each with both tools")
+    parser.add_argument("--only", choices=DATA_SETS, action="append", help="this data set; may be repeated")
+    parser.add_argument("--hold", choices=DATA_SETS, help="prepare this data set and wait")
+    parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
+    parser.add_argument("--json", action="store_true", help="all rounds as JSON on stdout")
+    arguments = parser.parse_args()
+    if not is_built():
+        sys.exit("the Java side is not built: make interop")
+    os.makedirs(arguments.directory, exist_ok=True)
+    directory = tempfile.mkdtemp(prefix="bench-", dir=os.path.abspath(arguments.directory))
+    try:
+        if arguments.hold:
+            asyncio.run(_with_zookeeper(directory, lambda zookeeper: hold(directory, zookeeper, arguments.hold)))
+            return
+        names = arguments.only or list(DATA_SETS)
+        results = asyncio.run(
+            _with_zookeeper(
+                directory,
+                lambda zookeeper: [measure(directory, zookeeper, name, arguments.rounds) for name in names],
+            )
+        )
+    finally:
+        shutil.rmtree(directory)
+    if arguments.json:
+        sys.stdout.write(msgspec.json.encode(results).decode() + "\n")
+    else:
+        Console(width=160).print(_table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Java bookies as processes on a ledgers root of their own; a Java replication worker can run next to them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from tests.interop.java import ANSWER_TIMEOUT_S, NEWEST, JavaBookie, JavaProcess, write_server_conf
+from tests.processes import LOOPBACK, BkctlResult, free_port, run_bkctl
+
+STORAGE = {
+    "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+    "dbStorage_writeCacheMaxSizeMb": "64",
+    "dbStorage_readAheadCacheMaxSizeMb": "64",
+    "diskUsageThreshold": "0.99",
+    "diskUsageWarnThreshold": "0.98",
+    "zkTimeout": "5000",
+}
+"""DbLedgerStorage is what Pulsar uses. Sessions of killed bookies end after five seconds."""
+
+
+class JavaCluster:
+    """Bookies of one release of Apache BookKeeper. Use as a context manager: it ends every process."""
+
+    def __init__(
+        self, directory: str, metadata_uri: str, *, release: str = NEWEST, jvm_flags: Sequence[str] = ()
+    ) -> None:
+        self.directory = directory
+        self.metadata_uri = metadata_uri
+        self._release = release
+        self._jvm_flags = jvm_flags
+        self._bookies: dict[str, JavaBookie] = {}
+        self._workers: list[JavaProcess] = []
+        self._ended: set[str] = set()
+
+    def __enter__(self) -> Self:
+        os.makedirs(self.directory, exist_ok=True)
+        made = self.run("cluster", "init", "--if-not-exists")
+        assert made.exit_code == 0, made.stderr
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.ExitStack() as all_of_them:  # each is ended, even if another cannot be
+            for process in (*self._bookies.values(), *self._workers):
+                all_of_them.callback(process.kill)
+
+    @property
+    def bookie_ids(self) -> list[str]:
+        """Bookies that were started, in that order."""
+        return list(self._bookies)
+
+    def start_bookies(self, count: int, **settings: str) -> list[str]:
+        """Start new bookies with ``settings`` in addition to ``STORAGE``, and wait until they are writable."""
+        started = []
+        for _ in range(count):
+            port = free_port()
+            name = os.path.join(self.directory, f"bookie-{port}")
+            write_server_conf(f"{name}.conf", self.metadata_uri, name, port, **STORAGE | settings)
+            os.mkdir(name)
+            bookie_id = f"{LOOPBACK}:{port}"
+            self._bookies[bookie_id] = JavaBookie(
+                f"{name}.conf", f"{name}.log", jvm_flags=self._jvm_flags, release=self._release
+            )
+            started.append(bookie_id)
+        self.wait_until(lambda: set(started) <= set(self.registered("writable")))
+        return started
+
+    def start_replication_worker(self) -> None:
+        """Java's auditor and replication worker in a process of their own."""
+        name = os.path.join(self.directory, f"autorecovery-{len(self._workers)}")
+        write_server_conf(f"{name}.conf", self.metadata_uri, name, free_port(), **STORAGE)
+        self._workers.append(
+            JavaProcess(
+                "org.apache.bookkeeper.replication.AutoRecoveryMain",
+                *("--conf", f"{name}.conf"),
+                log_path=f"{name}.log",
+                release=self._release,
+            )
+        )
+
+    def kill(self, bookie_id: str) -> None:
+        """kill -9, and wait until its registration is gone."""
+        self._ended.add(bookie_id)
+        self._bookies[bookie_id].kill()
+        self.wait_until(lambda: bookie_id not in {*self.registered("writable"), *self.registered("read-only")})
+
+    def registered(self, state: str) -> list[str]:
+        """Ids of the bookies in this state."""
+        return self.run("bookie", "list", "--state", state, "-o", "name").stdout.split()
+
+    def wait_until(self, is_so: Callable[[], bool]) -> None:
+        """Return when it is so; an error at once if a process has ended that should run."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while not is_so():
+            running = [bookie for bookie_id, bookie in self._bookies.items() if bookie_id not in self._ended]
+            assert all(each.is_running for each in (*running, *self._workers)), f"see the logs in {self.directory}"
+            assert time.monotonic() < deadline, f"the Java bookies do not get there: see the logs in {self.directory}"
+            time.sleep(0.1)
+
+    def run(self, *arguments: str) -> BkctlResult:
+        """Run a bkctl command against this cluster."""
+        return run_bkctl(*arguments, BKCTL_METADATA_URI=self.metadata_uri)
