@@ -26,7 +26,7 @@ _MEMBERS = {
     "cluster": _Member("commands.cluster.app", "Create, inspect, back up, restore or delete cluster metadata."),
     "cookie": _Member("commands.cookie.app", "Inspect and repair cookies; find why a bookie cannot start."),
     "storage": _Member("commands.storage.app", "Inspect, check and repair the files of a local bookie."),
-    "ledger": _Member("commands.ledger.app", "List, read, verify, export, import and delete ledgers."),
+    "ledger": _Member("commands.ledger.app", "List, read, verify, close, export, import and delete ledgers."),
     "metadata": _Member("commands.metadata.app", "Examine the metadata of a whole cluster."),
     "autorecovery": _Member("commands.autorecovery.app", "Show and control autorecovery: queue, workers, auditor."),
     "recover": _Member("commands.recover", "Re-replicate the data of failed bookies."),

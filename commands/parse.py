@@ -40,11 +40,11 @@ def parse_ledger_id(text: str) -> int:
     return ledger_id
 
 
-def parse_duration_s(text: str) -> float:
+def parse_duration_s(text: str, *, is_zero_allowed: bool = False) -> float:
     """Seconds from ``500ms``, ``10``, ``10s``, ``2m`` or ``1h``; more than zero, at most DURATION_S_MAX."""
     match = _DURATION.fullmatch(text.strip())
-    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
-    if seconds <= 0:
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else -1.0
+    if seconds < 0 or (seconds == 0 and not is_zero_allowed):
         raise InvalidArgumentError(f"'{text}' is not a duration: use a positive number with ms, s, m or h, like 30s")
     if seconds > DURATION_S_MAX:
         raise InvalidArgumentError(f"'{text}' is too long: use at most {DURATION_S_MAX // 3600}h (100 years)")

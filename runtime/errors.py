@@ -27,7 +27,9 @@ BkctlError
 ├── LedgerError
 │   ├── LedgerNotFoundError, LedgerExistsError, LedgerClosedError, LedgerFencedError
 │   ├── LedgerPasswordError, TooManyPendingAddsError
-│   ├── NotEnoughBookiesError, DigestMismatchError, LedgerReadError, LedgerRecoveryError
+│   ├── NotEnoughBookiesError, DigestMismatchError, LedgerReadError
+│   └── LedgerRecoveryError
+│       └── AnswersMissingError    bookies that may have entries gave no valid answer
 ├── BookieNotFoundError         no such bookie in this cluster
 ├── BookieFailedError           a running bookie failed, or its last flush failed
 ├── CookieError                 directories, cookie and cluster do not belong together
@@ -35,6 +37,8 @@ BkctlError
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 from storage.errors import BkctlError
 
@@ -216,6 +220,28 @@ class LedgerReadError(LedgerError):
 
 class LedgerRecoveryError(LedgerError):
     """The end of the ledger could not be determined. The ledger stays in recovery; a retry is possible."""
+
+
+class AnswersMissingError(LedgerRecoveryError):
+    """Bookies that may have entries of the ledger gave no valid answer.
+
+    ``entry_id``: the entry in doubt; None if too few bookies answered the fence. ``missing``: why, by bookie.
+    ``fenced``: bookies that have fenced the ledger.
+    """
+
+    def __init__(
+        self,
+        ledger_id: int,
+        message: str,
+        *,
+        entry_id: int | None = None,
+        missing: Mapping[str, str],
+        fenced: Collection[str] = (),
+    ) -> None:
+        super().__init__(ledger_id, message)
+        self.entry_id = entry_id
+        self.missing = dict(missing)
+        self.fenced = tuple(sorted(fenced))
 
 
 class BookieNotFoundError(BkctlError):

@@ -1,13 +1,13 @@
-"""``bkctl ledger``: list, inspect, read, verify and test-write ledgers."""
+"""``bkctl ledger``: list, inspect, read, verify, close, change and test-write ledgers."""
 
 from __future__ import annotations
 
 from commands.command import group
-from commands.ledger import delete, export, import_ledgers, read, rewrite_bookie, show, verify, write_test
+from commands.ledger import close, delete, export, import_ledgers, read, rewrite_bookie, show, verify, write_test
 from commands.ledger import list as list_command
 
 app = group(
-    "List, read, verify, export, import and delete ledgers.",
+    "List, read, verify, close, export, import and delete ledgers.",
     list_command.list_ledgers,
     show.show,
     read.read,
@@ -15,6 +15,7 @@ app = group(
     write_test.write_test,
     export.export,
     import_ledgers.import_ledgers,
+    close.close,
     delete.delete,
     rewrite_bookie.rewrite,
 )

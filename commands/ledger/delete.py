@@ -57,7 +57,7 @@ async def delete(
         float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of deletions per second")
     ] = None,
 ) -> Outcome:
-    """Delete ledgers permanently: metadata now, entries with garbage collection.
+    """Delete ledgers permanently: metadata now, entries later.
 
     The plan shows the owners. Ledgers that are open or in recovery are refused; --force-open deletes them too and stops
     their writers, unless a bookie has an entry of them or a registered bookie does not answer. The metadata is first

@@ -67,7 +67,7 @@ async def rewrite(
         float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of ledgers per second")
     ] = None,
 ) -> Outcome:
-    """Replace a bookie's ID in all ledgers after its ID has changed. No entry is moved.
+    """Replace a bookie's ID in all ledgers after it has changed. No entry is moved.
 
     Without --confirm or --apply, only the plan is shown. The new ID must be the same bookie: it must answer for entries
     sampled from ledgers of the old one, and its cookie must match. The former metadata is first saved in an undo file

@@ -5,6 +5,8 @@ Sources: protocol sections 2.3 (coverage), 6.1 step 2 (fencing) and 7.2 (last ad
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from runtime.client.entry_read import Replies, damaged_copy
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
@@ -17,13 +19,19 @@ from storage.ids import INVALID_ENTRY_ID
 
 
 async def read_last_add_confirmed(
-    ports: ClientPorts, credentials: LedgerCredentials, metadata: LedgerMetadata, *, is_fencing: bool
+    ports: ClientPorts,
+    credentials: LedgerCredentials,
+    metadata: LedgerMetadata,
+    *,
+    is_fencing: bool,
+    on_answer: Callable[[str, BkctlError | None], None] = lambda _bookie_id, _error: None,
 ) -> int:
     """Last add confirmed according to the bookies of the last segment; -1: no entry is confirmed. At least the LAC that
     the writer stored with its last acknowledged entry.
 
     ``is_fencing``: every bookie asked fences the ledger first, so on return no ordinary add can reach an ack quorum.
     Returns at the first valid answer (an entry with a correct digest, or a negative) that completes coverage.
+    ``on_answer`` is called for each answer before that, with None if it is valid.
 
     Raises UnauthorizedError as soon as any bookie rejects the key. If all have answered without coverage, raises the
     last error: BookieError or DigestMismatchError.
@@ -50,6 +58,7 @@ async def read_last_add_confirmed(
         if isinstance(outcome, BookieError) and not isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
             ports.suspects.add(ensemble[index])
             error = outcome
+            on_answer(ensemble[index], error)
             continue
         coverage.mark_known(index)  # the bookie processed the request, even if its copy is damaged
         if not isinstance(outcome, BookieError):
@@ -58,7 +67,9 @@ async def read_last_add_confirmed(
             except EntryDigestError as damage:
                 # A damaged copy does not complete the coverage, because its LAC is unknown.
                 error = damaged_copy(credentials.ledger_id, INVALID_ENTRY_ID, ensemble[index], damage)
+                on_answer(ensemble[index], error)
                 continue
+        on_answer(ensemble[index], None)
         if coverage.is_covered:
             return confirmed
     assert error is not None, "valid answers of all bookies are coverage"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from runtime.client.entry_read import EntryReader, Replies, damaged_copy, prevailing_error
 from runtime.client.last_entry import read_last_add_confirmed
@@ -22,6 +22,7 @@ from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_recor
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.client.write_back import WriteBack
 from runtime.errors import (
+    AnswersMissingError,
     BookieError,
     EntryDigestError,
     LedgerError,
@@ -33,7 +34,7 @@ from runtime.errors import (
 )
 from runtime.ledger.changes import to_closed, to_in_recovery
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.ledger.write_set import negatives_needed, write_set
+from runtime.ledger.write_set import QuorumCoverage, negatives_needed, write_set
 from runtime.metadata.store import Versioned
 from runtime.ports import ReadReply
 from runtime.protocol.entry_body import DecodedEntry
@@ -52,12 +53,15 @@ class LedgerRecovery:
         self._ledger_id = credentials.ledger_id
         self._record = LedgerRecord(ports.ledgers, credentials.ledger_id)
         self._copy = LocalCopy(metadata)
+        self._fence_answers: dict[str, BkctlError | None] = {}
+        """Answers to the fence, by bookie; None: valid."""
 
     async def run(self) -> Versioned[LedgerMetadata]:
         """Recover the ledger; returns its CLOSED metadata, perhaps stored by another recovery or by the writer.
 
-        Raises LedgerRecoveryError (caused by NotEnoughBookiesError, a BookieError, DigestMismatchError ...),
-        LedgerPasswordError if a bookie rejects the key, LedgerNotFoundError, ConflictError and MetadataError.
+        Raises LedgerRecoveryError (caused by NotEnoughBookiesError, a BookieError, DigestMismatchError ...), which is
+        an AnswersMissingError if that is the reason; LedgerPasswordError if a bookie rejects the key,
+        LedgerNotFoundError, ConflictError and MetadataError.
         """
         snapshot = await self._mark()
         if snapshot.is_closed:
@@ -67,9 +71,26 @@ class LedgerRecovery:
         except UnauthorizedError as error:
             raise LedgerPasswordError(self._ledger_id, str(error)) from error
         except (BookieError, LedgerError) as error:
-            raise LedgerRecoveryError(self._ledger_id, f"recovery stopped, it can be retried: {error}") from error
+            raise self._failure(snapshot, error) from error
         await self._close(snapshot, last_entry_id, length, segments)
         return self._copy.current
+
+    def _failure(self, snapshot: LedgerMetadata, error: BkctlError) -> LedgerRecoveryError:
+        """The error of the whole recovery, with what is known about the bookies' answers."""
+        message = f"recovery stopped, it can be retried: {error}"
+        fenced = {each for each, answer in self._fence_answers.items() if not isinstance(answer, BookieError)}
+        if isinstance(error, AnswersMissingError):
+            missing = error.missing
+            fenced.update(error.fenced)
+            return AnswersMissingError(
+                self._ledger_id, message, entry_id=error.entry_id, missing=missing, fenced=fenced
+            )
+        failed = {each: answer for each, answer in self._fence_answers.items() if answer is not None}
+        if error not in failed.values():
+            return LedgerRecoveryError(self._ledger_id, message)
+        blocking = blocking_members(snapshot, fenced) or failed.keys()
+        missing = {each: _reason(each, answer) for each, answer in failed.items() if each in blocking}
+        return AnswersMissingError(self._ledger_id, message, missing=missing, fenced=fenced)
 
     async def _mark(self) -> LedgerMetadata:
         return await self._update(lambda metadata: metadata.state is LedgerState.OPEN, to_in_recovery)
@@ -80,7 +101,9 @@ class LedgerRecovery:
         All reads use ``snapshot``. Bookies that this recovery adds never had the entries, so their correct "no such
         entry" would truncate the ledger (rules 9 and 12).
         """
-        start = await read_last_add_confirmed(self._ports, self._credentials, snapshot, is_fencing=True)
+        start = await read_last_add_confirmed(
+            self._ports, self._credentials, snapshot, is_fencing=True, on_answer=self._fence_answers.__setitem__
+        )
         write_back = WriteBack(self._ports, self._credentials, snapshot, start)
         length = await self._recover_tail(snapshot, start, write_back)
         last_entry_id = write_back.last_add_confirmed
@@ -138,23 +161,34 @@ class LedgerRecovery:
             replies.expect(ensemble[index], request)
         negatives_missing = negatives_needed(quorum, ack_quorum)
         error: BkctlError | None = None
+        missing: dict[str, str] = {}
+        fenced = set()
         while replies.outstanding:
             answer = await replies.next()
             assert answer is not None, "without a time-out there is an answer"
             bookie_id, outcome = answer
             if isinstance(outcome, ReadReply):
+                fenced.add(bookie_id)
                 try:
                     return self._credentials.codec.decode_for_recovery(entry_id, outcome.body)
                 except EntryDigestError as damage:
-                    error = prevailing_error(error, damaged_copy(self._ledger_id, entry_id, bookie_id, damage))
+                    found = damaged_copy(self._ledger_id, entry_id, bookie_id, damage)
+                    error = prevailing_error(error, found)
+                    missing[bookie_id] = _reason(bookie_id, found)
                     continue
             error = prevailing_error(error, outcome)
             if isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
+                fenced.add(bookie_id)
                 negatives_missing -= 1
                 if negatives_missing == 0:
                     return None
+            else:
+                missing[bookie_id] = _reason(bookie_id, outcome)
         assert error is not None, "a write set has at least one member"
-        raise LedgerRecoveryError(self._ledger_id, f"entry {entry_id} may or may not exist: {error}") from error
+        message = f"entry {entry_id} may or may not exist: {error}"
+        raise AnswersMissingError(
+            self._ledger_id, message, entry_id=entry_id, missing=missing, fenced=fenced
+        ) from error
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
         """Exact ledger length (payload bytes) up to ``entry_id``, from its own header (protocol section 6.4).
@@ -193,3 +227,19 @@ class LedgerRecovery:
             clock=self._ports.clock,
             attempts_max=self._ports.config.metadata_attempts_max,
         )
+
+
+def blocking_members(metadata: LedgerMetadata, answered: Collection[str]) -> frozenset[str]:
+    """Bookies without whose answers the ledger cannot be closed, if only ``answered`` answer; empty if it can."""
+    coverage = QuorumCoverage(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+    ensemble = metadata.last_segment.ensemble
+    for index, bookie_id in enumerate(ensemble):
+        if bookie_id in answered:
+            coverage.mark_known(index)
+    return frozenset(ensemble[index] for index in coverage.missing)
+
+
+def _reason(bookie_id: str, error: BkctlError) -> str:
+    if isinstance(error, BookieError):
+        return str(error).removeprefix(f"bookie {bookie_id}: ")
+    return "its copy is damaged"

@@ -98,6 +98,10 @@ class QuorumCoverage:
     @property
     def is_covered(self) -> bool:
         """Whether every write quorum has fewer than an ack quorum of unknown members."""
-        return all(
-            sum(index in self._unknown for index in indexes) < self._ack_quorum_size for indexes in self._write_sets
-        )
+        return not self.missing
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """The unknown members of the write quorums that are not covered: entries may exist that only they have."""
+        unknown = (self._unknown.intersection(indexes) for indexes in self._write_sets)
+        return frozenset().union(*(each for each in unknown if len(each) >= self._ack_quorum_size))

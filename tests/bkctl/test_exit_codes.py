@@ -78,6 +78,7 @@ DECIDED = {
         BkctlError StorageError JournalFailedError JournalFullError IndexFailedError IndexFullError ChildFailedError
         DiskUnusableError NoWritableDiskError NoRoomToStartError MemtableFullError EntryTooLargeError
         ProtocolError MetadataError LedgerError TooManyPendingAddsError LedgerReadError LedgerRecoveryError
+        AnswersMissingError
         BookieFailedError RegistrationError LedgerCollectedError
     """,
     3: "MisplacedLedgerError AdoptionRefusedError RefusedError CookieError",

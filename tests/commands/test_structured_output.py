@@ -123,6 +123,7 @@ class Invocations:
             "decommission": (stopped.id, "-n"),
             "dev cluster status": ("--dir", cluster.directory),
             "dev cluster up": ("--dir", str(folder / "another"), "-n"),
+            "ledger close": ("0",),
             "ledger delete": ("0", "-n"),
             "ledger list": (),
             "ledger read": ("0",),

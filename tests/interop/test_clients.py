@@ -83,6 +83,19 @@ async def test_bkctl_recovers_what_a_java_writer_left(
     assert answer["length"] == sum(map(len, entries))
 
 
+async def test_ledger_close_stops_a_java_writer_and_java_reads_every_entry(
+    java_client: JavaClient, bkctl_bookies: DevCluster
+) -> None:
+    entries = payloads(50)
+    ledger_id = await java_writes(java_client, entries, "CRC32C", is_closing=False)
+    closed = bkctl_bookies.run("ledger", "close", str(ledger_id), "--grace", "0s", "--yes")
+    assert closed.exit_code == 0, closed.stdout + closed.stderr
+    with pytest.raises(JavaError) as refused:
+        await java_client.append(ledger_id, [b"too late"])
+    assert refused.value.code == FENCED_CODE
+    assert await java_client.read(ledger_id, password=PASSWORD) == entries
+
+
 async def test_java_recovers_an_empty_open_ledger(java_client: JavaClient, bkctl_client: LedgerClient) -> None:
     writer = await bkctl_creates(bkctl_client, "CRC32C")
     assert await java_client.read(writer.ledger_id, recover=True, password=PASSWORD) == []

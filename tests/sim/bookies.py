@@ -25,6 +25,7 @@ class BookieRequest:
     ledger_id: int
     entry_id: int = -1
     body: bytes = b""
+    is_fencing: bool = False
 
 
 Answer = Callable[[BookieRequest], ReadReply | LacReply | Status]
@@ -65,7 +66,7 @@ class ModelBookies:
         is_high_priority: bool = False,
     ) -> asyncio.Future[ReadReply]:
         assert -1 <= entry_id < 2**63, "no request can hold it"
-        return self._ask(BookieRequest("read", bookie_id, ledger_id, entry_id))
+        return self._ask(BookieRequest("read", bookie_id, ledger_id, entry_id, is_fencing=fence_with is not None))
 
     def read_lac(self, bookie_id: str, ledger_id: int) -> asyncio.Future[LacReply]:
         return self._ask(BookieRequest("read_lac", bookie_id, ledger_id))

@@ -91,6 +91,16 @@ def covered(sizes: tuple[int, int, int], known: set[int]) -> bool:
     return coverage.is_covered
 
 
+def test_what_is_missing_is_in_the_write_quorums_that_are_not_covered() -> None:
+    coverage = QuorumCoverage(5, 2, 2)
+    for index in (1, 2):
+        coverage.mark_known(index)
+    assert coverage.missing == {3, 4, 0}
+    coverage.mark_known(4)
+    assert coverage.missing == set()
+    assert coverage.is_covered
+
+
 def subsets(size: int) -> list[set[int]]:
     return [set(some) for count in range(size + 1) for some in itertools.combinations(range(size), count)]
 

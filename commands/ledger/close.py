@@ -1,0 +1,294 @@
+"""``bkctl ledger close``: close ledgers that their writers left open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commands.command import command
+from commands.context import CommandContext
+from commands.effect import Effect
+from commands.errors import InvalidArgumentError, Outcome
+from commands.ledger.rows import owner_text, state_name
+from commands.parse import all_ledger_ids, parse_duration_s
+from commands.rendering import Column, Lines, Table, counted, size, time_text
+from commands.session import Session, open_session
+from runtime.errors import LedgerNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from commands.safety.gate import Change
+    from commands.safety.plan import Plan
+    from runtime.client import LedgerClient
+    from runtime.metadata.bookies.registration import Registrations
+    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from runtime.replication.ledger_close import CloseResult
+
+_PLAN_TABLE = Table(
+    "Changes",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("state", "STATE"),
+    Column("created", "CREATED", priority=2),
+    Column("owner", "OWNER"),
+    Column("ensemble", "LAST ENSEMBLE", priority=1),
+    Column("not_registered", "NOT REGISTERED"),
+)
+_RESULT_TABLE = Table(
+    "Ledgers",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("outcome", "OUTCOME"),
+    Column("last_entry_id", "LAST ENTRY", is_right=True),
+    Column("length_bytes", "BYTES", size, is_right=True),
+    Column("owner", "OWNER", priority=1),
+    name="ledger_id",
+)
+_FAILURE_TABLE = Table(
+    "Not closed",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("reason", "REASON"),
+    Column("next_step", "WHAT HELPS"),
+)
+_NAMED_MAX = 5
+
+
+@command("close", example="ledger close 17 18 --dry-run", effect=Effect.HARMFUL)
+async def close(
+    context: CommandContext,
+    ledger: Annotated[
+        list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")
+    ] = None,
+    from_file: Annotated[
+        str | None,
+        typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; those of no ledger are ignored"),
+    ] = None,
+    grace: Annotated[
+        str,
+        typer.Option("--grace", metavar="DURATION", help="Time for a live writer to close the ledger; 0s: none"),
+    ] = "30s",
+) -> Outcome:
+    """Close ledgers that are open or in recovery.
+
+    Fences each ledger, which stops its writer if there still is one, finds the last entry, and closes it. Acknowledged
+    entries are never lost. A ledger that its writer closes within --grace is left as it is. If bookies that could have
+    the last entries do not answer, the ledger is not closed and the report names them. Safe to repeat.
+    """
+    from commands.safety.gate import nothing_to_change, open_change
+
+    grace_s = parse_duration_s(grace, is_zero_allowed=True)
+    if not ledger and from_file is None:
+        raise InvalidArgumentError("specify the ledgers to close, or a file of their ids with --from-file")
+    named = frozenset(all_ledger_ids(ledger))
+    ledger_ids = all_ledger_ids(ledger, from_file)
+    async with open_session(context) as session:
+        client = await session.client()
+        report = _Report()
+        found = await _find(client, ledger_ids, named, report)
+        registered = await session.registrations.snapshot()
+        plan = _plan(session, found, registered, report, grace_s)
+        if not plan.items:
+            nothing_to_change(context, plan, table=_PLAN_TABLE)
+        else:
+            async with open_change(context, plan, client.store, table=_PLAN_TABLE) as change:
+                await _close(context, client, change, found, grace_s, report)
+        report.print(context)
+        return report.outcome
+
+
+class _Report:
+    """What became of all ledgers of the command."""
+
+    def __init__(self) -> None:
+        self.closed_already = 0
+        self.gone = 0
+        self.rows: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+
+    def add(self, result: CloseResult, owner: str | None) -> None:
+        """One ledger that was open at first."""
+        from runtime.replication.ledger_close import CloseOutcome
+
+        if result.outcome is CloseOutcome.DELETED:
+            self.gone += 1
+        elif result.failure is not None:
+            failure = result.failure
+            self.fail(result.ledger_id, failure.reason, failure.missing, failure.fenced, failure.next_step)
+        else:
+            metadata = result.metadata
+            assert metadata is not None
+            last = metadata.last_entry_id
+            self.rows.append(
+                {
+                    "ledger_id": str(result.ledger_id),
+                    "outcome": result.outcome.value,
+                    "last_entry_id": str(last) if last >= 0 else None,
+                    "length_bytes": metadata.length,
+                    "owner": owner,
+                }
+            )
+
+    def fail(
+        self,
+        ledger_id: int,
+        reason: str,
+        missing: Sequence[str] = (),
+        fenced: Sequence[str] = (),
+        next_step: str = "",
+    ) -> None:
+        """One ledger that is not closed."""
+        row = {"missing_bookies": list(missing), "fenced_bookies": list(fenced), "next_step": next_step or None}
+        self.failures.append({"ledger_id": str(ledger_id), "reason": reason, **row})
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Numbers of ledgers."""
+        from runtime.replication.ledger_close import CloseOutcome
+
+        closed = sum(row["outcome"] == CloseOutcome.CLOSED.value for row in self.rows)
+        return {
+            "closed": closed,
+            "closed_by_others": len(self.rows) - closed,
+            "closed_already": self.closed_already,
+            "gone": self.gone,
+            "failed": len(self.failures),
+        }
+
+    @property
+    def outcome(self) -> Outcome:
+        """All closed, some, or none."""
+        if not self.failures:
+            return Outcome.OK
+        return Outcome.PARTIAL if self.rows or self.closed_already or self.gone else Outcome.FAILED
+
+    def print(self, context: CommandContext) -> None:
+        """Print the result."""
+        details = {"ledgers": self.rows, "failures": self.failures}
+        console = context.console
+        console.record(
+            "LedgerClose", self.counts, name="closed", details=details, lines=Lines(_RESULT_TABLE, self.rows)
+        )
+        console.table(_RESULT_TABLE, self.rows)
+        console.table(_FAILURE_TABLE, self.failures)
+
+
+async def _find(
+    client: LedgerClient, ledger_ids: list[int], named: frozenset[int], report: _Report
+) -> list[StoredLedger]:
+    """The ledgers that are not closed; LedgerNotFoundError for an id given directly."""
+    from contextlib import aclosing
+
+    from runtime.metadata.ledgers.ledgers import WINDOW
+    from runtime.metadata.ledgers.stored_ledgers import read_stored
+    from runtime.metadata.pipeline import each_of, pipelined
+
+    async def read(ledger_id: int) -> StoredLedger | None:
+        try:
+            return await read_stored(client.store, client.ports.ledgers, ledger_id)
+        except LedgerNotFoundError:
+            if ledger_id in named:
+                raise
+            return None
+
+    found = []
+    async with aclosing(pipelined(each_of(ledger_ids), read, WINDOW)) as ledgers:
+        async for each in ledgers:
+            if each is None:
+                report.gone += 1
+            elif each.metadata is None:
+                report.fail(each.ledger_id, each.problem)
+            elif each.metadata.is_closed:
+                report.closed_already += 1
+            else:
+                found.append(each)
+    return found
+
+
+def _plan(
+    session: Session, found: list[StoredLedger], registered: Registrations, report: _Report, grace_s: float
+) -> Plan:
+    items = [_item(each, registered.live) for each in found]
+    summary = [_done_already(report)] if report.closed_already or report.gone or report.failures else []
+    if items:
+        summary.append(
+            f"will fence and close {counted(len(items), 'ledger')}, which stops the writers of those that have one"
+        )
+        summary += [f"waits up to {grace_s:g} s for writers to close their ledgers themselves"] if grace_s else []
+    owners = sorted({item["owner"] for item in items if item["owner"] is not None})
+    summary += [f"owner: {owner}" for owner in owners[:_NAMED_MAX]]
+    summary += [f"and {counted(len(owners) - _NAMED_MAX, 'more owner')}"] if len(owners) > _NAMED_MAX else []
+    doubtful = _doubtful(found, registered.live)
+    summary += doubtful[:_NAMED_MAX]
+    summary += [f"and {len(doubtful) - _NAMED_MAX} more"] if len(doubtful) > _NAMED_MAX else []
+    return session.plan(
+        subject=items[0]["ledger_id"] if len(items) == 1 else str(len(items)),
+        summary=summary,
+        items=items,
+        arguments={"grace_s": grace_s},
+    )
+
+
+def _done_already(report: _Report) -> str:
+    counts = {"closed already": report.closed_already, "gone": report.gone, "unreadable": len(report.failures)}
+    return "nothing to do for some ledgers: " + ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def _doubtful(found: list[StoredLedger], live: Collection[str]) -> list[str]:
+    """Ledgers that cannot be closed with the bookies that are registered now."""
+    from runtime.replication.ledger_close import why_not_closable
+
+    sentences = []
+    for each in found:
+        assert each.metadata is not None
+        failure = why_not_closable(each.ledger_id, each.metadata, live)
+        if failure is not None:
+            names = ", ".join(failure.missing)
+            sentences.append(f"ledger {each.ledger_id} cannot be closed now: {names} not registered")
+    return sentences
+
+
+def _item(ledger: StoredLedger, live: Collection[str]) -> dict[str, Any]:
+    metadata = ledger.metadata
+    assert metadata is not None
+    assert ledger.node is not None
+    ensemble = list(metadata.last_segment.ensemble)
+    return {
+        "action": "close",
+        "path": ledger.path,
+        "expected_version": ledger.node.stat.version,
+        "ledger_id": str(ledger.ledger_id),
+        "state": state_name(metadata),
+        "created": time_text(ledger.created_ms),
+        "owner": owner_text(metadata),
+        "ensemble": ensemble,
+        "not_registered": [each for each in ensemble if each not in live],
+    }
+
+
+async def _close(
+    context: CommandContext,
+    client: LedgerClient,
+    change: Change,
+    found: list[StoredLedger],
+    grace_s: float,
+    report: _Report,
+) -> None:
+    from contextlib import aclosing
+
+    from runtime.replication.ledger_close import LedgerCloser
+
+    owners = {each.ledger_id: None if each.metadata is None else owner_text(each.metadata) for each in found}
+    closer = LedgerCloser(client.ports, change.require_lock)
+    in_parallel = context.settings.replication.ledgers_in_parallel
+    try:
+        with context.console.progress("closing") as progress:
+            results = closer.close_all(list(owners), grace_s=grace_s, in_parallel=in_parallel)
+            async with aclosing(results):
+                done = 0
+                async for result in results:
+                    done += 1
+                    report.add(result, owners[result.ledger_id])
+                    progress.update(done, len(owners))
+    finally:
+        change.details |= report.counts
+        change.result = {Outcome.OK: "done", Outcome.PARTIAL: "partial"}.get(report.outcome, "failed")

@@ -1,0 +1,166 @@
+"""Closes ledgers that their writers left open: waits for the writer, then fences, recovers and closes.
+
+Takes no replication lock: a close copies nothing, and a process that copies at the same time repeats its change after
+the lost compare-and-set.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from runtime.client.ports import ClientPorts, credentials_of
+from runtime.client.recovery import LedgerRecovery, blocking_members
+from runtime.errors import AnswersMissingError, LedgerNotFoundError, MetadataUnavailableError
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.store import Versioned
+from runtime.replication.live_bookies import LiveBookies
+from storage.errors import BkctlError
+
+GRACE_POLL_S = 1.0
+
+
+class CloseOutcome(enum.Enum):
+    """What became of a ledger. The values appear in reports."""
+
+    CLOSED = "closed"
+    CLOSED_BY_OTHERS = "closed by its writer or another process"
+    DELETED = "deleted"
+    FAILED = "failed"
+
+
+class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a ledger is not closed, and what to do. ``missing``: the bookies whose valid answers are missing."""
+
+    reason: str
+    missing: tuple[str, ...] = ()
+    fenced: tuple[str, ...] = ()
+    next_step: str = ""
+
+
+class CloseResult(NamedTuple):
+    """The outcome for one ledger. ``metadata``: if it is closed. ``failure``: if it failed."""
+
+    ledger_id: int
+    outcome: CloseOutcome
+    metadata: LedgerMetadata | None = None
+    failure: CloseFailure | None = None
+
+
+class LedgerCloser:
+    """Closes ledgers of one run.
+
+    ``before_each`` is called before each ledger that is about to be fenced; its error ends the run.
+    """
+
+    def __init__(self, ports: ClientPorts, before_each: Callable[[], None] = lambda: None) -> None:
+        self._ports = ports
+        self._live_bookies = LiveBookies(ports.registrations, ports.clock)
+        self._before_each = before_each
+
+    async def close_all(
+        self, ledger_ids: Sequence[int], *, grace_s: float, in_parallel: int
+    ) -> AsyncGenerator[CloseResult, None]:
+        """Close the ledgers; yields the results in their order. Failures are in the results.
+
+        A ledger that is open is left alone for ``grace_s``, counted from now, so that a live writer can close it.
+        MetadataUnavailableError, and other errors of the session with the metadata store.
+        """
+        deadline_ns = self._ports.clock.monotonic_ns() + int(grace_s * 1e9)
+        results = pipelined(each_of(ledger_ids), lambda each: self._close(each, deadline_ns), in_parallel)
+        try:
+            async for result in results:
+                yield result
+        finally:
+            await results.aclose()
+
+    async def _close(self, ledger_id: int, deadline_ns: int) -> CloseResult:
+        try:
+            stored = await self._read_after_grace(ledger_id, deadline_ns)
+            if stored.value.is_closed:
+                return CloseResult(ledger_id, CloseOutcome.CLOSED_BY_OTHERS, stored.value)
+            failure = why_not_closable(ledger_id, stored.value, (await self._live_bookies.refresh()).live)
+            if failure is None:
+                self._before_each()
+                recovery = LedgerRecovery(self._ports, credentials_of(ledger_id, stored.value), stored)
+                try:
+                    closed = await recovery.run()
+                except AnswersMissingError as error:
+                    failure = why_not_closed(ledger_id, stored.value, error)
+                else:
+                    return CloseResult(ledger_id, CloseOutcome.CLOSED, closed.value)
+        except LedgerNotFoundError:
+            return CloseResult(ledger_id, CloseOutcome.DELETED)
+        except MetadataUnavailableError:
+            raise
+        except BkctlError as error:
+            failure = CloseFailure(reason=str(error.__cause__ or error).removeprefix(f"ledger {ledger_id}: "))
+        return CloseResult(ledger_id, CloseOutcome.FAILED, failure=failure)
+
+    async def _read_after_grace(self, ledger_id: int, deadline_ns: int) -> Versioned[LedgerMetadata]:
+        """The stored metadata, as soon as the ledger is no longer open or the time is over."""
+        clock = self._ports.clock
+        while True:
+            stored = await self._ports.ledgers.read(ledger_id)
+            left_s = (deadline_ns - clock.monotonic_ns()) / 1e9
+            if stored.value.state is not LedgerState.OPEN or left_s <= 0:
+                return stored
+            await clock.sleep(min(GRACE_POLL_S, left_s))
+
+
+def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> CloseFailure | None:
+    """Why the ledger cannot be closed while only these bookies are registered; None if it may be possible. Pure.
+
+    Such a ledger must not be fenced: that would stop a live writer, which could otherwise replace the missing bookies.
+    """
+    missing = sorted(blocking_members(metadata, live_bookies))
+    if not missing:
+        return None
+    needed = _sufficient_alone(metadata, missing, live_bookies)
+    return CloseFailure(
+        reason=f"entries may exist that only {_joined(missing)} can have (not registered); it was left as it is",
+        missing=tuple(missing),
+        next_step=_next_step(ledger_id, needed or missing, "registered", is_one_enough=bool(needed)),
+    )
+
+
+def why_not_closed(ledger_id: int, metadata: LedgerMetadata, error: AnswersMissingError) -> CloseFailure:
+    """Why a recovery failed, and what helps. Pure."""
+    missing = sorted(error.missing)
+    named = _joined([f"{each} ({error.missing[each]})" for each in missing])
+    if error.entry_id is None:
+        needed = _sufficient_alone(metadata, missing, error.fenced)
+        reason = f"entries may exist that only {named} can have"
+    else:
+        needed = missing if len(missing) <= metadata.ack_quorum_size else []
+        reason = f"entry {error.entry_id} may exist on {named}"
+    if error.fenced:
+        state = f"it stays in recovery, fenced on {_joined(error.fenced)}: a live writer fails at its next add there"
+    else:
+        state = "it stays in recovery, but no bookie has fenced it: a live writer may still add entries"
+    return CloseFailure(
+        reason=f"{reason}; {state}",
+        missing=tuple(missing),
+        fenced=error.fenced,
+        next_step=_next_step(ledger_id, needed or missing, "able to give a valid answer", is_one_enough=bool(needed)),
+    )
+
+
+def _sufficient_alone(metadata: LedgerMetadata, missing: Collection[str], answered: Collection[str]) -> list[str]:
+    """The missing bookies each of which would suffice in addition to those that answered."""
+    return [each for each in missing if not blocking_members(metadata, {*answered, each})]
+
+
+def _next_step(ledger_id: int, bookie_ids: Sequence[str], condition: str, *, is_one_enough: bool) -> str:
+    verb = "is" if is_one_enough or len(bookie_ids) == 1 else "are"
+    who = _joined(bookie_ids, "or" if is_one_enough else "and")
+    return f"once {who} {verb} {condition}, run bkctl ledger close {ledger_id} again"
+
+
+def _joined(names: Sequence[str], word: str = "and") -> str:
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last

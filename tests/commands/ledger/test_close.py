@@ -1,0 +1,74 @@
+"""``ledger close`` on real bookies: live writers, dead bookies, plans and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from runtime.client import LedgerClient
+from runtime.errors import LedgerFencedError
+from runtime.ledger.changes import new_ledger
+from runtime.ledger.metadata import DigestType, LedgerState
+from tests.processes import BkctlResult, Cluster
+
+
+async def test_a_live_writer_is_stopped_and_no_entry_is_lost(cluster: Cluster, tmp_path: Path) -> None:
+    async def run(*arguments: str) -> BkctlResult:
+        return await asyncio.to_thread(cluster.run, "ledger", "close", *arguments, "-o", "json")
+
+    async with await LedgerClient.connect(cluster.metadata_uri) as client:
+        topic = {"application": b"pulsar", "pulsar/managed-ledger": b"t/ns/persistent/orders"}
+        writer = await client.create(ensemble_size=3, write_quorum_size=3, ack_quorum_size=2, custom_metadata=topic)
+        for _ in range(3):
+            await writer.append(b"an entry")
+        number = str(writer.ledger_id)
+
+        assert (await run(number)).exit_code == 3, "it needs a confirmation"
+        planned = (await run(number, "--dry-run")).json()
+        assert "will fence and close 1 ledger, which stops the writers of those that have one" in planned["summary"]
+        assert "owner: topic persistent://t/ns/orders" in planned["summary"]
+        assert planned["items"][0]["not_registered"] == []
+        assert await writer.append(b"it goes on") == 3
+
+        ids = tmp_path / "ids"
+        ids.write_text(f"{number}\n999999\n")
+        done = await run("--from-file", str(ids), "--grace", "0s", "--yes")
+        assert done.exit_code == 0, done.stderr
+        [closed] = done.json()["ledgers"]
+        assert (closed["last_entry_id"], closed["outcome"]) == ("3", "closed")
+        with pytest.raises(LedgerFencedError):
+            await writer.append(b"too late")
+
+        again = await run(number, "--yes")
+        assert again.exit_code == 0
+        assert (again.json()["closed_already"], again.json()["closed"]) == (1, 0)
+        assert (await run("999999", "--yes")).exit_code == 4
+
+
+async def test_a_ledger_that_waits_for_a_dead_bookie_is_closed_when_it_is_back(cluster: Cluster) -> None:
+    first, dead, _ = (bookie.id for bookie in cluster.bookies)
+    async with await LedgerClient.connect(cluster.metadata_uri) as client:
+        metadata = new_ledger((first, dead), 2, 1, DigestType.CRC32C, b"")
+        stuck, _ = await client.ports.ledgers.create(metadata)
+        good, _ = await client.ports.ledgers.create(new_ledger((first,), 1, 1, DigestType.CRC32C, b""))
+        await asyncio.to_thread(cluster.kill_bookie, dead)
+        async with asyncio.timeout(60):
+            while dead in (await client.ports.registrations.snapshot()).live:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        arguments = ["ledger", "close", str(stuck), str(good), "--grace", "0s", "--yes"]
+        left = await asyncio.to_thread(cluster.run, *arguments, "-o", "json")
+        assert left.exit_code == 9, left
+        assert f"ledger {stuck} cannot be closed now: {dead} not registered" in left.stderr
+        [failure] = left.json()["failures"]
+        assert (failure["ledger_id"], failure["missing_bookies"]) == (str(stuck), [dead])
+        assert failure["next_step"] == f"once {dead} is registered, run bkctl ledger close {stuck} again"
+        assert (await client.ports.ledgers.read(stuck)).value.state is LedgerState.OPEN
+        assert (await client.ports.ledgers.read(good)).value.state is LedgerState.CLOSED
+
+        assert (await asyncio.to_thread(cluster.run, *arguments[:3], "--yes", "--grace", "0s")).exit_code == 1
+        await asyncio.to_thread(cluster.start_bookie, dead)
+        done = await asyncio.to_thread(cluster.run, *arguments)
+        assert done.exit_code == 0, done
+        assert (await client.ports.ledgers.read(stuck)).value.state is LedgerState.CLOSED

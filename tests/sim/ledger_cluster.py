@@ -1,0 +1,136 @@
+"""A cluster in virtual time: metadata in memory, and bookies that store entries, fence, and fail as a test says."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import AsyncIterator, Iterable
+
+from runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies, credentials_of
+from runtime.config import ClientConfig, ZooKeeperConfig
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import write_set
+from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
+from runtime.metadata.bookies.service_info import rpc_service_info
+from runtime.metadata.cluster.root import init_cluster
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import open_ledger_store
+from runtime.metadata.store import MetadataStore
+from runtime.ports import LacReply, ReadReply
+from runtime.protocol.status import Status
+from storage.errors import BkctlError
+from tests.sim.bookies import BookieRequest, ModelBookies
+from tests.sim.loop import VirtualClock
+from tests.sim.metadata_store import ModelLink, ModelMetadataStore
+from tests.sim.zookeeper_model import ModelZooKeeper
+
+ROOT = "/ledgers"
+
+
+class LedgerCluster:
+    """Bookies with the entries of ledgers. ``failing``: what a bookie answers to everything, or to one entry id."""
+
+    def __init__(self, clock: VirtualClock, store: MetadataStore) -> None:
+        self._clock = clock
+        self.store = store
+        self.entries: dict[tuple[str, int], dict[int, bytes]] = {}
+        self.fenced: set[tuple[str, int]] = set()
+        self.failing: dict[str | tuple[str, int], Status] = {}
+        self.requests: list[BookieRequest] = []
+        self._registrations: dict[str, BookieRegistration] = {}
+        self.ports: ClientPorts
+
+    async def open(self, config: ClientConfig) -> None:
+        """Create the metadata and the client."""
+        await init_cluster(self.store, ROOT, LedgerTree.HIERARCHICAL, random.Random(1))
+        self.ports = ClientPorts(
+            bookies=ModelBookies(self._clock, self._answer),
+            clock=self._clock,
+            ledgers=await open_ledger_store(self.store, ROOT, LedgerTree.HIERARCHICAL),
+            registrations=RegistrationClient(self.store, ROOT),
+            suspects=SuspectBookies(self._clock, config.suspect_bookie_s),
+            config=config,
+        )
+
+    async def register(self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE) -> None:
+        """Start bookies."""
+        for bookie_id in bookie_ids:
+            service = rpc_service_info("127.0.0.1", 3181)
+            self._registrations[bookie_id] = BookieRegistration(
+                self.store,
+                ROOT,
+                bookie_id,
+                service,
+                clock=self._clock,
+                session_timeout_ms=10_000,
+                on_failed=_must_not_fail,
+            )
+            await self._registrations[bookie_id].register(mode)
+            self.failing.pop(bookie_id, None)
+
+    async def stop(self, bookie_id: str) -> None:
+        """The bookie goes; it keeps its entries."""
+        await self._registrations.pop(bookie_id).unregister()
+        self.failing[bookie_id] = Status.UNAVAILABLE
+
+    async def create(self, metadata: LedgerMetadata) -> int:
+        """Store the metadata of a ledger."""
+        ledger_id, _ = await self.ports.ledgers.create(metadata)
+        return ledger_id
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        """What is stored now."""
+        return (await self.ports.ledgers.read(ledger_id)).value
+
+    async def fill(self, ledger_id: int, entry_ids: Iterable[int], *, without: Iterable[str] = ()) -> None:
+        """Store entries on the bookies of their write sets; each carries the last add confirmed before it."""
+        metadata = await self.metadata(ledger_id)
+        codec = credentials_of(ledger_id, metadata).codec
+        for entry_id in entry_ids:
+            body = codec.encode(entry_id, entry_id - 1, 10 * (entry_id + 1), b"x" * 10)
+            ensemble = metadata.segment_of(entry_id).ensemble
+            for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size):
+                if ensemble[index] not in without:
+                    self.entries.setdefault((ensemble[index], ledger_id), {})[entry_id] = body
+
+    def keys(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerCredentials:
+        """Key and codec."""
+        return credentials_of(ledger_id, metadata)
+
+    def _answer(self, request: BookieRequest) -> ReadReply | LacReply | Status:
+        self.requests.append(request)
+        place = (request.bookie_id, request.ledger_id)
+        status = self.failing.get(request.bookie_id) or self.failing.get((request.bookie_id, request.entry_id))
+        if status is not None:
+            return status
+        if request.is_fencing:
+            self.fenced.add(place)
+        entries = self.entries.setdefault(place, {}) if request.kind == "add" else self.entries.get(place)
+        if request.kind == "add":
+            assert entries is not None
+            entries[request.entry_id] = request.body
+            return Status.OK
+        if not entries:
+            return Status.NO_SUCH_LEDGER
+        if request.kind == "read_lac":
+            return LacReply(None, entries[max(entries)])
+        entry_id = max(entries) if request.entry_id < 0 else request.entry_id
+        return ReadReply(entries[entry_id], None) if entry_id in entries else Status.NO_SUCH_ENTRY
+
+
+@contextlib.asynccontextmanager
+async def ledger_cluster(*bookie_ids: str, config: ClientConfig | None = None) -> AsyncIterator[LedgerCluster]:
+    """A cluster with these bookies; use it within ``run_simulated``."""
+    clock = VirtualClock()
+    store = await ModelMetadataStore.connect(ModelZooKeeper(clock), ModelLink(), clock, ZooKeeperConfig())
+    try:
+        cluster = LedgerCluster(clock, store)
+        await cluster.open(config or ClientConfig())
+        await cluster.register(*bookie_ids)
+        yield cluster
+    finally:
+        await store.close()
+
+
+def _must_not_fail(error: BkctlError) -> None:
+    raise AssertionError(error)
