@@ -20,6 +20,7 @@ _AGO = re.compile(r"([0-9]{1,9})(s|m|h|d|w)(?: ago)?")
 _SECONDS_AGO = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _SIZE = re.compile(r"([0-9]{1,19})([kmg]?)i?b?", re.IGNORECASE)
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%")
 _RANGE = re.compile(r"([0-9]{1,19})(?:(-)([0-9]{1,19})?)?")
 
 
@@ -83,6 +84,26 @@ def parse_size_bytes(text: str) -> int:
     if match is None:
         raise InvalidArgumentError(f"'{text}' is not a size: use a number with k, m or g, like 4k")
     return int(match[1]) * _BYTES[match[2].lower()]
+
+
+def parse_bytes_per_second(text: str) -> int:
+    """Bytes per second, more than zero, from ``200MiB/s`` or ``200MiB``."""
+    try:
+        bytes_per_second = parse_size_bytes(text.strip().removesuffix("/s"))
+    except InvalidArgumentError:
+        bytes_per_second = 0
+    if bytes_per_second == 0:
+        raise InvalidArgumentError(f"'{text}' is not a rate: use a size per second, like 200MiB/s")
+    return bytes_per_second
+
+
+def parse_share(text: str) -> float:
+    """A fraction, above 0 and at most 1, from a percentage like ``1%``."""
+    match = _PERCENT.fullmatch(text.strip())
+    share = float(match[1]) / 100 if match else 0.0
+    if not 0 < share <= 1:
+        raise InvalidArgumentError(f"'{text}' is not a share: use a percentage above 0%, up to 100%, like 1%")
+    return share
 
 
 def parse_entry_range(text: str | None) -> tuple[int, int | None]:

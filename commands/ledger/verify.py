@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,14 +14,17 @@ from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError, Outcome
-from commands.parse import parse_ledger_id
+from commands.findings_file import new_findings_file
+from commands.parse import parse_bytes_per_second, parse_entry_range, parse_ledger_id, parse_share
 from commands.rendering import Column, Lines, Table, counted, decimal, size
-from commands.session import open_session
+from commands.session import Session, open_session
 
 if TYPE_CHECKING:
+    from runtime.replication.check_scope import CheckScope
     from runtime.replication.checker import CheckTotals, LedgerCheck
 
 _ROWS_MAX = 100_000
+_SEED_MAX = 2**32 - 1
 _TABLE = Table(
     "LedgerVerification",
     Column("ledger_id", "LEDGER", is_right=True),
@@ -48,83 +53,165 @@ _DEFECT_TABLE = Table(
 )
 
 
-@command("verify", example="ledger verify 17 18", is_cut=True)
+@command("verify", example="ledger verify --all --sample 1% --findings bad.jsonl", is_cut=True)
 async def verify(
     context: CommandContext,
     ledgers: Annotated[list[str] | None, typer.Argument(metavar="[LEDGER]...", help="Ledger ids")] = None,
     is_all: Annotated[bool, typer.Option("--all", help="All ledgers of the cluster")] = False,
+    entries: Annotated[
+        str | None, typer.Option("--entries", metavar="FIRST-LAST", help="Read only these entries of each ledger")
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option("--sample", metavar="PERCENT", help="Read only a share of each ledger, like 1%")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", min=0, max=_SEED_MAX, help="Repeat the sample with this seed")
+    ] = None,
+    copy_rate: Annotated[
+        str | None, typer.Option("--copy-rate", metavar="RATE", help="Read at most this much, like 200MiB/s")
+    ] = None,
+    findings: Annotated[
+        str | None, typer.Option("--findings", metavar="FILE", help="New file that lists the bad copies")
+    ] = None,
 ) -> Outcome:
     """Read every entry from every bookie that should have it, and check digests and equality.
 
-    Reads only; fences nothing. Copies that are missing, corrupt, failed (the bookie answers with an error), unreachable
-    (no answer) or different are counted separately. With --all, ledgers without problems are not listed. -o csv has one
-    row for each listed ledger. A bookie that does not answer is asked a second time; then its copies count as
-    unreachable. Exits with 10 if there is any problem.
+    Reads only; fences nothing. Missing, corrupt, failed (error), unreachable (no answer) and different copies are
+    counted separately. --all lists no clean ledgers. -o csv has one row for each listed ledger. Exits
+    with 10 if there is any problem.
     """
     if is_all and ledgers:
         raise InvalidArgumentError(f"--all means every ledger: omit {' '.join(ledgers)} or --all")
     if not is_all and not ledgers:
         raise InvalidArgumentError("specify ledger IDs or --all")
     named = [parse_ledger_id(text) for text in dict.fromkeys(ledgers or ())]
-    from runtime.metadata.pipeline import each_of
-    from runtime.replication.checker import LedgerChecker
-
-    checks: list[LedgerCheck] = []
-    is_truncated = False
-    ledgers_total = len(named)
+    scope = _scope(entries, sample, seed)
+    rate = None if copy_rate is None else parse_bytes_per_second(copy_rate)
+    result = _Verified(is_all=is_all)
     started_s = time.monotonic()
     async with open_session(context, must_exist=False) as session:
-        client = await session.client()
-        live = (await session.registrations.snapshot()).live
-        checker = LedgerChecker(client.ports, live, context.settings.replication)
-        ids = client.ports.ledgers.list_ids() if is_all else each_of(named)
-        with context.console.progress("verifying") as progress:
-            if is_all and progress.is_shown:  # listing ids costs little compared with reading entries
-                ledgers_total = await client.ports.ledgers.count()
-
-            def take(check: LedgerCheck, totals: CheckTotals) -> None:
-                nonlocal is_truncated
-                note = f"{counted(totals.copies_good, 'good copy', 'good copies')}, {size(totals.bytes_read)}"
-                progress.update(totals.ledgers, max(totals.ledgers, ledgers_total), note)
-                if not is_all or not (check.is_clean or check.is_deleted):
-                    if len(checks) < _ROWS_MAX:
-                        checks.append(check)
-                    else:
-                        is_truncated = True
-
-            totals = await checker.check_all(ids, take)
-            progress.update(totals.ledgers, totals.ledgers)  # ledgers may have been created or deleted meanwhile
-    checks.sort(key=lambda check: check.ledger_id)
-    present = [check for check in checks if not check.is_deleted]
-    _print(context, totals, present, time.monotonic() - started_s, is_truncated=is_truncated)
+        with contextlib.ExitStack() as files:
+            if findings is not None:
+                instance_id = await _instance_id(session)
+                result.note = files.enter_context(new_findings_file(findings, session.root, instance_id))
+            await _verify(context, session, result, named, scope, rate)
+    result.checks.sort(key=lambda check: check.ledger_id)
+    present = [check for check in result.checks if not check.is_deleted]
+    _print(context, result, present, scope, time.monotonic() - started_s)
     _require_all_found(named, present)
+    for check in present if entries is not None else ():
+        if not is_all and not check.entries:
+            context.console.warn(f"ledger {check.ledger_id} has no entries in {entries}: nothing was verified")
+    totals = result.totals
     return Outcome.OK if totals.ledgers == totals.ledgers_clean else Outcome.FINDINGS
 
 
-def _print(
+def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckScope:
+    from runtime.replication.check_scope import CheckScope, Sample
+    from runtime.replication.fragments import EntryRange
+    from storage.ids import ENTRY_ID_MAX
+
+    if seed is not None and sample is None:
+        raise InvalidArgumentError("--seed has no effect without --sample")
+    first, last = parse_entry_range(entries)
+    drawn = None
+    if sample is not None:
+        drawn = Sample(parse_share(sample), secrets.randbelow(_SEED_MAX + 1) if seed is None else seed)
+    return CheckScope((EntryRange(first, ENTRY_ID_MAX if last is None else last),), drawn)
+
+
+async def _instance_id(session: Session) -> str | None:
+    from runtime.metadata.cluster.root import read_instance_id
+
+    return await read_instance_id(session.store, session.root)
+
+
+class _Verified:
+    """Results so far: the listed ones, and the sums of all."""
+
+    def __init__(self, *, is_all: bool) -> None:
+        from runtime.replication.checker import CheckTotals
+
+        self.checks: list[LedgerCheck] = []
+        self.totals = CheckTotals()
+        self.is_truncated = False
+        self.note: Callable[[LedgerCheck], None] = lambda _: None
+        self._is_all = is_all
+
+    def take(self, check: LedgerCheck, totals: CheckTotals) -> None:
+        """Receive the result of one ledger."""
+        self.totals = totals
+        self.note(check)
+        if not self._is_all or not (check.is_clean or check.is_deleted):
+            if len(self.checks) < _ROWS_MAX:
+                self.checks.append(check)
+            else:
+                self.is_truncated = True
+
+
+async def _verify(
     context: CommandContext,
-    totals: CheckTotals,
-    checks: Sequence[LedgerCheck],
-    seconds: float,
-    *,
-    is_truncated: bool,
+    session: Session,
+    result: _Verified,
+    named: Sequence[int],
+    scope: CheckScope,
+    bytes_per_second: int | None,
+) -> None:
+    """Check these ledgers, or all if none is named."""
+    from runtime.metadata.pipeline import each_of
+    from runtime.replication.checker import LedgerChecker
+    from runtime.replication.copy_rate import CopyRate
+
+    client = await session.client()
+    live = (await session.registrations.snapshot()).live
+    rate = CopyRate(client.ports.clock, bytes_per_second)
+    checker = LedgerChecker(client.ports, live, context.settings.replication, rate)
+    ids = each_of(named) if named else client.ports.ledgers.list_ids()
+    ledgers_total = len(named)
+    with context.console.progress("verifying") as progress:
+        if not named and progress.is_shown:  # listing ids costs little compared with reading entries
+            ledgers_total = await client.ports.ledgers.count()
+
+        def take(check: LedgerCheck, totals: CheckTotals) -> None:
+            note = f"{counted(totals.copies_good, 'good copy', 'good copies')}, {size(totals.bytes_read)}"
+            progress.update(totals.ledgers, max(totals.ledgers, ledgers_total), note)
+            result.take(check, totals)
+
+        totals = await checker.check_all(ids, take, scope)
+        progress.update(totals.ledgers, totals.ledgers)  # ledgers may have been created or deleted meanwhile
+
+
+def _print(
+    context: CommandContext, result: _Verified, checks: Sequence[LedgerCheck], scope: CheckScope, seconds: float
 ) -> None:
     import msgspec
 
+    totals, sample = result.totals, scope.sample
     rows = [_row(check) for check in checks]
     defects = [_defect_row(check, index) for check in checks for index in range(len(check.defects))]
     body: dict[str, object] = {"ledgers": totals.ledgers, "ledgers_clean": totals.ledgers_clean}
     body |= msgspec.to_builtins(totals)
+    body["sample"] = None if sample is None else {"share": sample.share, "seed": sample.seed}
     body["seconds"] = round(seconds, 3)
     console = context.console
-    details = console.cut({"items": rows, "defects": defects}, is_truncated=is_truncated)
+    details = console.cut({"items": rows, "defects": defects}, is_truncated=result.is_truncated)
     if console.form is OutputForm.NAME:
-        console.rows(_TABLE, rows, is_truncated=is_truncated)
-        return
-    show = {"bytes_read": size, "seconds": decimal}
-    console.record("LedgerVerification", body, show=show, details=details, lines=Lines(_TABLE, rows))
-    console.table(_TABLE.titled("Ledgers"), rows)
-    console.table(_DEFECT_TABLE, defects)
+        console.rows(_TABLE, rows, is_truncated=result.is_truncated)
+    else:
+        show = {"bytes_read": size, "seconds": decimal, "sample.share": _percentage}
+        console.record("LedgerVerification", body, show=show, details=details, lines=Lines(_TABLE, rows))
+        console.table(_TABLE.titled("Ledgers"), rows)
+        console.table(_DEFECT_TABLE, defects)
+    if sample is not None:
+        console.say(
+            f"this was a sample: {totals.entries} of {counted(totals.entries_total, 'entry', 'entries')} were read "
+            f"(seed {sample.seed}); the others may be damaged"
+        )
+
+
+def _percentage(share: object) -> str:
+    assert isinstance(share, float)
+    return f"{share * 100:g} %"
 
 
 def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> None:
@@ -144,6 +231,7 @@ def _row(check: LedgerCheck) -> dict[str, object]:
         "last_entry_id": str(check.last_entry_id) if check.last_entry_id >= 0 else None,
         "is_clean": check.is_clean,
         "entries": check.entries,
+        "entries_total": check.entries_total,
         "copies_expected": check.copies_expected,
         "copies_good": check.copies_good,
         "copies_missing": check.copies_missing,

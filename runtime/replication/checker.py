@@ -18,8 +18,10 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.metadata.store import Versioned
 from runtime.replication.byte_window import ByteWindow, Lease, for_each_bounded, for_each_leased
+from runtime.replication.check_scope import WHOLE, CheckScope
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate
+from runtime.replication.copy_rate import CopyRate
 from runtime.replication.fragments import EntryRange, EntryRangeSet, segment_entries
 from storage.errors import BkctlError
 from storage.ids import INVALID_ENTRY_ID
@@ -40,9 +42,11 @@ class CopyDefect(msgspec.Struct, frozen=True):
 
 class CopyCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of a check. Each copy counts in exactly one of the six fields after ``copies_expected``. Unreachable: the
-    bookie did not answer. Failed: the bookie answered with an error."""
+    bookie did not answer. Failed: the bookie answered with an error. ``entries`` are those that were checked, of
+    ``entries_total``."""
 
     entries: int = 0
+    entries_total: int = 0
     copies_expected: int = 0
     copies_good: int = 0
     copies_missing: int = 0
@@ -93,22 +97,35 @@ class CheckTotals(CopyCounts, frozen=True, kw_only=True):
 class LedgerChecker:
     """Checks ledgers; the limits of ``config`` apply to all of them together."""
 
-    def __init__(self, ports: ClientPorts, live_bookies: frozenset[str], config: ReplicationConfig) -> None:
-        """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request."""
+    def __init__(
+        self,
+        ports: ClientPorts,
+        live_bookies: frozenset[str],
+        config: ReplicationConfig,
+        rate: CopyRate | None = None,
+    ) -> None:
+        """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request.
+
+        ``rate`` limits the bytes that are read; None: no limit.
+        """
         self._ports = ports
         self._config = config
+        self._rate = rate or CopyRate(ports.clock, None)
         self._window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
         self._copies = CopyReader(ports.bookies, ports.clock, self._window, config, live_bookies.__contains__)
 
     async def check_all(
-        self, ledger_ids: AsyncIterable[int], on_check: Callable[[LedgerCheck, CheckTotals], None]
+        self,
+        ledger_ids: AsyncIterable[int],
+        on_check: Callable[[LedgerCheck, CheckTotals], None],
+        scope: CheckScope = WHOLE,
     ) -> CheckTotals:
         """Check many ledgers concurrently; ``on_check`` receives each result, in order of completion, and the sums."""
         totals = CheckTotals()
 
         async def check_one(ledger_id: int) -> None:
             nonlocal totals
-            check = await self.check(ledger_id)
+            check = await self.check(ledger_id, scope)
             if not check.is_deleted:
                 totals = totals.plus(check)
             on_check(check, totals)
@@ -116,7 +133,7 @@ class LedgerChecker:
         await for_each_bounded(ledger_ids, check_one, self._config.ledgers_in_parallel)
         return totals
 
-    async def check(self, ledger_id: int) -> LedgerCheck:
+    async def check(self, ledger_id: int, scope: CheckScope = WHOLE) -> LedgerCheck:
         """Check one ledger. Its findings are in the result; raises only errors of the metadata store.
 
         Findings count only if the metadata has not changed since, because a writer or a repair may have moved copies
@@ -134,16 +151,20 @@ class LedgerChecker:
             if versioned.version == version or not rounds_left:
                 break
             version = versioned.version
-            check = await self._check_version(ledger_id, versioned)
+            check = await self._check_version(ledger_id, versioned, scope)
             if check.is_clean:
                 break
         return check
 
-    async def _check_version(self, ledger_id: int, versioned: Versioned[LedgerMetadata]) -> LedgerCheck:
+    async def _check_version(
+        self, ledger_id: int, versioned: Versioned[LedgerMetadata], scope: CheckScope
+    ) -> LedgerCheck:
         metadata = versioned.value
         credentials = credentials_of(ledger_id, metadata)
         last_entry_id, problem = metadata.last_entry_id, None
-        if not metadata.is_closed:
+        if not metadata.is_closed and not scope.has_open_end:
+            last_entry_id = metadata.last_segment.first_entry_id - 1
+        elif not metadata.is_closed:
             try:
                 last_entry_id = await read_last_add_confirmed(self._ports, credentials, metadata, is_fencing=False)
             except BkctlError as error:
@@ -151,7 +172,7 @@ class LedgerChecker:
                 problem = str(error)
         tally = _CheckCounts(entry_bytes_estimate(metadata))
         for segment_index in range(len(metadata.segments)):
-            await self._check_segment(metadata, segment_index, last_entry_id, credentials, tally)
+            await self._check_segment(metadata, segment_index, last_entry_id, credentials, tally, scope)
         if not metadata.is_closed:
             # Earlier segments are complete, regardless of the last add confirmed.
             last_entry_id = max(last_entry_id, metadata.last_segment.first_entry_id - 1)
@@ -164,22 +185,27 @@ class LedgerChecker:
         last_entry_id: int,
         credentials: LedgerCredentials,
         tally: _CheckCounts,
+        scope: CheckScope,
     ) -> None:
         entries = segment_entries(metadata, segment_index, last_entry_id)
+        tally.entries_total += entries.count
         ensemble = metadata.segments[segment_index].ensemble
         is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
 
         async def check_entry(entry_id: int, lease: Lease) -> None:
             indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
             bookie_ids = list(dict.fromkeys(ensemble[index] for index in indexes))
+            bytes_taken = tally.entry_bytes * len(bookie_ids)
+            await self._rate.take(bytes_taken)
             copies = await self._copies.read_all(bookie_ids, credentials, entry_id)
+            self._rate.correct(bytes_taken, sum(len(copy.body) for copy in copies))
             if is_open and any(copy.state is CopyState.MISSING for copy in copies):
                 copies = await self._ask_late_ones(copies, credentials, entry_id)
             lease.resize(sum(len(copy.body) for copy in copies))
             tally.add(entry_id, _marked_different(copies))
 
         await for_each_leased(
-            range(entries.first_entry_id, entries.last_entry_id + 1),
+            scope.entry_ids(credentials.ledger_id, metadata, entries),
             check_entry,
             self._window,
             lambda: tally.entry_bytes * metadata.write_quorum_size,
@@ -200,6 +226,7 @@ class _CheckCounts:
     def __init__(self, entry_bytes: int) -> None:
         self.entry_bytes = entry_bytes
         """Expected size of the next entry: a moving average."""
+        self.entries_total = 0
         self._entries = 0
         self._bytes_read = 0
         self._counts = dict.fromkeys(CopyState, 0)
@@ -235,6 +262,7 @@ class _CheckCounts:
             ledger_state=ledger_state,
             last_entry_id=last_entry_id,
             entries=self._entries,
+            entries_total=self.entries_total,
             copies_expected=sum(self._counts.values()),
             copies_good=self._counts[CopyState.PRESENT],
             copies_missing=self._counts[CopyState.MISSING],

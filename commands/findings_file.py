@@ -1,0 +1,67 @@
+"""Files of bad copies that ``ledger verify --findings`` writes and ``recover ledger --findings`` reads."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from commands.errors import InvalidArgumentError
+from commands.rendering import envelope, to_json_line
+from commands.safety.state_folder import whole_file
+
+if TYPE_CHECKING:
+    from runtime.replication.checker import LedgerCheck
+    from runtime.replication.findings import CopyFinding
+
+
+@contextmanager
+def new_findings_file(path: str, root: str, instance_id: str | None) -> Iterator[Callable[[LedgerCheck], None]]:
+    """Writes the bad copies of each ledger that the caller passes; the file appears when the block ends without error.
+
+    ConflictError if it exists; OSError.
+    """
+    from runtime.replication.findings import (
+        END_KIND,
+        KIND,
+        FindingsHeader,
+        encode_finding,
+        encode_header,
+        findings_of,
+    )
+
+    created = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    count = 0
+    with whole_file(path, is_new=True) as write_bytes:
+
+        def write(line: dict[str, object]) -> None:
+            write_bytes(to_json_line(line).encode() + b"\n")
+
+        def note(check: LedgerCheck) -> None:
+            nonlocal count
+            for finding in findings_of(check):
+                write(encode_finding(finding))
+                count += 1
+
+        write(envelope(KIND, encode_header(FindingsHeader(root=root, instance_id=instance_id, created=created))))
+        yield note
+        write({"kind": END_KIND, "findings": count})
+
+
+def read_findings(path: str, root: str, instance_id: str | None) -> tuple[CopyFinding, ...]:
+    """The bad copies in a file; InvalidArgumentError for an invalid file and for one of another cluster."""
+    from runtime.replication.findings import FindingsFormatError, decode_findings
+
+    try:
+        with open(path, "rb") as file:
+            header, findings = decode_findings(file)
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read the findings {path}: {error.strerror}") from error
+    except FindingsFormatError as error:
+        raise InvalidArgumentError(f"{path} is not a file of findings: {error}") from error
+    if (header.root, header.instance_id) != (root, instance_id):
+        raise InvalidArgumentError(
+            f"{path} is about another cluster ({header.root}, instance {header.instance_id}): verify this one"
+        )
+    return findings

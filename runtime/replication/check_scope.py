@@ -1,0 +1,69 @@
+"""Which entries of a ledger a check reads: all of them, some ranges, or a sample. Pure.
+
+A sample has, of each segment, the first and the last entry that each ensemble member stores, and one entry of each of
+``share`` times as many equal blocks as there are entries. The seed, the ledger and the block determine which one, so
+the same seed reads the same entries again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import math
+import struct
+from collections.abc import Iterator
+
+import msgspec
+
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.replication.fragments import EntryRange, first_stored, last_stored
+from storage.ids import ENTRY_ID_MAX
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A share of the entries, above 0 and at most 1."""
+
+    share: float
+    seed: int
+
+
+class CheckScope(msgspec.Struct, frozen=True):
+    """``ranges``: ascending, without common entries. Without ``has_open_end``, the last segment of a ledger that is not
+    closed is left out."""
+
+    ranges: tuple[EntryRange, ...] = (EntryRange(0, ENTRY_ID_MAX),)
+    sample: Sample | None = None
+    has_open_end: bool = True
+
+    def entry_ids(self, ledger_id: int, metadata: LedgerMetadata, segment: EntryRange) -> Iterator[int]:
+        """The entries to check of one segment, ascending."""
+        for each in self.ranges:
+            first = max(each.first_entry_id, segment.first_entry_id)
+            last = min(each.last_entry_id, segment.last_entry_id)
+            if first > last:
+                continue
+            if self.sample is None:
+                yield from range(first, last + 1)
+            else:
+                yield from _sampled(self.sample, ledger_id, metadata, EntryRange(first, last))
+
+
+WHOLE = CheckScope()
+
+
+def _sampled(sample: Sample, ledger_id: int, metadata: LedgerMetadata, entries: EntryRange) -> Iterator[int]:
+    shape = (metadata.ensemble_size, metadata.write_quorum_size)
+    members = range(metadata.ensemble_size)
+    ends = {find(entries, member, *shape) for member in members for find in (first_stored, last_stored)}
+    ordered = heapq.merge(sorted(each for each in ends if each >= 0), _one_of_each_block(sample, ledger_id, entries))
+    yield from (entry_id for entry_id, _ in itertools.groupby(ordered))
+
+
+def _one_of_each_block(sample: Sample, ledger_id: int, entries: EntryRange) -> Iterator[int]:
+    blocks = min(entries.count, math.ceil(entries.count * sample.share))
+    for block in range(blocks):
+        start, stop = entries.count * block // blocks, entries.count * (block + 1) // blocks
+        key = struct.pack(">qqq", sample.seed, ledger_id, entries.first_entry_id + start)
+        digest = hashlib.blake2b(key, digest_size=8).digest()
+        yield entries.first_entry_id + start + int.from_bytes(digest) % (stop - start)

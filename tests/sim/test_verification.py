@@ -1,0 +1,98 @@
+"""``ledger verify`` in virtual time: ranges, samples and the limit for bytes per second."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.ledger.metadata import LedgerState
+from runtime.ledger.write_set import is_in_write_set
+from runtime.metadata.pipeline import each_of
+from runtime.protocol.status import Status
+from runtime.replication.check_scope import CheckScope, Sample
+from runtime.replication.checker import LedgerChecker
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copies import CopyState
+from runtime.replication.copy_rate import CopyRate
+from runtime.replication.fragments import EntryRange
+from tests.runtime.replication.samples import ledger
+from tests.sim.repair_cluster import RepairCluster, simulate
+
+BOOKIES = ["b1", "b2", "b3"]
+
+
+async def checker(cluster: RepairCluster, bytes_per_second: int | None = None) -> LedgerChecker:
+    live = (await cluster.ports.registrations.snapshot()).live
+    return LedgerChecker(cluster.ports, live, ReplicationConfig(), CopyRate(cluster.clock, bytes_per_second))
+
+
+def test_only_the_entries_in_the_scope_are_read_and_both_numbers_are_counted() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await cluster.store(ledger({0: BOOKIES, 40: BOOKIES}, 2, 2, last_entry_id=99, length=1000))
+        del cluster.copies["b1"][ledger_id][41]
+        checks = await checker(cluster)
+
+        part = await checks.check(ledger_id, CheckScope((EntryRange(39, 41),)))
+        assert (part.entries, part.entries_total, part.copies_expected, part.copies_missing) == (3, 100, 6, 1)
+        assert sorted(cluster.asked("b1") + cluster.asked("b2") + cluster.asked("b3")) == [39, 39, 40, 40, 41, 41]
+
+        part = await checks.check(ledger_id, CheckScope((EntryRange(0, 40),)))
+        assert (part.entries, part.is_clean) == (41, True)
+
+        cluster.requests.clear()
+        scope = CheckScope(sample=Sample(0.05, 1))
+        totals = await checks.check_all(each_of([ledger_id]), lambda *_: None, scope)
+        assert (5 <= totals.entries <= 17, totals.entries_total) == (True, 100)
+        for bookie_id in BOOKIES:
+            stored = [each for each in range(100) if is_in_write_set(each, BOOKIES.index(bookie_id), 3, 2)]
+            of_segments = [[each for each in stored if each < 40], [each for each in stored if each >= 40]]
+            ends = {each for part in of_segments for each in (part[0], part[-1])}
+            assert ends <= set(cluster.asked(bookie_id))
+
+    simulate(scenario)
+
+
+def test_the_open_segment_can_be_left_out() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        metadata = ledger({0: BOOKIES, 5: BOOKIES}, 2, 2, state=LedgerState.OPEN)
+        ledger_id = await cluster.store(metadata, entries=3)
+        check = await (await checker(cluster)).check(ledger_id, CheckScope(has_open_end=False))
+        assert (check.entries, check.last_entry_id, check.is_clean) == (5, 4, True)
+        assert not any(request.kind == "read_lac" for request in cluster.requests)
+
+    simulate(scenario)
+
+
+def test_an_answer_that_is_not_a_clear_no_is_never_a_missing_copy() -> None:
+    """Limbo, overload and silence prove nothing (bk#1197)."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await cluster.store(ledger({0: BOOKIES}, 3, 2, last_entry_id=0, length=10))
+        for status, state in (
+            (Status.UNKNOWN_LEDGER_STATE, CopyState.FAILED),
+            (Status.IO_ERROR, CopyState.FAILED),
+            (Status.TOO_MANY_REQUESTS, CopyState.UNREACHABLE),
+            (Status.TIMEOUT, CopyState.UNREACHABLE),
+        ):
+            cluster.rules.clear()
+            cluster.refuse("read", "b2", status)
+            check = await (await checker(cluster)).check(ledger_id)
+            assert [(defect.bookie_id, defect.state) for defect in check.defects] == [("b2", state)]
+            assert check.copies_missing == 0
+
+    simulate(scenario)
+
+
+def test_the_bytes_read_per_second_are_limited_over_all_ledgers() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ids = [await cluster.store(ledger({0: BOOKIES}, 3, 2, last_entry_id=99, length=10)) for _ in range(20)]
+        began_ns = cluster.clock.monotonic_ns()
+        totals = await (await checker(cluster, 20_000)).check_all(each_of(ids), lambda *_: None)
+        seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
+        assert totals.copies_good == 6000
+        assert totals.bytes_read / seconds == pytest.approx(20_000, rel=0.1)
+
+    simulate(scenario)
