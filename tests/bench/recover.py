@@ -136,6 +136,7 @@ class DeadBookie:
         cluster.start_bookies(2)
         self.bookie_id = writers[0]
         cluster.kill(self.bookie_id)
+        cluster.wait_until(lambda: self.bookie_id not in cluster.registered("writable"))
         root = parse_metadata_uri(cluster.metadata_uri).root
         self._nodes = {path: zookeeper.get(path)[0] for path in map(_node_path(root), written["ledger_ids"])}
         assert len(self._nodes) == data_set.ledgers

@@ -48,9 +48,9 @@ class JavaCluster:
                 all_of_them.callback(process.kill)
 
     @property
-    def bookie_ids(self) -> list[str]:
-        """Bookies that were started, in that order."""
-        return list(self._bookies)
+    def running(self) -> list[str]:
+        """Bookies that were started and not killed, the oldest first."""
+        return [bookie_id for bookie_id in self._bookies if bookie_id not in self._ended]
 
     def start_bookies(self, count: int, **settings: str) -> list[str]:
         """Start new bookies with ``settings`` in addition to ``STORAGE``, and wait until they are writable."""
@@ -68,10 +68,10 @@ class JavaCluster:
         self.wait_until(lambda: set(started) <= set(self.registered("writable")))
         return started
 
-    def start_replication_worker(self) -> None:
+    def start_replication_worker(self, **settings: str) -> None:
         """Java's auditor and replication worker in a process of their own."""
         name = os.path.join(self.directory, f"autorecovery-{len(self._workers)}")
-        write_server_conf(f"{name}.conf", self.metadata_uri, name, free_port(), **STORAGE)
+        write_server_conf(f"{name}.conf", self.metadata_uri, name, free_port(), **STORAGE | settings)
         self._workers.append(
             JavaProcess(
                 "org.apache.bookkeeper.replication.AutoRecoveryMain",
@@ -82,10 +82,9 @@ class JavaCluster:
         )
 
     def kill(self, bookie_id: str) -> None:
-        """kill -9, and wait until its registration is gone."""
+        """kill -9; the registration ends with its session."""
         self._ended.add(bookie_id)
         self._bookies[bookie_id].kill()
-        self.wait_until(lambda: bookie_id not in {*self.registered("writable"), *self.registered("read-only")})
 
     def registered(self, state: str) -> list[str]:
         """Ids of the bookies in this state."""
@@ -95,7 +94,7 @@ class JavaCluster:
         """Return when it is so; an error at once if a process has ended that should run."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while not is_so():
-            running = [bookie for bookie_id, bookie in self._bookies.items() if bookie_id not in self._ended]
+            running = [self._bookies[bookie_id] for bookie_id in self.running]
             assert all(each.is_running for each in (*running, *self._workers)), f"see the logs in {self.directory}"
             assert time.monotonic() < deadline, f"the Java bookies do not get there: see the logs in {self.directory}"
             time.sleep(0.1)

@@ -32,29 +32,29 @@ final class CopyReads {
     private record Pending(BookieId bookie, long entryId, CompletableFuture<byte[]> body) {}
 
     /**
-     * Asks each bookie of the write set of each entry of the closed ledgers "ledger_ids", which "fill" wrote. Answers
-     * the number of good copies, and what is wrong with the others.
+     * Asks each bookie of the write set of each entry of the ledgers "ledger_ids", which "fill" wrote. Answers the
+     * number of good copies of each entry, by ledger, and what is wrong with the others.
      */
     static ObjectNode run(BookKeeper client, JsonNode request) throws Exception {
         ObjectNode result = CommandLoop.JSON.createObjectNode();
         ArrayNode bad = result.putArray("bad");
-        long good = 0;
+        ObjectNode good = result.putObject("good");
         for (JsonNode each : request.get("ledger_ids")) {
-            good += readLedger(client, each.asLong(), request, bad);
+            ArrayNode counts = good.putArray(each.asText());
+            for (int count : readLedger(client, each.asLong(), request, bad)) {
+                counts.add(count);
+            }
         }
-        return result.put("good", good);
+        return result;
     }
 
-    private static long readLedger(BookKeeper client, long ledgerId, JsonNode request, ArrayNode bad) throws Exception {
-        long good = 0;
+    private static int[] readLedger(BookKeeper client, long ledgerId, JsonNode request, ArrayNode bad)
+            throws Exception {
         try (LedgerHandle ledger = client.openLedgerNoRecovery(
                 ledgerId,
                 DigestType.valueOf(request.get("digest_type").asText()),
                 request.get("password").asText().getBytes(StandardCharsets.UTF_8))) {
-            if (!ledger.isClosed()) {
-                bad.add("ledger " + ledgerId + " is not closed");
-                return 0;
-            }
+            int[] good = new int[(int) ledger.getLastAddConfirmed() + 1];
             int writeQuorum = ledger.getLedgerMetadata().getWriteQuorumSize();
             List<Pending> pending = new ArrayList<>();
             for (long entryId = 0; entryId <= ledger.getLastAddConfirmed(); entryId++) {
@@ -64,16 +64,15 @@ final class CopyReads {
                     pending.add(new Pending(bookie, entryId, OneBookie.read(client, ledger, bookie, entryId)));
                 }
                 if (pending.size() >= READS_AT_ONCE || entryId == ledger.getLastAddConfirmed()) {
-                    good += check(ledgerId, pending, request.get("entry_bytes").asInt(), bad);
+                    check(ledgerId, pending, request.get("entry_bytes").asInt(), good, bad);
                     pending.clear();
                 }
             }
+            return good;
         }
-        return good;
     }
 
-    private static long check(long ledgerId, List<Pending> pending, int entryBytes, ArrayNode bad) {
-        long good = 0;
+    private static void check(long ledgerId, List<Pending> pending, int entryBytes, int[] good, ArrayNode bad) {
         for (Pending each : pending) {
             String wrong = null;
             try {
@@ -84,12 +83,11 @@ final class CopyReads {
                 wrong = CommandLoop.unwrap(failed).toString();
             }
             if (wrong == null) {
-                good++;
+                good[(int) each.entryId]++;
             } else {
                 bad.add("ledger " + ledgerId + " entry " + each.entryId + " on " + each.bookie + ": " + wrong);
             }
         }
-        return good;
     }
 
     private static List<BookieId> ensembleOf(LedgerHandle ledger, long entryId) {
