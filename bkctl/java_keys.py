@@ -127,7 +127,7 @@ _IGNORED: Final = {
         auditorMaxNumberOfConcurrentOpenLedgerOperations auditorPeriodicBookieCheckInterval
         auditorPeriodicCheckInterval auditorPeriodicPlacementPolicyCheckInterval auditorReplicasCheckInterval
         inFlightReadEntryNumInLedgerChecker lockReleaseOfFailedLedgerGracePeriod
-        lostBookieRecoveryDelay openLedgerRereplicationGracePeriod repairedPlacementPolicyNotAdheringBookieEnabled
+        lostBookieRecoveryDelay openLedgerRereplicationGracePeriod
         replicationRateByBytes rereplicationEntryBatchSize rwRereplicateBackoffMs
         storeSystemTimeAsLedgerUnderreplicatedMarkTime underreplicatedLedgerRecoveryGracePeriod
         zkReplicationTaskRateLimit

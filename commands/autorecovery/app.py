@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commands.autorecovery import auditor, delay, pending, reset_checks, running, status, switch, trigger
+from commands.autorecovery import auditor, delay, pending, repair_marks, reset_checks, running, status, switch, trigger
 from commands.command import group
 
 app = group(
@@ -12,6 +12,7 @@ app = group(
     switch.disable,
     pending.list_pending,
     running.list_running,
+    repair_marks.repair_marks,
     auditor.show_auditor,
     trigger.trigger,
     reset_checks.reset_checks,

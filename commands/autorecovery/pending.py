@@ -61,7 +61,7 @@ async def list_pending(
     """List ledgers marked as under-replicated, with their missing bookies and the current worker.
 
     A ledger without missing bookies is listed because it violates the placement policy. Unreadable marks are always
-    listed, with the reason, because they could name any bookie. They are never repaired; delete them manually.
+    listed, with the reason, because they could name any bookie; bkctl autorecovery repair-marks --deep clears them.
     """
     from runtime.metadata.replication.marks import list_marks
 

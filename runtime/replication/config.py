@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from storage.setting import Setting
+from storage.setting import Java, Setting
 
 # fmt: off
 # A setting takes at most three lines here; the formatter would use nine.
@@ -64,6 +64,9 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     placement: Annotated[PlacementMode, Setting(
         "best-effort: may break placement rules",
         flag="--placement")] = PlacementMode.STRICT
+    is_placement_repaired: Annotated[bool, Setting(
+        "Workers repair placement; if not, marks that ask only for that are cleared",
+        java=Java("repairedPlacementPolicyNotAdheringBookieEnabled"))] = True
     metadata_attempts_max: Annotated[int, Setting("Compare-and-set attempts before the recovery of a ledger fails",
         unit="attempts", low=1)] = 50
     metadata_reads_in_flight_max: Annotated[int, Setting("Ledger metadata read ahead by a scan of all ledgers",

@@ -51,6 +51,7 @@ EFFECTS = {
     "autorecovery delay set": {Effect.REVERSIBLE},
     "autorecovery disable": {Effect.HARMFUL},
     "autorecovery enable": {Effect.REVERSIBLE},
+    "autorecovery repair-marks": {Effect.HARMFUL},
     "autorecovery reset-checks": {Effect.REVERSIBLE},
     "autorecovery trigger": {Effect.REVERSIBLE},
     "bookie format": {Effect.DESTROYS},

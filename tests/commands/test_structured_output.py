@@ -85,6 +85,7 @@ class Invocations:
             "autorecovery disable": ("-n",),
             "autorecovery enable": ("-n",),
             "autorecovery pending": (),
+            "autorecovery repair-marks": ("-y",),
             "autorecovery reset-checks": ("-n",),
             "autorecovery running": (),
             "autorecovery status": (),

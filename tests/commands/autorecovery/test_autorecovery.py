@@ -350,6 +350,17 @@ async def test_reset_checks_and_their_undo(stage: Stage) -> None:
 
 async def test_help_pages_say_what_is_there(stage: Stage) -> None:
     page = (await stage.run("--help")).stdout
-    for name in ("status", "enable", "disable", "pending", "running", "auditor", "trigger", "delay", "reset-checks"):
+    for name in (
+        "status",
+        "enable",
+        "disable",
+        "pending",
+        "running",
+        "auditor",
+        "trigger",
+        "delay",
+        "reset-checks",
+        "repair-marks",
+    ):
         assert f"\n  {name} " in page, name
     assert "\n  start " not in page

@@ -1,0 +1,169 @@
+"""``bkctl autorecovery repair-marks``: clear marks that need no repair, and list hopeless ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.autorecovery.pending import show_age
+from commands.command import command
+from commands.context import CommandContext
+from commands.effect import Effect
+from commands.errors import Outcome
+from commands.rendering import Column, Lines, Table, counted, time_text
+from commands.session import Session, open_session
+
+if TYPE_CHECKING:
+    from commands.safety.plan import Plan
+    from runtime.metadata.store import Node
+    from runtime.replication.mark_clearing import ClearOutcome
+    from runtime.replication.mark_repair import JudgedMark, MarkRepair
+
+_PLAN_TABLE = Table(
+    "Changes",
+    Column("action", "ACTION"),
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("state", "REASON"),
+    Column("missing_bookies", "MISSING", priority=1),
+    Column("owner", "OWNER", priority=2),
+)
+_LEFT_TABLE = Table(
+    "Marks",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("state", "STATE"),
+    Column("hopeless", "HOPELESS", is_wide=True),
+    Column("age_s", "AGE", show_age, is_right=True),
+    Column("owner", "OWNER", priority=1),
+    Column("missing_bookies", "MISSING", is_wide=True),
+    Column("reason", "REASON"),
+    name="ledger_id",
+)
+_NAMED_MAX = 5
+
+
+@command("repair-marks", example="autorecovery repair-marks --deep --dry-run", effect=Effect.HARMFUL, is_cut=True)
+async def repair_marks(
+    context: CommandContext,
+    deep: Annotated[bool, typer.Option("--deep", help="Read all copies of ledgers that seem complete")] = False,
+) -> Outcome:
+    """Clear marks of under-replicated ledgers that need no repair, and list the others with the reason.
+
+    Cleared, with a copy in the trash: marks of deleted ledgers; of ledgers whose marked bookies were only down and are
+    back; marks without a bookie if the placement rules hold. --deep also clears those of ledgers whose copies are all
+    good. Copies nothing. Ledgers that a worker has locked are left. Exits with 10 if a ledger cannot be repaired at
+    all, for example because no live bookie has a copy.
+    """
+    from commands.safety.gate import nothing_to_change, open_change
+
+    async with open_session(context) as session:
+        repair = await _mark_repair(context, session)
+        with context.console.progress("examining marks") as progress:
+            judged = await repair.examine(
+                session.foreign, is_deep=deep, on_judged=lambda count: progress.update(count, count)
+            )
+        clearable = [each for each in judged if each.verdict.is_clearable]
+        plan = _plan(session, judged, clearable, is_deep=deep)
+        totals = {"marks": len(judged), "hopeless": sum(each.verdict.is_hopeless for each in judged)}
+        outcomes: dict[int, ClearOutcome] = {}
+        if not clearable:
+            nothing_to_change(context, plan, table=_PLAN_TABLE, totals=totals)
+        else:
+            async with open_change(context, plan, session.store, table=_PLAN_TABLE, totals=totals) as change:
+                with context.console.progress("clearing marks") as progress:
+
+                    def keep(nodes: Sequence[tuple[str, Node]]) -> None:
+                        change.require_lock()
+                        change.trash.keep_all("delete", nodes)
+
+                    def note(ledger_id: int, outcome: ClearOutcome) -> None:
+                        outcomes[ledger_id] = outcome
+                        progress.update(len(outcomes), len(clearable))
+
+                    await repair.clear(clearable, keep, note)
+                change.details |= {"cleared": _count_cleared(outcomes), "left": len(judged) - _count_cleared(outcomes)}
+        return _print_result(context, session, judged, outcomes)
+
+
+async def _mark_repair(context: CommandContext, session: Session) -> MarkRepair:
+    import asyncio
+
+    from runtime.metadata.replication.lock import ReplicationLocks
+    from runtime.net.host import canonical_host_name
+    from runtime.replication.mark_repair import MarkRepair
+
+    ports = (await session.client()).ports
+    locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
+    return MarkRepair(ports, session.store, locks, context.settings.replication)
+
+
+def _plan(session: Session, judged: Sequence[JudgedMark], clearable: Sequence[JudgedMark], *, is_deep: bool) -> Plan:
+    from runtime.metadata.paths import Paths
+
+    items = [
+        {
+            "action": "clear mark",
+            "path": Paths(session.root).mark(each.ledger_id),
+            "expected_version": each.mark.version,
+            "ledger_id": str(each.ledger_id),
+            "state": each.verdict.state.value,
+            "missing_bookies": None if each.mark.mark is None else list(each.mark.mark.missing_bookies),
+            "owner": each.owner,
+        }
+        for each in clearable
+    ]
+    count = counted(len(judged), "mark")
+    summary = [f"will clear {len(items)} of {count}" if items else f"nothing to clear: {count} examined"]
+    summary += [
+        f"{counted(number, 'mark')}: {state}"
+        for state, number in Counter(each.verdict.state.value for each in judged).items()
+    ]
+    hopeless = [each for each in judged if each.verdict.is_hopeless]
+    for each in hopeless[:_NAMED_MAX]:
+        owner = f" ({each.owner})" if each.owner else ""
+        summary.append(f"ledger {each.ledger_id}{owner} cannot be repaired: {each.verdict.detail}")
+    if len(hopeless) > _NAMED_MAX:
+        summary.append(f"and {len(hopeless) - _NAMED_MAX} more that cannot be repaired")
+    return session.plan(summary=summary, items=items, arguments={"deep": is_deep})
+
+
+def _print_result(
+    context: CommandContext, session: Session, judged: Sequence[JudgedMark], outcomes: dict[int, ClearOutcome]
+) -> Outcome:
+    cleared = _count_cleared(outcomes)
+    left = [each for each in judged if not _is_cleared(outcomes.get(each.ledger_id))]
+    left.sort(key=lambda each: (not each.verdict.is_hopeless, each.mark.marked_ms))
+    rows = [_row(session, each, outcomes.get(each.ledger_id)) for each in left]
+    hopeless = sum(each.verdict.is_hopeless for each in left)
+    body = {"marks": len(judged), "cleared": cleared, "left": len(left), "hopeless": hopeless}
+    details = context.console.cut({"items": rows})
+    lines = Lines(_LEFT_TABLE, rows)
+    context.console.record("MarkRepair", body, name="cleared", details=details, lines=lines)
+    context.console.table(_LEFT_TABLE.titled("Marks that stay"), rows)
+    return Outcome.FINDINGS if hopeless else Outcome.OK
+
+
+def _row(session: Session, judged: JudgedMark, outcome: ClearOutcome | None) -> dict[str, object]:
+    """A mark that stays. An outcome means that it should have been cleared."""
+    mark, verdict = judged.mark, judged.verdict
+    reason = verdict.detail if mark.problem is None else f"{verdict.detail} ({mark.problem})"
+    return {
+        "ledger_id": str(judged.ledger_id),
+        "state": verdict.state.value if outcome is None else outcome.value,
+        "hopeless": verdict.is_hopeless,
+        "reason": reason if outcome is None else "it changed after it was examined: run the command again",
+        "owner": judged.owner,
+        "missing_bookies": None if mark.mark is None else list(mark.mark.missing_bookies),
+        "marked_at": time_text(mark.marked_ms),
+        "age_s": session.age_s(mark.marked_ms),
+    }
+
+
+def _count_cleared(outcomes: dict[int, ClearOutcome]) -> int:
+    return sum(map(_is_cleared, outcomes.values()))
+
+
+def _is_cleared(outcome: ClearOutcome | None) -> bool:
+    return outcome is not None and outcome.is_cleared

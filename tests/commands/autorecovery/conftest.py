@@ -1,0 +1,5 @@
+"""The fixture of all modules here."""
+
+from tests.commands.autorecovery.test_autorecovery import stage
+
+__all__ = ["stage"]

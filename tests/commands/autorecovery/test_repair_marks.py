@@ -1,0 +1,95 @@
+"""``bkctl autorecovery repair-marks`` as a process, against a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import msgspec
+
+from runtime.ledger.metadata_format import encode_ledger_metadata
+from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.metadata.store import ANY_VERSION
+from runtime.net.loop import LoopClock
+from tests.commands.autorecovery.test_autorecovery import A, B, Stage
+from tests.runtime.replication.samples import ledger
+
+CLOSED = msgspec.structs.replace(
+    ledger({0: [A, B]}, 2, 2, last_entry_id=9, length=90), custom_metadata=(("application", b"tests"),)
+)
+
+
+async def _marked(stage: Stage, ledger_id: int, *missing: str, is_there: bool = True) -> str:
+    """Mark a ledger; return the path of the mark."""
+    if is_there:
+        path = f"{stage.paths.root}/00/0000/L{ledger_id:04d}"
+        await stage.store.create(path, encode_ledger_metadata(CLOSED), make_parents=True)
+    await UnderReplicationMarks(stage.store, stage.paths.root, LoopClock()).mark(ledger_id, missing)
+    return stage.paths.mark(ledger_id)
+
+
+async def test_marks_are_planned_cleared_and_kept_in_the_trash(stage: Stage) -> None:
+    """Ledger 1 was deleted, of ledger 2 no copy is left."""
+    deleted = await _marked(stage, 1, A, is_there=False)
+    hopeless = await _marked(stage, 2, A, B)
+    planned = await stage.run("repair-marks", "--dry-run")
+    assert planned.exit_code == 0, planned
+    plan = planned.json()
+    assert (plan["marks"], plan["hopeless"], plan["changes"]) == (2, 1, 1)
+    (item,) = plan["items"]
+    assert item == {
+        "action": "clear mark",
+        "path": deleted,
+        "expected_version": 0,
+        "ledger_id": "1",
+        "state": "ledger deleted",
+        "missing_bookies": [A],
+        "owner": None,
+    }
+    reason = f"all bookies that store some of its entries are down: {A}, {B}"
+    assert f"ledger 2 (application tests) cannot be repaired: {reason}" in plan["summary"]
+    refused = await stage.run("repair-marks")
+    assert (refused.exit_code, "use --yes" in refused.stderr) == (3, True)
+    assert await stage.store.exists(deleted) is not None
+
+    file = str(Path(stage.state).with_name("plan.json"))
+    assert (await stage.run("repair-marks", "--plan-out", file)).exit_code == 0
+    result = await stage.run("repair-marks", "--yes", "--apply", file)
+    assert result.exit_code == 10, result
+    body = result.json()
+    assert (body["kind"], body["cleared"], body["left"], body["hopeless"]) == ("MarkRepair", 1, 1, 1)
+    (row,) = body["items"]
+    assert (row["ledger_id"], row["state"], row["hopeless"]) == ("2", "no live copy", True)
+    assert await stage.store.exists(deleted) is None
+    assert await stage.store.exists(hopeless) is not None
+    (trash,) = Path(stage.state).rglob("trash/*.jsonl")
+    lines = [json.loads(line) for line in trash.read_text().splitlines()]
+    assert [(line["action"], line["path"], line["version"]) for line in lines] == [("delete", deleted, 0)]
+
+    again = await stage.run("repair-marks", "--yes")
+    assert (again.exit_code, again.json()["cleared"]) == (10, 0)
+    assert "nothing to clear: 1 mark examined" in again.stderr
+
+
+async def test_a_plan_that_no_longer_fits_is_refused(stage: Stage) -> None:
+    path = await _marked(stage, 1, A, is_there=False)
+    file = str(Path(stage.state).with_name("plan.json"))
+    assert (await stage.run("repair-marks", "--plan-out", file)).exit_code == 0
+    await stage.store.set(path, b"ctime: 5\n", ANY_VERSION)
+    result = await stage.run("repair-marks", "--yes", "--apply", file)
+    assert (result.exit_code, "no longer fits" in result.stderr) == (5, True)
+    assert await stage.store.exists(path) is not None
+
+
+async def test_marks_that_ask_only_for_placement_follow_the_setting(stage: Stage) -> None:
+    path = await _marked(stage, 2)
+    for bookie_id in (A, B):
+        await stage.store.create(f"{stage.paths.available}/{bookie_id}")
+    kept = await stage.succeed("repair-marks", "--yes")
+    assert [(row["state"], row["hopeless"]) for row in kept["items"]] == [("placement rules unknown", False)]
+    conf = Path(stage.state).with_name("bk_server.conf")
+    await asyncio.to_thread(conf.write_text, "repairedPlacementPolicyNotAdheringBookieEnabled=false\n")
+    cleared = await stage.succeed("repair-marks", "--yes", "--conf", str(conf))
+    assert (cleared["cleared"], cleared["items"]) == (1, [])
+    assert await stage.store.exists(path) is None

@@ -1,0 +1,162 @@
+"""Verdicts on marks, against brute force over entries, and one example of each state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping
+
+import msgspec
+import pytest
+
+from runtime.errors import MetadataFormatError
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.bookies.registration import Registrations
+from runtime.metadata.replication.format import UnderReplicationMark
+from runtime.metadata.replication.marks import ListedMark
+from runtime.replication.audit import ReplicationState
+from runtime.replication.checker import LedgerCheck
+from runtime.replication.fragments import EntryRange
+from runtime.replication.mark_rules import (
+    BookieTimes,
+    MarkedLedger,
+    MarkFinding,
+    MarkVerdict,
+    PlacementAnswer,
+    judge_mark,
+)
+from tests.runtime.replication.samples import ledger, random_ledger
+from tests.runtime.replication.test_audit import brute_force
+
+BOOKIES = [f"b{number}" for number in range(6)]
+MARKED_MS = 1000
+BEFORE, AFTER = MARKED_MS - 1, MARKED_MS + 1
+GOOD = LedgerCheck(ledger_id=1, copies_expected=4, copies_good=4)
+CLOSED = ledger({0: ["b0", "b1"]}, 2, 2, last_entry_id=1)
+
+
+def mark_of(*missing: str, is_readable: bool = True) -> ListedMark:
+    if not is_readable:
+        return ListedMark(1, None, 0, MARKED_MS, MetadataFormatError("junk"))
+    return ListedMark(1, UnderReplicationMark(missing, ctime_ms=5), 0, MARKED_MS)
+
+
+def judge(
+    mark: ListedMark,
+    known: MarkedLedger,
+    *,
+    writable: Collection[str] = BOOKIES,
+    read_only: Collection[str] = (),
+    registered_ms: Mapping[str, int] | None = None,
+    cookie_ms: Mapping[str, int] | None = None,
+) -> MarkVerdict:
+    live = {*writable, *read_only}
+    times = BookieTimes(
+        dict.fromkeys(live, AFTER) if registered_ms is None else registered_ms,
+        dict.fromkeys(live, BEFORE) if cookie_ms is None else cookie_ms,
+    )
+    return judge_mark(mark, known, Registrations(tuple(writable), tuple(read_only)), times)
+
+
+def test_a_mark_is_cleared_only_if_every_entry_is_on_enough_live_bookies_that_are_known_to_have_it() -> None:
+    source = random.Random(3)
+    states = set()
+    for _ in range(4000):
+        metadata = random_ledger(source, BOOKIES)
+        live = {each for each in BOOKIES if source.random() < 0.85}
+        writable = {each for each in live if source.random() < 0.9}
+        named = [each for each in BOOKIES if source.random() < 0.3]
+        mark = mark_of(*named, is_readable=source.random() < 0.8)
+        check = source.choice([None, GOOD])
+        registered_ms = {each: source.choice([BEFORE, AFTER, AFTER, AFTER]) for each in live}
+        cookie_ms = {each: source.choice([BEFORE, BEFORE, BEFORE, AFTER]) for each in live}
+        placement = PlacementAnswer(source.choice([None, [], ["rule"]]), is_repaired=source.random() < 0.7)
+        verdict = judge(
+            mark,
+            MarkedLedger(metadata, check=check, placement=placement),
+            writable=writable,
+            read_only=live - writable,
+            registered_ms=registered_ms,
+            cookie_ms=cookie_ms,
+        )
+        is_complete = brute_force(metadata, live) in {ReplicationState.EMPTY, ReplicationState.REPLICATED}
+        members = {each for segment in metadata.segments for each in segment.ensemble}
+        asked = members if mark.mark is None else members.intersection(named)
+        is_back = all(registered_ms.get(each) == AFTER and cookie_ms.get(each) == BEFORE for each in asked)
+        has_entries = not metadata.is_closed or metadata.last_entry_id >= 0
+        is_proven = check is not None or is_back or not has_entries
+        is_placed = mark.mark is None or bool(named) or not placement.is_repaired or placement.broken == []
+        assert verdict.is_clearable is (is_complete and is_proven and is_placed), (metadata, live, mark, verdict)
+        assert not verdict.is_hopeless or not is_complete
+        if brute_force(metadata, live) is ReplicationState.UNAVAILABLE:
+            assert verdict.state is MarkFinding.NO_LIVE_COPY
+        assert verdict.detail
+        states.add(verdict.state)
+        locked = judge(mark, MarkedLedger(metadata, check=check, is_locked=True), writable=writable)
+        assert not locked.is_clearable
+        assert not locked.is_hopeless
+    unseen = {MarkFinding.LEDGER_DELETED, MarkFinding.LOCKED, MarkFinding.ENTRIES_LOST, MarkFinding.METADATA_UNREADABLE}
+    assert states == set(MarkFinding) - unseen
+
+
+@pytest.mark.parametrize(
+    ("known", "writable", "state"),
+    [
+        (MarkedLedger(), BOOKIES, MarkFinding.LEDGER_DELETED),
+        (MarkedLedger(problem="not protobuf"), BOOKIES, MarkFinding.METADATA_UNREADABLE),
+        (MarkedLedger(is_locked=True), BOOKIES, MarkFinding.LOCKED),
+        (MarkedLedger(CLOSED), ["b2"], MarkFinding.NO_LIVE_COPY),
+        (MarkedLedger(CLOSED), ["b1"], MarkFinding.NOT_ENOUGH_BOOKIES),
+        (MarkedLedger(CLOSED), ["b1", "b2"], MarkFinding.WAITING),
+        (MarkedLedger(CLOSED, check=GOOD), ["b0", "b1"], MarkFinding.COMPLETE),
+        (
+            MarkedLedger(CLOSED, check=LedgerCheck(ledger_id=1, copies_expected=4, lost=(EntryRange(1, 1),))),
+            ["b0", "b1"],
+            MarkFinding.ENTRIES_LOST,
+        ),
+        (
+            MarkedLedger(CLOSED, check=LedgerCheck(ledger_id=1, copies_expected=4, copies_good=3)),
+            ["b0", "b1"],
+            MarkFinding.WAITING,
+        ),
+        (
+            MarkedLedger(CLOSED, check=LedgerCheck(ledger_id=1, problem="no answer")),
+            ["b0", "b1"],
+            MarkFinding.COPIES_UNKNOWN,
+        ),
+        (MarkedLedger(CLOSED, check=LedgerCheck(ledger_id=1, is_deleted=True)), BOOKIES, MarkFinding.LEDGER_DELETED),
+    ],
+)
+def test_one_example_of_each_state(known: MarkedLedger, writable: list[str], state: MarkFinding) -> None:
+    verdict = judge(mark_of("b0"), known, writable=writable)
+    assert verdict.state is state
+    assert verdict.detail
+
+
+def test_an_open_ledger_cannot_be_closed_without_answers_of_enough_bookies() -> None:
+    """Of each write set, Qw - Qa + 1 must answer: of three bookies with Qa = 2 two, with Qa = 3 one."""
+    for ack_quorum, closable in ((2, {2, 3}), (3, {1, 2, 3}), (1, {3})):
+        opened = ledger({0: ["b0", "b1", "b2"]}, 3, ack_quorum, state=LedgerState.OPEN)
+        for up in (1, 2, 3):
+            writable = [*["b0", "b1", "b2"][:up], "b3", "b4", "b5"]
+            verdict = judge(mark_of("b2"), MarkedLedger(opened), writable=writable)
+            assert (verdict.state is not MarkFinding.NOT_CLOSABLE) is (up in closable), (ack_quorum, up, verdict)
+
+
+def test_a_bookie_that_was_up_when_the_ledger_was_marked_needs_a_check_of_the_copies() -> None:
+    """The auditor's check found entries missing there, and its registration says nothing about them."""
+    known = MarkedLedger(CLOSED)
+    up_all_along = judge(mark_of("b0"), known, registered_ms={"b0": BEFORE, "b1": AFTER})
+    new_disks = judge(mark_of("b0"), known, cookie_ms={"b0": AFTER, "b1": BEFORE})
+    without_cookie = judge(mark_of("b0"), known, cookie_ms={"b1": BEFORE})
+    for verdict in (up_all_along, new_disks, without_cookie):
+        assert verdict.state is MarkFinding.COPIES_UNKNOWN
+        assert "b0" in verdict.detail
+    assert judge(mark_of("b0"), known).state is MarkFinding.COMPLETE
+    assert judge(mark_of("gone"), known, registered_ms={}).state is MarkFinding.COMPLETE, "no member any longer"
+
+
+def test_only_closed_ledgers_with_no_entry_need_no_proof() -> None:
+    empty = msgspec.structs.replace(CLOSED, last_entry_id=-1)
+    opened: LedgerMetadata = msgspec.structs.replace(CLOSED, state=LedgerState.OPEN, last_entry_id=-1)
+    assert judge(mark_of("b0"), MarkedLedger(empty), writable=[]).state is MarkFinding.COMPLETE
+    assert judge(mark_of("b0"), MarkedLedger(opened), registered_ms={}).state is MarkFinding.COPIES_UNKNOWN
