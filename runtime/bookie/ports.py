@@ -12,7 +12,7 @@ from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import MetadataUri
-from runtime.net.bookie_connection import Resolver
+from runtime.net.frame_connection import Resolver
 from runtime.ports import Bookies, Clock, Host, Listen, ListenLocal, Workers
 from storage.ports import Children, FileSystem, OpenIndexStore
 

@@ -9,10 +9,11 @@ from typing import TypeVar
 
 from runtime.config import ClientConfig
 from runtime.errors import BookieError
-from runtime.net.bookie_connection import BookieConnection, Resolver, UnsentBytes
-from runtime.net.request_batch import RequestBatch
+from runtime.net.bookie_connection import BookieConnection
+from runtime.net.frame_connection import FrameConnection, Resolver, SharedByConnections, UnsentBytes
+from runtime.net.request_batch import AddBatch, ReadBatch
 from runtime.ports import AddDone, BodyOrStatus, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
-from runtime.protocol import v3
+from runtime.protocol import v3, v3_batches
 from runtime.protocol.entry_list import EntryList
 from runtime.protocol.framing import read_buffer
 from runtime.protocol.messages import Answer, BookieInfoAnswer, ListEntriesAnswer, ReadAnswer, ReadLacAnswer
@@ -73,8 +74,8 @@ class BookiePool:
         self._resolve = resolve
         self._config = config
         self._clock = clock
-        self._unsent = UnsentBytes(unsent_bytes_max, _UNSENT_BYTES_OF_ALL_MAX)
-        self._read_buffer = read_buffer()
+        unsent = UnsentBytes(unsent_bytes_max, _UNSENT_BYTES_OF_ALL_MAX)
+        self._shared = SharedByConnections(config.frame_bytes_max, unsent, read_buffer())
         self._loop = asyncio.get_running_loop()
         self._connections: dict[BookieId, BookieConnection] = {}
         self._next_txn_id = 1
@@ -136,13 +137,10 @@ class BookiePool:
         Answers for the first of ``entry_ids``, in their order; ``runtime.ports`` has the details.
         """
         del bytes_max  # each entry has its own answer
-        first_txn_id = self._new_txn_ids(len(entry_ids))
-        batch: RequestBatch[bytes] = RequestBatch(first_txn_id, len(entry_ids))
-        frames = (
-            v3.encode_read_request(txn_id, ledger_id, entry_id, None, is_high_priority=False)
-            for txn_id, entry_id in enumerate(entry_ids, first_txn_id)
-        )
-        self._connection(bookie_id).read_many(first_txn_id, frames, batch)
+        first_txn_id = self._new_txn_ids(ledger_id, entry_ids)
+        batch = ReadBatch(first_txn_id, ledger_id, entry_ids)
+        frames = v3_batches.encode_reads(first_txn_id, ledger_id, entry_ids)
+        self._connection(bookie_id).send_batch(frames, batch)
         return batch.future
 
     def add_many(
@@ -158,13 +156,11 @@ class BookiePool:
 
         The result is the status of each, in their order; ``runtime.ports`` has the details.
         """
-        first_txn_id = self._new_txn_ids(len(adds))
-        batch: RequestBatch[Status] = RequestBatch(first_txn_id, len(adds))
-        frames = (
-            v3.encode_add_request(txn_id, ledger_id, entry_id, master_key, body, is_recovery_add, False)
-            for txn_id, (entry_id, body) in enumerate(adds, first_txn_id)
-        )
-        self._connection(bookie_id).add_many(first_txn_id, frames, batch)
+        entry_ids = [entry_id for entry_id, _ in adds]
+        first_txn_id = self._new_txn_ids(ledger_id, entry_ids)
+        batch = AddBatch(first_txn_id, ledger_id, entry_ids)
+        frames = v3_batches.encode_adds(first_txn_id, ledger_id, master_key, adds, is_recovery_add)
+        self._connection(bookie_id).send_batch(frames, batch)
         return batch.future
 
     def list_entries(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[EntryList]:
@@ -215,12 +211,12 @@ class BookiePool:
         self._connection(bookie_id).request(txn_id, frame, answer_type, finish)
         return future
 
-    def _new_txn_ids(self, count: int) -> int:
-        """The first of ``count`` consecutive transaction ids."""
-        if count == 0:
-            raise ValueError("a batch of no requests")
+    def _new_txn_ids(self, ledger_id: int, entry_ids: Sequence[int]) -> int:
+        """The first of consecutive transaction ids, one for each entry."""
+        if not entry_ids or min(ledger_id, *entry_ids) < 0:
+            raise ValueError("a batch of no requests, or with a negative id")
         first_txn_id = self._new_txn_id()
-        self._next_txn_id += count - 1
+        self._next_txn_id += len(entry_ids) - 1
         return first_txn_id
 
     def _new_txn_id(self) -> int:
@@ -234,13 +230,7 @@ class BookiePool:
     def _connection(self, bookie_id: BookieId) -> BookieConnection:
         connection = self._connections.get(bookie_id)
         if connection is None:
-            connection = BookieConnection(
-                bookie_id,
-                frame_bytes_max=self._config.frame_bytes_max,
-                unsent_in_all=self._unsent,
-                read_buffer=self._read_buffer,
-                on_lost=self._forget,
-            )
+            connection = BookieConnection(bookie_id, self._shared, self._forget)
             if self._is_closed:
                 connection.refuse("the client is closed")
             else:
@@ -248,7 +238,7 @@ class BookiePool:
                 connection.connect(self._resolve, self._config.connect_timeout_s)
         return connection
 
-    def _forget(self, connection: BookieConnection) -> None:
+    def _forget(self, connection: FrameConnection) -> None:
         if self._connections.get(connection.bookie_id) is connection:
             del self._connections[connection.bookie_id]
 

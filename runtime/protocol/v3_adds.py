@@ -26,8 +26,15 @@ _LONG_MIN: Final = 1 << 2 * _SHORT_BITS
 
 _TXN_START: Final = 7
 _VARINT_BYTES_MAX: Final = 10
-_HEADS: Final = [bytes([10, 5 + size]) + b"\x08\x03\x10\x02\x18" for size in range(_VARINT_BYTES_MAX + 1)]
-"""Start of the header of a request or an answer (version 3, ADD_ENTRY), by the size of its transaction id."""
+_ADD_ENTRY: Final = 2
+
+
+def header_starts(operation: int) -> list[bytes]:
+    """The start of the header of a request or an answer (version 3), by the size of its transaction id."""
+    return [bytes([10, 5 + size, 8, 3, 16, operation, 24]) for size in range(_VARINT_BYTES_MAX + 1)]
+
+
+_HEADS: Final = header_starts(_ADD_ENTRY)
 
 _REQUEST_TAG: Final = b"\xaa\x06"
 _ANSWER_TAG: Final = b"\x10\x00\xaa\x06"

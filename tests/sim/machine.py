@@ -11,7 +11,7 @@ from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
 from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.net.bookie_connection import Resolver
+from runtime.net.frame_connection import Resolver
 from runtime.ports import Bookies
 from runtime.protocol.status import Status
 from storage.config import EngineConfig, JournalConfig, StorageConfig

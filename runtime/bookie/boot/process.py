@@ -20,7 +20,7 @@ from runtime.bookie.boot.stages import waiting_aloud
 from runtime.bookie.ports import BookiePorts
 from runtime.config import BookieConfig, ClientConfig
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.bookie_connection import Resolver
+from runtime.net.frame_connection import Resolver
 from runtime.net.host import OsHost, listen_tcp
 from runtime.net.local_socket import listen_unix
 from runtime.net.loop import LaneWorkers, LoopClock

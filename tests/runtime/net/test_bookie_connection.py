@@ -14,7 +14,7 @@ from runtime.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
 )
-from runtime.net.bookie_connection import UnsentBytes
+from runtime.net.frame_connection import UnsentBytes
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from runtime.protocol.status import Status

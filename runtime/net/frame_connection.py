@@ -1,0 +1,251 @@
+"""Client side of a connection to a bookie: connects once, sends frames, receives frames. Source: wire section 1."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+import socket
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, cast
+
+from runtime.errors import ProtocolError
+from runtime.protocol.framing import FrameSplitter
+from runtime.protocol.status import Status
+from storage.errors import BkctlError
+
+logger = logging.getLogger(__name__)
+
+Resolver: TypeAlias = Callable[[str], Awaitable[tuple[str, int]]]
+"""Returns host and port of a bookie id; raises BookieNotFoundError and similar if it has none."""
+
+_WRITE_BYTES = 64 * 1024
+"""Requests of a loop tick are sent in writes of this size, so the bookie can start on the first ones early."""
+
+_WRITE_BUFFER_BYTES_MAX = 32 * 1024
+"""Smaller than a write: uvloop sends immediately above this limit, otherwise at the end of the tick."""
+
+_UNSENT_BYTES_ALWAYS = 4 * 1024 * 1024
+"""Every bookie may have this much unsent, whatever is unsent to others: slow bookies must not affect fast ones.
+"""
+
+
+class UnsentBytes:
+    """Counts the unsent bytes to all bookies of a client."""
+
+    def __init__(self, per_bookie_max: int, total_max: int) -> None:
+        self.per_bookie_max = per_bookie_max
+        self.total_max = total_max
+        self.total = 0
+
+    def has_room(self, waiting_bytes: int, frame_bytes: int) -> bool:
+        """Whether a frame may be queued after ``waiting_bytes`` of the same bookie; the first one always may."""
+        if waiting_bytes == 0:
+            return True
+        wanted_bytes = waiting_bytes + frame_bytes
+        return wanted_bytes <= self.per_bookie_max and (
+            self.total + frame_bytes <= self.total_max or wanted_bytes <= _UNSENT_BYTES_ALWAYS
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedByConnections:
+    """What all connections of a client share."""
+
+    frame_bytes_max: int
+    unsent: UnsentBytes
+    read_buffer: memoryview
+
+
+class FrameConnection(asyncio.BufferedProtocol):
+    """Sends frames to one bookie. Frames sent before the connection is established are queued.
+
+    It connects once. If it fails or is lost, it calls ``on_lost``, then all pending requests end; the owner creates a
+    new one. Frames of a loop tick are sent in one write.
+    """
+
+    def __init__(
+        self,
+        bookie_id: str,
+        shared: SharedByConnections,
+        on_lost: Callable[[FrameConnection], None],
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._frame_bytes_max = shared.frame_bytes_max
+        self._unsent_in_all = shared.unsent
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._splitter = FrameSplitter(shared.frame_bytes_max, shared.read_buffer)
+        self._transport: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._is_flush_scheduled = False
+        self._is_writing_paused = False
+        self._lost_reason: str | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._transport_closed: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    @abstractmethod
+    def has_pending(self) -> bool:
+        """Whether any request is unanswered."""
+
+    @abstractmethod
+    def _take(self, payloads: list[bytes]) -> None:
+        """Deliver answers; ProtocolError ends the connection."""
+
+    @abstractmethod
+    def _end_pending(self, reason: str) -> None:
+        """The connection is lost: end all pending requests."""
+
+    def refuse(self, reason: str) -> None:
+        """Do not connect: every request ends with UNAVAILABLE."""
+        self._lose(reason)
+
+    def connect(self, resolve: Resolver, timeout_s: float) -> None:
+        """Start connecting."""
+        self._connecting = self._loop.create_task(self._connect(resolve, timeout_s))
+
+    async def close(self) -> None:
+        """Fail all pending requests, close, and wait until the socket is closed."""
+        self._lose("the client was closed")
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        if self._transport is not None:
+            await self._transport_closed
+
+    # Called by the transport.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the queued requests."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._lost_reason is not None:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail all pending requests."""
+        self._transport_closed.set_result(None)
+        self._lose(f"the connection was lost: {exc}" if exc is not None else "the bookie closed the connection")
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the splitter knows how much it needs
+        """Buffer for the next bytes."""
+        return self._splitter.free_space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Deliver all complete answers."""
+        self._splitter.advance(nbytes)
+        try:
+            while payloads := self._splitter.payloads():
+                self._take(payloads)
+        except ProtocolError as error:
+            logger.warning("connection to bookie %s closed: %s", self.bookie_id, error)
+            self._lose(str(error))
+
+    def pause_writing(self) -> None:
+        """Queue frames until the bookie reads again."""
+        self._is_writing_paused = True
+
+    def resume_writing(self) -> None:
+        """Send the queued frames."""
+        self._is_writing_paused = False
+        while self._unsent and not self._is_writing_paused and self._transport is not None:
+            self._transport.write(self._next_piece())
+
+    def _next_piece(self) -> bytes:
+        """The first queued frames, enough for one write. More would be copied again by each attempt."""
+        count = piece_bytes = 0
+        while count < len(self._unsent) and piece_bytes < _WRITE_BYTES:
+            piece_bytes += len(self._unsent[count])
+            count += 1
+        piece = b"".join(self._unsent[:count])
+        del self._unsent[:count]
+        self._count_unsent(-piece_bytes)
+        return piece
+
+    def _drop_unsent(self) -> None:
+        self._unsent.clear()
+        self._count_unsent(-self._unsent_bytes)
+
+    def _count_unsent(self, change_bytes: int) -> None:
+        self._unsent_bytes += change_bytes
+        self._unsent_in_all.total += change_bytes
+
+    async def _connect(self, resolve: Resolver, timeout_s: float) -> None:
+        where = self.bookie_id
+        try:
+            async with asyncio.timeout(timeout_s):
+                host, port = await resolve(self.bookie_id)
+                where = f"{host}:{port}"
+                await self._loop.create_connection(lambda: self, host, port)
+        except TimeoutError:
+            self._lose(f"no connection to {where} within {timeout_s:g} s")
+        except (OSError, ValueError, OverflowError) as error:  # the last two: an invalid host or port
+            self._lose(f"cannot connect to {where}: {_reason_of(error)}")
+        except BkctlError as error:
+            self._lose(str(error))
+        finally:
+            if self._transport is None:
+                self._lose("connecting ended without a connection")  # for any other reason: leave no request pending
+
+    def _send(self, frame: bytes) -> tuple[Status, str] | None:
+        """Queue a frame, or return the reason why not."""
+        if self._lost_reason is not None:
+            return Status.UNAVAILABLE, self._lost_reason
+        if len(frame) > self._frame_bytes_max:
+            return Status.BAD_REQUEST, f"a request of {len(frame)} bytes does not fit into a frame"
+        if not self._unsent_in_all.has_room(self._unsent_bytes, len(frame)):
+            return Status.TOO_MANY_REQUESTS, f"{self._unsent_bytes} bytes wait to be sent"
+        self._queue([frame], len(frame))
+        return None
+
+    def _send_all(self, frames: list[bytes]) -> bool:
+        """Queue frames, all or none."""
+        size_bytes = sum(map(len, frames))
+        if (
+            self._lost_reason is not None
+            or max(map(len, frames)) > self._frame_bytes_max
+            or not self._unsent_in_all.has_room(self._unsent_bytes, size_bytes)
+        ):
+            return False
+        self._queue(frames, size_bytes)
+        return True
+
+    def _queue(self, frames: list[bytes], size_bytes: int) -> None:
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        self._unsent += frames
+        self._count_unsent(size_bytes)
+        if self._unsent_bytes >= _WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        if self._unsent and self._transport is not None and not self._is_writing_paused:
+            frames, self._unsent = self._unsent, []
+            self._count_unsent(-self._unsent_bytes)
+            self._transport.write(b"".join(frames))
+
+    def _lose(self, reason: str) -> None:
+        """End this connection and its requests; does nothing the second time."""
+        if self._lost_reason is not None:
+            return
+        self._lost_reason = reason
+        self._on_lost(self)
+        if self._transport is not None:
+            self._transport.abort()
+        self._drop_unsent()
+        self._end_pending(reason)
+
+
+def _reason_of(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error)
