@@ -16,6 +16,7 @@ from commands.parse import parse_bookie_id, read_ledger_ids
 from commands.rendering import counted
 from commands.replication_access import (
     PlacementChoice,
+    VerifyChoice,
     failure_rows,
     note_end,
     plan_rows,
@@ -48,13 +49,13 @@ async def decommission(
     ] = None,
     outage_max: OutageMax = None,
     placement: PlacementChoice = None,
+    verify: VerifyChoice = None,
 ) -> Outcome:
     """Remove a stopped bookie: re-replicate its ledgers, then delete its cookie.
 
     The cookie is deleted only if a new scan of all ledgers finds no reference, the bookie is not registered and the
-    cookie has not changed. A copy is kept in the trash. Safe to interrupt and to run again. A ledger
-    whose entries are lost keeps the cookie, unless its loss is accepted: then it stays unchanged and still references
-    the bookie.
+    cookie has not changed. A copy is kept in the trash. Safe to interrupt and to run again. A ledger whose entries are
+    lost keeps the cookie, unless its loss is accepted: then it stays as it is.
     """
     from runtime.replication.decommission import Decommission
 
@@ -62,7 +63,7 @@ async def decommission(
     accepted = frozenset(read_ledger_ids(accept_loss)) if accept_loss is not None else frozenset()
     console = context.console
     async with open_session(context) as session:
-        access = await replication_access(context, session, outage_max, placement)
+        access = await replication_access(context, session, outage_max, placement, verify)
         operation = Decommission(access.recovery, session.cookies)
         if context.settings.is_rehearsal:
             found = await operation.preview(bookie_id, accepted)
@@ -164,6 +165,7 @@ def _report_body(report: DecommissionReport) -> dict[str, object]:
         "bytes": bytes_copied,
         "seconds": round(seconds, 3),
         "mebibytes_per_second": round(bytes_copied / 2**20 / seconds, 3) if seconds > 0 else None,
+        "verify": report.recoveries[-1].verify.value if report.recoveries else None,
         "refusal": report.refusal,
     }
 

@@ -16,6 +16,7 @@ from commands.parse import parse_bookie_id
 from commands.replication_access import (
     PLAN_TABLE,
     PlacementChoice,
+    VerifyChoice,
     failure_rows,
     note_end,
     plan_body,
@@ -54,12 +55,12 @@ async def failed_bookie(
     bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="IDs of permanently failed bookies")],
     outage_max: OutageMax = None,
     placement: PlacementChoice = None,
+    verify: VerifyChoice = None,
 ) -> Outcome:
     """Copy the entries of failed bookies to other bookies and remove the failed ones from the ledgers' metadata.
 
-    Holds each ledger's replication lock, verifies every copy, and changes metadata by compare-and-set. Safe to
-    interrupt and to run again. Waits for ZooKeeper if it stops answering. Cookies are kept; bkctl decommission also
-    deletes the cookie.
+    Holds each ledger's replication lock, verifies copies, and changes metadata by compare-and-set. Safe to interrupt
+    and to run again. Waits for ZooKeeper if it stops answering. Keeps cookies: see bkctl decommission.
 
     Short form: bkctl recover ID...
     """
@@ -68,7 +69,7 @@ async def failed_bookie(
     for bookie_id in bookie_ids:
         parse_bookie_id(bookie_id)
     async with open_session(context) as session:
-        access = await replication_access(context, session, outage_max, placement)
+        access = await replication_access(context, session, outage_max, placement, verify)
         recovery, console = access.recovery, context.console
         if context.settings.is_rehearsal:
             for bookie_id in await recovery.registered(bookie_ids):

@@ -17,7 +17,7 @@ from commands.progress import Progress
 from commands.rendering import Column, Table, counted, decimal, size
 from commands.session import Session
 from commands.shared_options import setting_option
-from runtime.replication.config import PlacementMode, ReplicationConfig
+from runtime.replication.config import PlacementMode, ReplicationConfig, VerifyMode
 
 if TYPE_CHECKING:
     from commands.safety.gate import Change
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from runtime.replication.recovery_report import RecoveryPlan, RecoveryReport
 
 PlacementChoice = Annotated[PlacementMode | None, setting_option(ReplicationConfig, "placement", "MODE")]
+
+VerifyChoice = Annotated[VerifyMode | None, setting_option(ReplicationConfig, "verify", "MODE")]
 
 PLAN_TABLE = Table(
     "Changes",
@@ -111,12 +113,16 @@ class ReplicationAccess(NamedTuple):
 
 
 async def replication_access(
-    context: CommandContext, session: Session, outage_max: str | None, placement: PlacementMode | None
+    context: CommandContext,
+    session: Session,
+    outage_max: str | None,
+    placement: PlacementMode | None,
+    verify: VerifyMode | None = None,
 ) -> ReplicationAccess:
     """Parts for one run; InvalidArgumentError, ClusterNotFoundError.
 
-    ``outage_max`` is the duration given by ``--metadata-outage-max``, ``placement`` the value of ``--placement``; None:
-    those of the settings.
+    ``outage_max`` is the duration given by ``--metadata-outage-max``, ``placement`` the value of ``--placement``,
+    ``verify`` that of ``--verify``; None: those of the settings.
     """
     import asyncio
 
@@ -129,6 +135,8 @@ async def replication_access(
         config = msgspec.structs.replace(config, metadata_outage_max_s=parse_duration_s(outage_max))
     if placement is not None:
         config = msgspec.structs.replace(config, placement=placement)
+    if verify is not None:
+        config = msgspec.structs.replace(config, verify=verify)
     ports = (await session.client()).ports
     locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
     on_outage = partial(report_outage, context.console)
@@ -247,6 +255,7 @@ def report_body(report: RecoveryReport) -> dict[str, object]:
         "bytes": report.bytes_copied,
         "seconds": round(report.seconds, 3),
         "mebibytes_per_second": round(report.mebibytes_per_second, 3),
+        "verify": report.verify.value,
         "bad_copies_found": len(report.defects),
         "copies_breaking_placement": dict(report.broken_rules),
     }

@@ -20,6 +20,8 @@ from runtime.replication.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copies import CopyReader
 from runtime.replication.copy_targets import PlacementForecast, TargetChooser
+from runtime.replication.flow_window import FlowWindows
+from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.ledger_repair import LedgerRepair, RepairOrder, RepairTools
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.loss_proof import LossProof
@@ -218,13 +220,14 @@ class _RecoveryRun:
         self._on_outage = on_outage
         self._outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, self._report_outage)
         self._live_bookies = LiveBookies(registration, ports.clock, config.registration_wait_s, plan.targets)
-        window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
-        self._copies = CopyReader(ports.bookies, ports.clock, window, config, self._live_bookies.is_live)
+        single_reads = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
+        self._copies = CopyReader(ports.bookies, ports.clock, single_reads, config, self._live_bookies.is_live)
+        windows = FlowWindows(config.bytes_in_flight_max)
         self._repair = LedgerRepair(
             RepairTools(
                 ports=ports,
                 locks=locks,
-                replicator=Replicator(ports, self._copies, window, config, self._count_copied),
+                replicator=Replicator(ports, self._copies, windows, single_reads, config, self._count_copied),
                 live_bookies=self._live_bookies,
                 targets=TargetChooser(
                     self._live_bookies, ports.suspects, ports.clock, ports.placement, config.placement
@@ -236,7 +239,7 @@ class _RecoveryRun:
         self._results: list[LedgerRepaired] = []
         self._ledgers_failed = 0
         self._entries_planned = plan.entries
-        self._current: dict[int, None] = {}
+        self._current: dict[int, LedgerActivity] = {}
         self._entries_copied = 0
         self._bytes_copied = 0
 
@@ -250,16 +253,16 @@ class _RecoveryRun:
         finally:
             self._report_progress(is_last=True)
         seconds = (self._ports.clock.monotonic_ns() - started_ns) / 1e9
-        return recovery_report(self._plan, self._results, seconds)
+        return recovery_report(self._plan, self._results, seconds, self._config.verify)
 
     async def _ledger_ids(self) -> AsyncIterator[int]:
         for ledger in self._plan.ledgers:
             yield ledger.ledger_id
 
     async def _repair_one(self, ledger_id: int) -> None:
-        self._current[ledger_id] = None
+        activity = self._current[ledger_id] = LedgerActivity(ledger_id, self._ports.clock.monotonic_ns())
         try:
-            result = await self._outage.outlast(lambda: self._repair.repair(ledger_id, self._order))
+            result = await self._outage.outlast(lambda: self._repair.repair(ledger_id, self._order, activity))
             self._results.append(result)
             self._ledgers_failed += bool(result.failures)
         finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -133,6 +133,18 @@ async def for_each_bounded(
                 task.add_done_callback(lambda _: room.release())
     except BaseExceptionGroup as errors:
         raise _first_error(errors) from errors
+
+
+async def run_all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Results of all works, which run concurrently. The first exception cancels the others and is raised."""
+    if len(works) == 1:
+        return [await works[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as errors:
+        raise _first_error(errors) from errors
+    return [task.result() for task in tasks]
 
 
 async def for_each_leased(

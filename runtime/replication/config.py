@@ -20,6 +20,15 @@ class PlacementMode(enum.StrEnum):
     BEST_EFFORT = "best-effort"
 
 
+class VerifyMode(enum.StrEnum):
+    """Which copies a recovery reads back from their target before the metadata references them."""
+
+    ALL = "all"
+    SAMPLE = "sample"
+    """The first and the last entry of each stripe, and one of each hundred."""
+    NONE = "none"
+
+
 class OpenLedgers(enum.StrEnum):
     """What a recovery does with a ledger whose open last segment references a leaving bookie.
 
@@ -41,7 +50,7 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
         "Ledgers processed at once; a recovery holds the replication lock of each", unit="ledgers", low=1)] = 16
     bytes_in_flight_max: Annotated[int, Setting("Bytes of entries in flight",
         unit="bytes", low=1)] = 64 * 1024 * 1024
-    entries_in_flight_max: Annotated[int, Setting("Entries in flight",
+    entries_in_flight_max: Annotated[int, Setting("Entries that are read one by one at the same time",
         unit="entries", low=1)] = 512
     attempts_max: Annotated[int, Setting("Requests to a registered bookie before it counts as failed or overloaded",
         unit="attempts", low=1)] = 7
@@ -67,6 +76,9 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     is_placement_repaired: Annotated[bool, Setting(
         "Workers repair placement; if not, marks that ask only for that are cleared",
         java=Java("repairedPlacementPolicyNotAdheringBookieEnabled"))] = True
+    verify: Annotated[VerifyMode, Setting(
+        "Copies to read back: all, sample or none",
+        flag="--verify")] = VerifyMode.ALL
     metadata_attempts_max: Annotated[int, Setting("Compare-and-set attempts before the recovery of a ledger fails",
         unit="attempts", low=1)] = 50
     metadata_reads_in_flight_max: Annotated[int, Setting("Ledger metadata read ahead by a scan of all ledgers",

@@ -102,6 +102,11 @@ class CopyReader:
         """Forget which bookies did not answer: their addresses were unavailable together with the metadata store."""
         self._silent_until_ns.clear()
 
+    def is_responsive(self, bookie_id: str) -> bool:
+        """Whether the bookie is registered and answered when it was last asked. Only ``read`` asks the others."""
+        is_silent = bookie_id in self._silent_until_ns or bookie_id in self._asking_again
+        return self._is_registered(bookie_id) and not is_silent
+
     async def read_all(self, bookie_ids: Sequence[str], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
         """Read the copies of one entry from these bookies concurrently; results in the order of ``bookie_ids``."""
         return await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for bookie_id in bookie_ids))
@@ -136,10 +141,8 @@ class CopyReader:
                 continue
             except BookieError as error:
                 self._silent_until_ns.pop(bookie_id, None)
-                if isinstance(error, (NoSuchEntryError, NoSuchLedgerError)):
-                    return Copy(bookie_id, CopyState.MISSING, _reason(error))
                 if not isinstance(error, TooManyRequestsError):
-                    return Copy(bookie_id, CopyState.FAILED, f"it answered: {_reason(error)}")
+                    return bad_copy(error)
                 self._window.shrink()
                 if attempt >= attempts:
                     return Copy(bookie_id, CopyState.UNREACHABLE, _reason(error))
@@ -199,6 +202,13 @@ class CopyReader:
     async def _wait_for_outcome(self, bookie_id: str) -> None:
         # Do not await the future itself: cancelling one waiter would cancel the future for all.
         await asyncio.wait([self._asking_again[bookie_id]])
+
+
+def bad_copy(error: BookieError) -> Copy:
+    """The copy of a bookie that answered with an error other than "too many requests"."""
+    if isinstance(error, (NoSuchEntryError, NoSuchLedgerError)):
+        return Copy(error.bookie_id, CopyState.MISSING, _reason(error))
+    return Copy(error.bookie_id, CopyState.FAILED, f"it answered: {_reason(error)}")
 
 
 def _verified(bookie_id: str, credentials: LedgerCredentials, entry_id: int, reply: ReadReply) -> Copy:

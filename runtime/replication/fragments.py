@@ -106,9 +106,10 @@ def segment_entries(
 
 def stripe(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> Iterator[int]:
     """Entry ids in the range that the bookie at ``index`` stores, ascending."""
-    for entry_id in range(entries.first_entry_id, entries.last_entry_id + 1):
-        if is_in_write_set(entry_id, index, ensemble_size, write_quorum_size):
-            yield entry_id
+    span = range(entries.first_entry_id, entries.last_entry_id + 1)
+    if write_quorum_size == ensemble_size:
+        return iter(span)
+    return (entry_id for entry_id in span if (index - entry_id) % ensemble_size < write_quorum_size)
 
 
 def stripe_count(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> int:

@@ -31,10 +31,12 @@ from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copies import pause_s
 from runtime.replication.copy_targets import CopyNeed, TargetChooser, stripe_bytes
 from runtime.replication.fragments import EntryRange, Fragment, fragments_naming, stripe_count
+from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import OutageWait
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired
-from runtime.replication.replicator import Replicator, SourceDefect, StripeJob
+from runtime.replication.replicator import Replicator
+from runtime.replication.source_reads import SourceDefect, StripeJob
 from storage.errors import BkctlError
 
 LOCK_LOSSES_MAX = 5
@@ -104,7 +106,7 @@ class LedgerRepair:
         self._config = tools.config
         self._clock = tools.ports.clock
 
-    async def repair(self, ledger_id: int, order: RepairOrder) -> LedgerRepaired:
+    async def repair(self, ledger_id: int, order: RepairOrder, activity: LedgerActivity) -> LedgerRepaired:
         """Move all entries that the metadata places on the leaving bookies.
 
         Failures are in the result. MetadataUnavailableError if the metadata store does not answer before or after the
@@ -119,7 +121,7 @@ class LedgerRepair:
             if isinstance(lock, LedgerRepaired):
                 return lock
             try:
-                return await _Repair(self._tools, lock, ledger_id, order).run()
+                return await _Repair(self._tools, lock, order, activity).run()
             except _LockLostError:
                 # With a new session, lock and read again (replication section 15.1, item 11).
                 self._tools.live_bookies.note_outage()
@@ -174,7 +176,7 @@ class LedgerRepair:
 class _Repair:
     """State of the repair of one ledger under its lock."""
 
-    def __init__(self, tools: RepairTools, lock: ReplicationLock, ledger_id: int, order: RepairOrder) -> None:
+    def __init__(self, tools: RepairTools, lock: ReplicationLock, order: RepairOrder, activity: LedgerActivity) -> None:
         self._ports = tools.ports
         self._lock = lock
         self._replicator = tools.replicator
@@ -182,7 +184,8 @@ class _Repair:
         self._targets = tools.targets
         self._outage = tools.outage
         self._config = tools.config
-        self._ledger_id = ledger_id
+        self._ledger_id = activity.ledger_id
+        self._activity = activity
         self._order = order
         self._state = LedgerState.OPEN
         self._was_closed = False
@@ -334,16 +337,9 @@ class _Repair:
                 self._fail(metadata, place, reason, (fragment.entries,), self._why_no_target(found))
                 return None
             target = found.bookies[0]
-            outcome = await self._replicator.copy(
-                StripeJob(
-                    credentials_of(self._ledger_id, metadata),
-                    metadata,
-                    fragment,
-                    index,
-                    target,
-                    self._order.unreachable,
-                )
-            )
+            credentials = credentials_of(self._ledger_id, metadata)
+            job = StripeJob(credentials, metadata, fragment, index, target, self._order.unreachable)
+            outcome = await self._replicator.copy(job, self._activity)
             self._targets.finish(target, need)
             self._defects.extend(outcome.defects)
             if outcome.is_complete:

@@ -11,8 +11,9 @@ import msgspec
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.placement.rules import BrokenRule, PlacementRule
+from runtime.replication.config import VerifyMode
 from runtime.replication.fragments import EntryRange, Fragment, format_ranges, fragments_naming, stripe_count
-from runtime.replication.replicator import SourceDefect
+from runtime.replication.source_reads import SourceDefect
 
 MEBIBYTE = 1024 * 1024
 
@@ -273,6 +274,8 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """Bad copies on surviving bookies. They were not used and still exist: run a verification."""
     broken_rules: Mapping[str, int] = {}
     """Copies that break a placement rule, by rule."""
+    verify: VerifyMode = VerifyMode.ALL
+    """Which copies were read back."""
 
     @property
     def mebibytes_per_second(self) -> float:
@@ -298,7 +301,9 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
         return not self.failures
 
 
-def recovery_report(plan: RecoveryPlan, results: Sequence[LedgerRepaired], seconds: float) -> RecoveryReport:
+def recovery_report(
+    plan: RecoveryPlan, results: Sequence[LedgerRepaired], seconds: float, verify: VerifyMode = VerifyMode.ALL
+) -> RecoveryReport:
     """Summarize the results of a run. Pure."""
     outcomes = Counter(result.outcome for result in results)
     failures = [*plan.unreadable, *(failure for result in results for failure in result.failures)]
@@ -317,6 +322,7 @@ def recovery_report(plan: RecoveryPlan, results: Sequence[LedgerRepaired], secon
         seconds=seconds,
         failures=tuple(sorted(failures, key=lambda failure: failure.ledger_id)),
         broken_rules=counted_rules(broken for result in results for broken in result.broken_rules),
+        verify=verify,
         defects=tuple(
             sorted(
                 (defect for result in results for defect in result.defects),

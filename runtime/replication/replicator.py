@@ -1,40 +1,50 @@
 """Copies one stripe of a segment to another bookie, and verifies the copies.
 
 After a digest check it copies the stored bytes unchanged, so digests, lengths and last add confirmed remain those of
-the writer. It copies only the entries of the replaced index. Source: replication sections 4 and 15.1.
+the writer. It copies only the entries of the replaced index, in batches: while one batch is written, the next ones are
+read. Source: replication sections 4 and 15.1.
 """
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import zlib
-from array import array
-from collections.abc import Callable, Iterator
-from itertools import repeat
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from itertools import islice
+from typing import NoReturn
 
 import msgspec
 
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
+from runtime.client.ports import ClientPorts
 from runtime.protocol.status import Status, error_of
-from runtime.replication.byte_window import ByteWindow, Lease, for_each_leased
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate, pause_s
-from runtime.replication.fragments import EntryRange, EntryRangeSet, Fragment, stripe, stripe_count
+from runtime.replication.byte_window import ByteWindow, for_each_bounded
+from runtime.replication.config import ReplicationConfig, VerifyMode
+from runtime.replication.copies import CopyReader, pause_s
+from runtime.replication.flow_window import FlowWindows
+from runtime.replication.fragments import EntryRange, first_stored, last_stored, stripe
+from runtime.replication.ledger_activity import LedgerActivity
+from runtime.replication.source_reads import (
+    BATCH_BYTES,
+    BATCH_ENTRIES,
+    OVERLOAD,
+    REQUEST_COST_BYTES,
+    GivenUpError,
+    GoodCopies,
+    Pacer,
+    SourceDefect,
+    SourceReader,
+    StripeJob,
+    read_batch,
+)
 
 TIMEOUTS_MAX = 1
-"""Timeouts allowed per entry before a target is given up."""
+"""Timeouts allowed per batch of adds before a target is given up."""
 
+BATCHES_IN_FLIGHT = 8
+"""Batches of one stripe that are read, written or verified at the same time."""
 
-class SourceDefect(msgspec.Struct, frozen=True):
-    """Bad copies of a ledger on one bookie (missing, corrupt or failed), found during a search of good ones."""
-
-    ledger_id: int
-    bookie_id: str
-    state: CopyState
-    entries: tuple[EntryRange, ...]
+_SAMPLED_SHARE = 0.01
 
 
 class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,224 +70,199 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.target_failure is None and not self.lost and not self.unreadable
 
 
-class StripeJob(msgspec.Struct, frozen=True):
-    """Copy the entries of ``fragment`` that are striped to ``index`` to ``target``; never ask the ``unreachable``."""
-
-    credentials: LedgerCredentials
-    metadata: LedgerMetadata
-    fragment: Fragment
-    index: int
-    target: str
-    unreachable: frozenset[str]
-
-    @property
-    def entries(self) -> int:
-        """Number of entries in the stripe."""
-        metadata = self.metadata
-        return stripe_count(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
-
-
 @dataclasses.dataclass(frozen=True)
 class Replicator:
-    """Copies stripes for all ledgers of a run; they share one window."""
+    """Copies stripes for all ledgers of a run; they share the windows."""
 
     ports: ClientPorts
     copies: CopyReader
-    window: ByteWindow
+    windows: FlowWindows
+    single_reads: ByteWindow
+    """Limits entries that are read one by one, because their batch was not answered or has bad copies."""
     config: ReplicationConfig
     on_copied: Callable[[int, int], None]
     """Called with entries and bytes when a target acknowledges them."""
+    on_verified: Callable[[StripeJob, int], None] = lambda _job, _entry_id: None
+    """Called when all entries of the stripe up to this one are on the target and verified."""
+    pacer: Pacer | None = None
 
-    async def copy(self, job: StripeJob) -> StripeOutcome:
-        """Copy, then read all entries back from the target. An empty stripe needs no request."""
-        return await _StripeCopy(self, job).run()
+    async def copy(self, job: StripeJob, activity: LedgerActivity) -> StripeOutcome:
+        """Copy, and read the entries back from the target. An empty stripe needs no request."""
+        return await _StripeCopy(self, job, activity).run()
 
 
-class _GivenUpError(Exception):
-    """Abandon the rest of the stripe; the state of the copy contains the reason."""
+class _BatchProgress(msgspec.Struct):
+    last_entry_id: int
+    is_verified: bool = False
 
 
 class _StripeCopy:
     """State of copying one stripe."""
 
-    def __init__(self, tools: Replicator, job: StripeJob) -> None:
+    def __init__(self, tools: Replicator, job: StripeJob, activity: LedgerActivity) -> None:
         self._tools = tools
         self._ports = tools.ports
         self._job = job
-        self._fingerprints = array("I")
-        """CRC32 of every copied payload, in stripe order, to compare with the read-back. Grows with the entries found,
-        because an entry count from damaged metadata may exceed the memory."""
-        self._entry_bytes = entry_bytes_estimate(job.metadata)
+        self._activity = activity
+        self._window = tools.windows.target(job.target)
+        self._reader = SourceReader(
+            tools.ports, tools.copies, tools.config, tools.windows, tools.single_reads, tools.pacer, job, activity
+        )
         self._bytes_copied = 0
         self._target_failure: str | None = None
-        self._lost = EntryRangeSet()
-        self._failed = EntryRangeSet()
-        self._unprobed: EntryRange | None = None
-        self._reason = ""
-        self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
+        self._unverified: deque[_BatchProgress] = deque()
+        """Batches up to the last one that was started, from the first one that is not verified."""
+        metadata, entries = job.metadata, job.fragment.entries
+        sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        self._ends = {first_stored(entries, job.index, *sizes), last_stored(entries, job.index, *sizes)}
 
     async def run(self) -> StripeOutcome:
-        """Run both passes."""
-        window = self._tools.window
+        """Copy all batches."""
+        job, reader = self._job, self._reader
         try:
-            await for_each_leased(enumerate(self._entry_ids()), self._copy_entry, window, self._size_bytes)
-            if not self._is_hopeless:
-                await for_each_leased(enumerate(self._entry_ids()), self._verify_entry, window, self._size_bytes)
-        except _GivenUpError:
+            if job.entries <= self._batch_size():
+                await self._copy_batch(list(self._entry_ids()))
+            else:
+                await for_each_bounded(self._batches(), self._copy_batch, BATCHES_IN_FLIGHT)
+        except GivenUpError:
             pass
         return StripeOutcome(
-            entries=self._job.entries,
+            entries=job.entries,
             bytes_copied=self._bytes_copied,
             target_failure=self._target_failure,
-            lost=self._lost.ranges(),
-            unreadable=self._unreadable(),
-            reason=self._reason,
-            defects=tuple(
-                SourceDefect(self._job.credentials.ledger_id, bookie_id, state, entries.ranges())
-                for (bookie_id, state), entries in sorted(self._defects.items(), key=lambda item: item[0][0])
-            ),
+            lost=reader.lost.ranges(),
+            unreadable=reader.unreadable(),
+            reason=reader.reason,
+            defects=reader.defects(),
         )
-
-    @property
-    def _is_hopeless(self) -> bool:
-        return bool(self._lost.count or self._failed.count)
-
-    def _unreadable(self) -> tuple[EntryRange, ...]:
-        if self._unprobed is None:
-            return self._failed.ranges()
-        first = self._unprobed.first_entry_id
-        below = [entries for entries in self._failed.ranges() if entries.first_entry_id < first]
-        clipped = (EntryRange(entries.first_entry_id, min(entries.last_entry_id, first - 1)) for entries in below)
-        return (*clipped, self._unprobed)
 
     def _entry_ids(self) -> Iterator[int]:
         metadata = self._job.metadata
         return stripe(self._job.fragment.entries, self._job.index, metadata.ensemble_size, metadata.write_quorum_size)
 
-    def _size_bytes(self) -> int:
-        return self._entry_bytes
+    def _batch_size(self) -> int:
+        return max(1, min(BATCH_ENTRIES, BATCH_BYTES // self._reader.entry_bytes))
 
-    # -- first pass: read from a source, add to the target --------------------------------------------------------
+    async def _batches(self) -> AsyncIterator[Sequence[int]]:
+        entry_ids = self._entry_ids()
+        while batch := list(islice(entry_ids, self._batch_size())):
+            yield batch
 
-    async def _copy_entry(self, item: tuple[int, int], lease: Lease) -> None:
-        position, entry_id = item
-        copy = await self._read_good_copy(entry_id)
-        if copy is None or self._is_hopeless:
-            return  # after an entry without a good copy, the rest is only read for the report, and not copied
-        lease.resize(len(copy.body))
-        self._entry_bytes = (self._entry_bytes * 7 + len(copy.body)) // 8
-        await self._add_to_target(entry_id, copy.body)
-        assert copy.entry is not None
-        self._fingerprints.extend(repeat(0, position + 1 - len(self._fingerprints)))
-        self._fingerprints[position] = zlib.crc32(copy.entry.payload)
-        self._bytes_copied += len(copy.body)
-        self._tools.on_copied(1, len(copy.body))
+    async def _copy_batch(self, entry_ids: Sequence[int]) -> None:
+        """Copy one batch from its sources to the target, then verify it."""
+        if not entry_ids:
+            return
+        progress = _BatchProgress(entry_ids[-1])
+        self._unverified.append(progress)
+        size_bytes = len(entry_ids) * (self._reader.entry_bytes + REQUEST_COST_BYTES)
+        async with self._tools.windows.memory.lease(size_bytes) as memory:
+            if entry_ids[-1] <= self._job.copied_until:
+                entry_ids = await self._bad_copies(entry_ids, None)
+            if entry_ids:
+                found = await self._reader.read(entry_ids)
+                if self._reader.is_hopeless:
+                    return  # after an entry without a good copy, the rest is only read for the report, and not copied
+                bytes_read = sum(map(len, found.bodies))
+                memory.resize(bytes_read + len(entry_ids) * REQUEST_COST_BYTES)
+                await self._add(list(zip(found.entry_ids, found.bodies, strict=True)), bytes_read)
+                self._bytes_copied += bytes_read
+                self._tools.on_copied(len(entry_ids), bytes_read)
+                await self._verify(found)
+        progress.is_verified = True
+        self._note_verified()
 
-    async def _read_good_copy(self, entry_id: int) -> Copy | None:
-        """A verified copy from any live member of the write set; None if there is none, which is recorded."""
-        sources = self._sources(entry_id)
-        found: dict[str, Copy] = {}
-        for bookie_id in sources:
-            found[bookie_id] = copy = await self._tools.copies.read(
-                bookie_id, self._job.credentials, entry_id, attempts_max=1
-            )
-            if copy.state is CopyState.PRESENT:
-                break
-        else:
-            for bookie_id in sources:  # no other source: wait for those that did not answer
-                if found[bookie_id].state is CopyState.UNREACHABLE:
-                    found[bookie_id] = await self._tools.copies.read(bookie_id, self._job.credentials, entry_id)
-        for copy in found.values():
-            if copy.state is CopyState.UNREACHABLE:
-                self._ports.suspects.add(copy.bookie_id)
-            elif copy.state is not CopyState.PRESENT:
-                self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add(entry_id)
-        for copy in found.values():
-            if copy.state is CopyState.PRESENT:
-                return copy
-        self._record_failure(entry_id, found)
-        return None
+    # -- adds -----------------------------------------------------------------------------------------------------
 
-    def _sources(self, entry_id: int) -> list[str]:
-        """Members of the write set that may have the entry, in one order per ledger, suspects last.
-
-        The replaced bookie is the first one if it still serves: it has the whole stripe, in this order on its disk.
-        """
-        metadata = self._job.metadata
-        ensemble = self._job.fragment.ensemble
-        # Otherwise start with the same member for all entries, so that its disk reads sequentially; vary it by ledger.
-        start = self._job.credentials.ledger_id % metadata.ensemble_size
-        indexes = sorted(
-            write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size),
-            key=lambda index: (index != self._job.index, (index - start) % metadata.ensemble_size),
-        )
-        bookie_ids = dict.fromkeys(ensemble[index] for index in indexes)
-        return self._ports.suspects.last([bookie for bookie in bookie_ids if bookie not in self._job.unreachable])
-
-    def _record_failure(self, entry_id: int, found: dict[str, Copy]) -> None:
-        answers = ", ".join(f"{copy.bookie_id}: {copy.reason}" for copy in found.values())
-        reason = f"entry {entry_id}: {answers or 'no other bookie ever had it'}"
-        states = {copy.state for copy in found.values()}
-        if CopyState.UNREACHABLE in states:
-            # Each further entry would cost a timeout, so the rest of the range is reported without reading it.
-            first_entry_id = entry_id if self._unprobed is None else min(entry_id, self._unprobed.first_entry_id)
-            self._unprobed = EntryRange(first_entry_id, self._job.fragment.entries.last_entry_id)
-            self._reason = reason
-            raise _GivenUpError
-        (self._failed if CopyState.FAILED in states else self._lost).add(entry_id)
-        self._reason = self._reason or reason
-
-    async def _add_to_target(self, entry_id: int, body: bytes) -> None:
-        """Send a recovery add, which fenced ledgers accept. After a failed add the target is not used."""
+    async def _add(self, adds: Sequence[tuple[int, bytes]], size_bytes: int) -> None:
+        """Send recovery adds, which fenced ledgers accept. After a failed add the target is not used."""
+        job, config = self._job, self._tools.config
         attempt = timeouts = 0
-        while True:
-            attempt += 1
-            status = await self._send_add(entry_id, body)
-            if status is Status.OK:
-                return
-            if status is Status.TOO_MANY_REQUESTS:
-                self._tools.window.shrink()
-            elif status is Status.TIMEOUT and timeouts < TIMEOUTS_MAX:
-                timeouts += 1  # it may be overloaded without reporting it
-            else:
-                break
-            if attempt == self._tools.config.attempts_max:
-                break
-            await self._ports.clock.sleep(pause_s(attempt, self._tools.config, self._ports.clock))
+        with self._activity.waiting(f"target {job.target}"):
+            while True:
+                attempt += 1
+                async with self._window.lease(size_bytes + len(adds) * REQUEST_COST_BYTES) as lease:
+                    statuses = await self._ports.bookies.add_many(
+                        job.target, job.credentials.ledger_id, job.credentials.master_key, adds, is_recovery_add=True
+                    )
+                    failed = {status for status in statuses if status is not Status.OK}
+                    lease.note_outcome(is_overloaded=not failed.isdisjoint(OVERLOAD))
+                if not failed:
+                    return
+                timeouts += Status.TIMEOUT in failed
+                final = failed - {Status.TOO_MANY_REQUESTS}
+                if timeouts <= TIMEOUTS_MAX:
+                    final.discard(Status.TIMEOUT)  # it may be overloaded without reporting it
+                if final or attempt == config.attempts_max:
+                    self._give_up_target_after(max(final or failed))
+                adds = [add for add, status in zip(adds, statuses, strict=True) if status is not Status.OK]
+                size_bytes = sum(len(body) for _, body in adds)
+                await self._ports.clock.sleep(pause_s(attempt, config, self._ports.clock))
+
+    def _give_up_target_after(self, status: Status) -> NoReturn:
         if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
             self._ports.suspects.add(self._job.target)
         self._give_up_target(str(error_of(status, self._job.target)))
 
-    def _send_add(self, entry_id: int, body: bytes) -> asyncio.Future[Status]:
-        outcome: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+    def _give_up_target(self, reason: str) -> NoReturn:
+        self._target_failure = self._target_failure or reason
+        raise GivenUpError
 
-        def done(status: Status) -> None:
-            if not outcome.done():
-                outcome.set_result(status)
+    # -- verification of the copies, before the metadata references them ------------------------------------------
 
-        credentials = self._job.credentials
-        self._ports.bookies.add(
-            self._job.target,
-            credentials.ledger_id,
-            entry_id,
-            credentials.master_key,
-            body,
-            done,
-            is_recovery_add=True,
-        )
-        return outcome
+    async def _verify(self, found: GoodCopies) -> None:
+        """Read entries of a batch back after all its adds were acknowledged."""
+        places = self._places_to_verify(found.entry_ids)
+        while places:
+            expected = [found.fingerprints[place] for place in places]
+            bad = set(await self._bad_copies([found.entry_ids[place] for place in places], expected))
+            places = [place for place in places if found.entry_ids[place] in bad]
+            if places:  # ask for one patiently, then for the others together again
+                await self._verify_one(found.entry_ids[places[0]], found.fingerprints[places[0]])
+                places = places[1:]
 
-    def _give_up_target(self, reason: str) -> None:
-        self._target_failure = reason
-        raise _GivenUpError
+    def _places_to_verify(self, entry_ids: Sequence[int]) -> Sequence[int]:
+        mode = self._tools.config.verify
+        if mode is VerifyMode.ALL:
+            return range(len(entry_ids))
+        if mode is VerifyMode.NONE:
+            return ()
+        last_place = len(entry_ids) - 1
+        count = min(len(entry_ids), math.ceil(len(entry_ids) * _SAMPLED_SHARE))
+        chosen = set(self._ports.clock.random.sample(range(len(entry_ids)), count))
+        return sorted(chosen | {place for place in (0, last_place) if entry_ids[place] in self._ends})
 
-    # -- second pass: verify the copies before the metadata references them ---------------------------------------
+    async def _bad_copies(self, entry_ids: Sequence[int], fingerprints: Sequence[int] | None) -> list[int]:
+        """Entries that the target does not have, or may not have, with these contents (None: with any)."""
+        job = self._job
+        with self._activity.waiting(f"target {job.target}"):
+            answers = await read_batch(
+                self._ports.bookies,
+                self._window,
+                job.target,
+                job.credentials.ledger_id,
+                entry_ids,
+                self._reader.entry_bytes,
+            )
+        bodies = [b"" if isinstance(answer, Status) else answer for answer in answers]
+        checks = job.credentials.codec.verify_many(entry_ids, bodies)
+        if fingerprints is None:
+            return [entry_id for entry_id, check in zip(entry_ids, checks, strict=True) if not isinstance(check, int)]
+        if checks == fingerprints:
+            return []
+        return [each for each, check, good in zip(entry_ids, checks, fingerprints, strict=True) if check != good]
 
-    async def _verify_entry(self, item: tuple[int, int], lease: Lease) -> None:
-        position, entry_id = item
-        copy = await self._tools.copies.read(self._job.target, self._job.credentials, entry_id)
-        lease.resize(len(copy.body))
+    async def _verify_one(self, entry_id: int, fingerprint: int) -> None:
+        job = self._job
+        copy = await self._tools.copies.read(job.target, job.credentials, entry_id)
         if copy.entry is None:
-            self._give_up_target(f"bookie {self._job.target}: cannot read its copy of entry {entry_id}: {copy.reason}")
-        elif zlib.crc32(copy.entry.payload) != self._fingerprints[position]:
-            self._give_up_target(f"bookie {self._job.target}: has a different entry {entry_id}")
+            self._give_up_target(f"bookie {job.target}: cannot read its copy of entry {entry_id}: {copy.reason}")
+        if job.credentials.codec.verify_many([entry_id], [copy.body]) != [fingerprint]:
+            self._give_up_target(f"bookie {job.target}: has a different entry {entry_id}")
+
+    def _note_verified(self) -> None:
+        """Report how far the stripe is complete without gaps."""
+        verified = None
+        while self._unverified and self._unverified[0].is_verified:
+            verified = self._unverified.popleft().last_entry_id
+        if verified is not None:
+            self._tools.on_verified(self._job, verified)

@@ -6,9 +6,13 @@ import pytest
 
 from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
-from runtime.replication.config import OpenLedgers
+from runtime.protocol.status import Status
+from runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
+from runtime.replication.copies import CopyState
+from runtime.replication.fragments import EntryRange
 from runtime.replication.recovery_report import FailureReason
 from tests.runtime.replication.samples import ledger
+from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate
 
 
@@ -76,5 +80,117 @@ def test_an_open_segment_of_a_leaving_bookie_is_closed_only_with_consent(policy:
             assert metadata.state is LedgerState.OPEN
             assert ensembles[5] == ("b1", "b3")
             assert report.fragments == 1
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_t42_every_entry_is_copied_once_however_few_a_batch_answers(seed: int) -> None:
+    """The modelled bookies answer any part of a batch, in any order."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4", "b5")
+        ids = [
+            await cluster.store(ledger({0: ["b1", "b2"], 700: ["b1", "b3"]}, 2, 2, last_entry_id=1399, length=1)),
+            await cluster.store(ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=899, length=1)),
+        ]
+
+        report = await cluster.recover("b1")
+
+        assert report.is_complete, report.failures
+        assert report.entries == 1400 + 600
+        added = [each for each in cluster.requests if each.kind == "add"]
+        assert len(added) == len({(each.ledger_id, each.entry_id) for each in added}) == 2000
+        (target,) = {each.bookie_id for each in added if each.ledger_id == ids[1]}
+        assert cluster.holds(target, ids[1]) == [entry_id for entry_id in range(900) if entry_id % 3 != 1]
+
+    simulate(scenario, seed=seed)
+
+
+def test_no_entry_is_read_back_before_its_add_is_acknowledged() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1999, length=1))
+        acknowledged: set[int] = set()
+
+        def watch(request: BookieRequest) -> None:
+            if request.bookie_id == "b3" and request.kind == "add":
+                acknowledged.add(request.entry_id)
+            elif request.bookie_id == "b3":
+                assert request.entry_id in acknowledged
+
+        cluster.rules.append(watch)
+        assert (await cluster.recover("b1")).is_complete
+        assert sorted(cluster.asked("b3")) == sorted(acknowledged) == list(range(2000))
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("mode", VerifyMode)
+def test_the_choice_of_verification_determines_what_is_read_back(mode: VerifyMode) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=999, length=1))
+
+        report = await cluster.recover("b1")
+
+        assert report.is_complete
+        assert report.verify is mode
+        read_back = set(cluster.asked("b3"))
+        if mode is VerifyMode.SAMPLE:
+            assert {0, 999} <= read_back
+            assert 10 <= len(read_back) <= 20
+        else:
+            assert len(read_back) == (1000 if mode is VerifyMode.ALL else 0)
+
+    simulate(scenario, ReplicationConfig(verify=mode))
+
+
+def test_t21_a_source_that_rejects_for_ten_seconds_delays_the_copy_and_nothing_is_missing() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=999, length=1))
+        until_ns = cluster.clock.monotonic_ns() + 10 * 10**9
+
+        def reject(request: BookieRequest) -> Status | None:
+            is_early = request.bookie_id == "b2" and cluster.clock.monotonic_ns() < until_ns
+            return Status.TOO_MANY_REQUESTS if is_early else None
+
+        cluster.rules.append(reject)
+        report = await cluster.recover("b1")
+
+        assert report.is_complete, report.failures
+        assert report.defects == ()
+        assert cluster.holds("b3", ledger_id) == list(range(1000))
+        assert len(cluster.asked("b2")) < 20_000
+
+    simulate(scenario)
+
+
+def test_a_source_that_lost_its_disk_is_asked_once_for_each_entry() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4")
+        metadata = ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=999, length=1)
+        ledger_id = await cluster.store(metadata, holes=["b2"])
+
+        report = await cluster.recover("b1")
+
+        assert report.is_complete
+        assert cluster.holds("b4", ledger_id) == list(range(1000))
+        assert len(cluster.asked("b2")) <= 1000
+        assert [(each.bookie_id, each.state) for each in report.defects] in ([], [("b2", CopyState.MISSING)])
+
+    simulate(scenario)
+
+
+def test_t41_a_ledger_of_one_entry_that_no_bookie_has_is_lost() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4")
+        await cluster.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=0, length=10), holes=["b2", "b3"])
+
+        (failure,) = (await cluster.recover("b1")).failures
+
+        assert (failure.reason, failure.entries) == (FailureReason.LOST, (EntryRange(0, 0),))
+        assert cluster.asked("b4", "add") == []
 
     simulate(scenario)

@@ -25,8 +25,11 @@ from runtime.protocol.status import Status
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import CopyReader
+from runtime.replication.flow_window import FlowWindows
 from runtime.replication.fragments import EntryRange, Fragment
-from runtime.replication.replicator import Replicator, StripeJob
+from runtime.replication.ledger_activity import LedgerActivity
+from runtime.replication.replicator import Replicator
+from runtime.replication.source_reads import StripeJob
 from storage.errors import BkctlError
 from tests.sim.bookies import Answer, BookieRequest, ModelBookies
 from tests.sim.loop import VirtualClock, run_simulated
@@ -159,8 +162,10 @@ def test_a_stripe_is_copied_or_the_outcome_says_why_not(data: st.DataObject) -> 
         metadata = (await ports.ledgers.read(0)).value
         fragment = Fragment(0, EntryRange(0, ENTRIES_MAX), BOOKIES, (0,), is_open=False)
         job = StripeJob(keys, metadata, fragment, 0, "b4", frozenset({"b1"}))
-        outcome = await Replicator(ports, copies, window, config, lambda *_: None).copy(job)
+        windows = FlowWindows(config.bytes_in_flight_max)
+        activity = LedgerActivity(0, 0)
+        outcome = await Replicator(ports, copies, windows, window, config, lambda *_: None).copy(job, activity)
         assert outcome.is_complete or outcome.target_failure or outcome.lost or outcome.unreadable
-        assert window.entries_in_flight == window.bytes_in_flight == 0
+        assert window.entries_in_flight == window.bytes_in_flight == windows.memory.bytes_in_flight == 0
 
     run(data, copy)
