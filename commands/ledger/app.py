@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from commands.command import group
-from commands.ledger import close, delete, export, import_ledgers, read, rewrite_bookie, show, verify, write_test
+from commands.ledger import (
+    close,
+    delete,
+    explain,
+    export,
+    import_ledgers,
+    read,
+    rewrite_bookie,
+    show,
+    verify,
+    write_test,
+)
 from commands.ledger import list as list_command
 
 app = group(
     "List, read, verify, close, export, import and delete ledgers.",
     list_command.list_ledgers,
     show.show,
+    explain.explain,
     read.read,
     verify.verify,
     write_test.write_test,

@@ -209,15 +209,14 @@ def _plan(
 ) -> Plan:
     items = [_item(each, registered.live) for each in found]
     summary = [_done_already(report)] if report.closed_already or report.gone or report.failures else []
-    if items:
-        summary.append(
-            f"will fence and close {counted(len(items), 'ledger')}, which stops the writers of those that have one"
-        )
+    doubtful = _doubtful(found, registered.live)
+    if len(items) > len(doubtful):
+        closable = counted(len(items) - len(doubtful), "ledger")
+        summary.append(f"will fence and close {closable}, which stops the writers of those that have one")
         summary += [f"waits up to {grace_s:g} s for writers to close their ledgers themselves"] if grace_s else []
     owners = sorted({item["owner"] for item in items if item["owner"] is not None})
     summary += [f"owner: {owner}" for owner in owners[:_NAMED_MAX]]
     summary += [f"and {counted(len(owners) - _NAMED_MAX, 'more owner')}"] if len(owners) > _NAMED_MAX else []
-    doubtful = _doubtful(found, registered.live)
     summary += doubtful[:_NAMED_MAX]
     summary += [f"and {len(doubtful) - _NAMED_MAX} more"] if len(doubtful) > _NAMED_MAX else []
     return session.plan(

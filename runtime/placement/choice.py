@@ -164,6 +164,26 @@ def _refusals(
             yield bookie_id, Refusal.NO_ROOM
 
 
+def refusals(
+    view: ClusterView,
+    rules: PlacementRules,
+    need: PlacementNeed,
+    ensemble: Sequence[str | None],
+    index: int,
+) -> dict[str, tuple[Refusal | BrokenRule, ...]]:
+    """For each bookie of the view, why it cannot have the position ``index`` alone; empty if it can.
+
+    A broken rule refuses a bookie only if the rules are strict.
+    """
+    refused = dict(_refusals(view, rules, need, ensemble))
+    return {
+        bookie_id: (refused[bookie_id],)
+        if bookie_id in refused
+        else broken_rules(view, rules, need, ensemble, {index: bookie_id})
+        for bookie_id in sorted(view.bookies)
+    }
+
+
 def _by_preference(
     view: ClusterView, rules: PlacementRules, need: PlacementNeed, ids: Sequence[str], source: random.Random
 ) -> list[str]:

@@ -120,47 +120,47 @@ def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Col
     missing = sorted(blocking_members(metadata, live_bookies))
     if not missing:
         return None
-    needed = _sufficient_alone(metadata, missing, live_bookies)
     return CloseFailure(
-        reason=f"entries may exist that only {_joined(missing)} can have (not registered); it was left as it is",
+        reason=f"entries may exist that only {joined(missing)} can have (not registered); it was left as it is",
         missing=tuple(missing),
-        next_step=_next_step(ledger_id, needed or missing, "registered", is_one_enough=bool(needed)),
+        next_step=what_helps(ledger_id, metadata, missing, live_bookies, "registered"),
     )
 
 
 def why_not_closed(ledger_id: int, metadata: LedgerMetadata, error: AnswersMissingError) -> CloseFailure:
     """Why a recovery failed, and what helps. Pure."""
     missing = sorted(error.missing)
-    named = _joined([f"{each} ({error.missing[each]})" for each in missing])
+    named = joined([f"{each} ({error.missing[each]})" for each in missing])
+    condition = "able to give a valid answer"
     if error.entry_id is None:
-        needed = _sufficient_alone(metadata, missing, error.fenced)
         reason = f"entries may exist that only {named} can have"
+        next_step = what_helps(ledger_id, metadata, missing, error.fenced, condition)
     else:
-        needed = missing if len(missing) <= metadata.ack_quorum_size else []
         reason = f"entry {error.entry_id} may exist on {named}"
+        is_one_enough = len(missing) <= metadata.ack_quorum_size
+        next_step = _next_step(ledger_id, missing, condition, is_one_enough=is_one_enough)
     if error.fenced:
-        state = f"it stays in recovery, fenced on {_joined(error.fenced)}: a live writer fails at its next add there"
+        state = f"it stays in recovery, fenced on {joined(error.fenced)}: a live writer fails at its next add there"
     else:
         state = "it stays in recovery, but no bookie has fenced it: a live writer may still add entries"
-    return CloseFailure(
-        reason=f"{reason}; {state}",
-        missing=tuple(missing),
-        fenced=error.fenced,
-        next_step=_next_step(ledger_id, needed or missing, "able to give a valid answer", is_one_enough=bool(needed)),
-    )
+    return CloseFailure(reason=f"{reason}; {state}", missing=tuple(missing), fenced=error.fenced, next_step=next_step)
 
 
-def _sufficient_alone(metadata: LedgerMetadata, missing: Collection[str], answered: Collection[str]) -> list[str]:
-    """The missing bookies each of which would suffice in addition to those that answered."""
-    return [each for each in missing if not blocking_members(metadata, {*answered, each})]
+def what_helps(
+    ledger_id: int, metadata: LedgerMetadata, missing: Sequence[str], answered: Collection[str], condition: str
+) -> str:
+    """Which of the missing bookies must be in this condition before the ledger can be closed, as a sentence. Pure."""
+    alone = [each for each in missing if not blocking_members(metadata, {*answered, each})]
+    return _next_step(ledger_id, alone or missing, condition, is_one_enough=bool(alone))
 
 
 def _next_step(ledger_id: int, bookie_ids: Sequence[str], condition: str, *, is_one_enough: bool) -> str:
     verb = "is" if is_one_enough or len(bookie_ids) == 1 else "are"
-    who = _joined(bookie_ids, "or" if is_one_enough else "and")
+    who = joined(bookie_ids, "or" if is_one_enough else "and")
     return f"once {who} {verb} {condition}, run bkctl ledger close {ledger_id} again"
 
 
-def _joined(names: Sequence[str], word: str = "and") -> str:
+def joined(names: Sequence[str], word: str = "and") -> str:
+    """Names as part of a sentence: ``b1, b2 and b3``."""
     *first, last = names
     return f"{', '.join(first)} {word} {last}" if first else last

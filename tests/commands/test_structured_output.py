@@ -126,6 +126,7 @@ class Invocations:
             "dev cluster up": ("--dir", str(folder / "another"), "-n"),
             "ledger close": ("0",),
             "ledger delete": ("0", "-n"),
+            "ledger explain": ("0",),
             "ledger list": (),
             "ledger read": ("0",),
             "ledger show": ("0",),

@@ -6,8 +6,9 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Iterable
 
-from runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies, credentials_of
+from runtime.client.ports import ClientPorts, SuspectBookies, credentials_of
 from runtime.config import ClientConfig, ZooKeeperConfig
+from runtime.errors import BookieTimeoutError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
@@ -16,15 +17,26 @@ from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.store import MetadataStore
-from runtime.ports import LacReply, ReadReply
+from runtime.ports import BookieInfo, LacReply, ReadReply
 from runtime.protocol.status import Status
 from storage.errors import BkctlError
-from tests.sim.bookies import BookieRequest, ModelBookies
+from tests.sim.bookies import Answer, BookieRequest, ModelBookies
 from tests.sim.loop import VirtualClock
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper
 
 ROOT = "/ledgers"
+
+
+class _Bookies(ModelBookies):
+    def __init__(self, clock: VirtualClock, answer: Answer, unwell: set[str]) -> None:
+        super().__init__(clock, answer)
+        self._unwell = unwell
+
+    async def info(self, bookie_id: str) -> BookieInfo:
+        if bookie_id in self._unwell:
+            raise BookieTimeoutError(bookie_id, "no answer in time")
+        return await super().info(bookie_id)
 
 
 class LedgerCluster:
@@ -36,6 +48,8 @@ class LedgerCluster:
         self.entries: dict[tuple[str, int], dict[int, bytes]] = {}
         self.fenced: set[tuple[str, int]] = set()
         self.failing: dict[str | tuple[str, int], Status] = {}
+        self.unwell: set[str] = set()
+        """Bookies that do not report their disk space."""
         self.requests: list[BookieRequest] = []
         self._registrations: dict[str, BookieRegistration] = {}
         self.ports: ClientPorts
@@ -44,7 +58,7 @@ class LedgerCluster:
         """Create the metadata and the client."""
         await init_cluster(self.store, ROOT, LedgerTree.HIERARCHICAL, random.Random(1))
         self.ports = ClientPorts(
-            bookies=ModelBookies(self._clock, self._answer),
+            bookies=_Bookies(self._clock, self._answer, self.unwell),
             clock=self._clock,
             ledgers=await open_ledger_store(self.store, ROOT, LedgerTree.HIERARCHICAL),
             registrations=RegistrationClient(self.store, ROOT),
@@ -92,10 +106,6 @@ class LedgerCluster:
             for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size):
                 if ensemble[index] not in without:
                     self.entries.setdefault((ensemble[index], ledger_id), {})[entry_id] = body
-
-    def keys(self, ledger_id: int, metadata: LedgerMetadata) -> LedgerCredentials:
-        """Key and codec."""
-        return credentials_of(ledger_id, metadata)
 
     def _answer(self, request: BookieRequest) -> ReadReply | LacReply | Status:
         self.requests.append(request)

@@ -222,6 +222,11 @@ async def read_lock_holder(store: MetadataStore, root: str, ledger_id: int) -> s
     return None if lock is None else lock.holder
 
 
+async def read_lock(store: MetadataStore, root: str, ledger_id: int) -> HeldLock | None:
+    """The lock of a ledger as stored; None when it is free. One operation."""
+    return await _read_lock(store, Paths(root), ledger_id)
+
+
 async def _read_lock(store: MetadataStore, paths: Paths, ledger_id: int) -> HeldLock | None:
     path = paths.replication_lock(ledger_id)
     found = await read_or_problem(store, path, decode_lock)

@@ -57,6 +57,13 @@ async def test_a_ledger_that_waits_for_a_dead_bookie_is_closed_when_it_is_back(c
         async with asyncio.timeout(60):
             while dead in (await client.ports.registrations.snapshot()).live:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
+        explained = await asyncio.to_thread(cluster.run, "ledger", "explain", str(stuck), "-o", "json")
+        assert explained.exit_code == 10, explained
+        why = explained.json()
+        assert (why["closable"], why["missing_answers"], why["replication"]) == (False, [dead], "under_replicated")
+        assert [each["registered"] for each in why["bookies"] if each["bookie_id"] == dead] == ["no"]
+        assert f"bookie {dead} is not registered; it is in 1 of 1 segment" in why["problems"]
+
         arguments = ["ledger", "close", str(stuck), str(good), "--grace", "0s", "--yes"]
         left = await asyncio.to_thread(cluster.run, *arguments, "-o", "json")
         assert left.exit_code == 9, left
@@ -71,4 +78,6 @@ async def test_a_ledger_that_waits_for_a_dead_bookie_is_closed_when_it_is_back(c
         await asyncio.to_thread(cluster.start_bookie, dead)
         done = await asyncio.to_thread(cluster.run, *arguments)
         assert done.exit_code == 0, done
+        explained = await asyncio.to_thread(cluster.run, "ledger", "explain", str(stuck), "-o", "json")
+        assert explained.exit_code == 0, explained
         assert (await client.ports.ledgers.read(stuck)).value.state is LedgerState.CLOSED

@@ -7,11 +7,20 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.placement.choice import Choice, NoChoice, PlacementNeed, Refusal, choose_ensemble, choose_replacements
+from runtime.placement.choice import (
+    Choice,
+    NoChoice,
+    PlacementNeed,
+    Refusal,
+    choose_ensemble,
+    choose_replacements,
+    refusals,
+)
 from runtime.placement.isolation import IsolationDemand, admitted_bookies
 from runtime.placement.rules import PlacementRule, PlacementRules, judge_ensemble, write_quorums
 from runtime.placement.view import DEFAULT_RACK, BookieSurvey, ClusterView, KnownBookie, is_default_rack, region_of
@@ -288,3 +297,21 @@ def test_large_ensembles_in_uneven_racks_are_found() -> None:
         found = choose_ensemble(view, TWO_RACKS, need, 15, random.Random(seed))
         assert isinstance(found, Choice)
         assert found.broken == ()
+
+
+@given(st.data(), views(), rule_sets, st.integers(1, 4))
+def test_a_bookie_without_a_refusal_is_what_a_strict_choice_takes(
+    data: st.DataObject, view: ClusterView, rules: PlacementRules, size: int
+) -> None:
+    ensemble = data.draw(st.lists(st.sampled_from(IDS), min_size=size, max_size=size, unique=True))
+    index = data.draw(st.integers(0, size - 1))
+    need = data.draw(needs(size))
+    strict = msgspec.structs.replace(rules, is_strict=True)
+    refused = refusals(view, strict, need, ensemble, index)
+    assert refused.keys() == view.bookies.keys()
+    accepted = {bookie_id for bookie_id, reasons in refused.items() if not reasons}
+    found = choose_replacements(view, strict, need, ensemble, (index,), random.Random(1))
+    if isinstance(found, Choice):
+        assert found.bookies[0] in accepted
+    else:
+        assert not accepted

@@ -1,0 +1,205 @@
+"""Why a ledger lacks copies or cannot be closed: facts from simulated bookies, and the verdict on them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.bookies.registration import BookieMode
+from runtime.metadata.replication.directories import ForeignNames
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.metadata.replication.switches import ReplicationSwitches
+from runtime.placement.rack_sources import RackTable
+from runtime.placement.rules import PlacementRules
+from runtime.protocol.status import Status
+from runtime.replication.audit import ReplicationState
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copies import CopyState
+from runtime.replication.ledger_explanation import LedgerExplanation, explain
+from runtime.replication.ledger_facts import LedgerFacts, LedgerLook
+from tests.runtime.replication.samples import ledger
+from tests.sim.ledger_cluster import ROOT, LedgerCluster, ledger_cluster
+from tests.sim.loop import run_simulated
+
+T = TypeVar("T")
+FIVE = ("b1", "b2", "b3", "b4", "b5")
+CLOSED = ledger({0: ("b1", "b2", "b3"), 4: ("b1", "b2", "b4")}, 2, 2, last_entry_id=9, length=100)
+OPEN = ledger({0: ("b1", "b2", "b3")}, 2, 1, state=LedgerState.OPEN)
+
+
+def simulate(scenario: Callable[[LedgerCluster], Awaitable[T]]) -> T:
+    async def run() -> T:
+        async with ledger_cluster(*FIVE) as cluster:
+            return await scenario(cluster)
+
+    return run_simulated(run())
+
+
+async def filled(cluster: LedgerCluster, metadata: LedgerMetadata, count: int = 10) -> int:
+    ledger_id = await cluster.create(metadata)
+    await cluster.fill(ledger_id, range(count))
+    return ledger_id
+
+
+async def look(cluster: LedgerCluster, ledger_id: int, *without: str) -> LedgerFacts:
+    foreign = ForeignNames(lambda sentence: None)
+    reading = LedgerLook(cluster.ports, cluster.store, ReplicationConfig(), foreign)
+    return await reading.facts(ledger_id, await cluster.ports.ledgers.read(ledger_id), without)
+
+
+async def explained(cluster: LedgerCluster, ledger_id: int, *without: str) -> LedgerExplanation:
+    found = explain(await look(cluster, ledger_id, *without))
+    assert not cluster.fenced
+    return found
+
+
+def steps(found: LedgerExplanation) -> str:
+    return "\n".join(found.next_steps)
+
+
+def test_a_whole_ledger_has_no_problem_and_two_reads_per_segment_and_bookie() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, CLOSED)
+        facts = await look(cluster, ledger_id)
+        assert len([each for each in cluster.requests if each.kind == "read"]) <= 2 * 6
+        copies = [copy for segment in facts.segments for copy in segment.copies]
+        assert {(copy.first, copy.last) for copy in copies} == {(CopyState.PRESENT, CopyState.PRESENT)}
+        found = explain(facts)
+        assert found.replication is ReplicationState.REPLICATED
+        assert (found.problems, found.candidates, found.is_closable) == ((), (), None)
+        assert found.next_steps == ("nothing: no problem was found",)
+
+    simulate(scenario)
+
+
+def test_a_lost_bookie_and_who_could_replace_it() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, CLOSED)
+        await cluster.stop("b1")
+        await cluster.stop("b5")
+        await cluster.register("b5", mode=BookieMode.READ_ONLY)
+        found = await explained(cluster, ledger_id)
+        assert found.replication is ReplicationState.AT_RISK
+        assert "bookie b1 is not registered; it is in 2 of 2 segments" in found.problems
+        verdicts = {(each.first_entry_id, each.bookie_id): each.refused_by for each in found.candidates}
+        taken = "already in the ensemble"
+        assert verdicts == {
+            (0, "b2"): taken,
+            (0, "b3"): taken,
+            (0, "b4"): None,
+            (4, "b2"): taken,
+            (4, "b3"): None,
+            (4, "b4"): taken,
+        }
+        command = "bkctl recover failed-bookie b1 would copy its entries of 2 segments (from entry 0 and 4) to"
+        assert f"{command} b3 or b4" in found.next_steps
+        assert "no auditor is elected" in steps(found)
+
+    simulate(scenario)
+
+
+def test_an_assumed_loss_gives_the_same_verdict_and_asks_the_bookie_nothing() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, CLOSED)
+        assumed = await explained(cluster, ledger_id, "b1")
+        assert "b1" not in {each.bookie_id for each in cluster.requests}
+        assert "bookie b1 counts as gone; it is in 2 of 2 segments" in assumed.problems
+        await cluster.stop("b1")
+        real = await explained(cluster, ledger_id)
+        assert (assumed.candidates, assumed.next_steps) == (real.candidates, real.next_steps)
+
+    simulate(scenario)
+
+
+def test_without_a_candidate_the_recovery_would_fail_for_these_reasons() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, CLOSED)
+        for bookie_id in ("b1", "b3", "b5"):
+            await cluster.stop(bookie_id)
+        cluster.unwell.add("b4")
+        found = await explained(cluster, ledger_id)
+        refused = {each.bookie_id: each.refused_by for each in found.candidates if each.first_entry_id == 0}
+        assert refused["b4"] is not None
+        assert refused["b4"].startswith("does not answer")
+        assert "b1 would leave 2 segments (from entry 0 and 4): no bookie can take the copies (" in steps(found)
+        assert "1 does not answer" in steps(found)
+        assert any(each.startswith("no live bookie has the entries of b3 and b1") for each in found.problems)
+
+    simulate(scenario)
+
+
+def test_a_rule_refuses_a_candidate_by_name() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, CLOSED)
+        await cluster.stop("b1")
+        facts = await look(cluster, ledger_id)
+        racks = RackTable({"b1": "/r1", "b2": "/r2", "b3": "/r3", "b4": "/r2", "b5": "/r3"})
+        survey = msgspec.structs.replace(facts.survey, tables=(racks,))
+        rules = PlacementRules(min_racks_per_write_quorum=2)
+        found = explain(msgspec.structs.replace(facts, survey=survey, rules=rules))
+        verdicts = {
+            each.bookie_id: (each.rack, each.refused_by) for each in found.candidates if not each.first_entry_id
+        }
+        assert verdicts["b4"] == ("/r2", "racks per write quorum: b4, b2: 1 rack instead of 2")
+        assert verdicts["b5"] == ("/r3", "racks per write quorum: b5, b3: 1 rack instead of 2")
+        recovery = "bkctl recover failed-bookie b1 would"
+        assert f"{recovery} copy its entries of 1 segment (from entry 4) to b3 or b5" in found.next_steps
+        assert f"{recovery} leave 1 segment (from entry 0): no bookie can take the copies (" in steps(found)
+        assert "2 racks per write quorum); --placement best-effort accepts broken rules" in steps(found)
+
+    simulate(scenario)
+
+
+def test_copies_that_are_not_where_they_should_be() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, CLOSED)
+        del cluster.entries["b2", ledger_id][9]
+        found = await explained(cluster, ledger_id)
+        assert found.problems == ("bookie b2 does not have the first or last entry of 1 segment (from entry 4)",)
+        assert f"bkctl recover ledger {ledger_id}" in steps(found)
+
+    simulate(scenario)
+
+
+def test_what_an_open_ledger_needs_to_be_closed() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, OPEN)
+        found = await explained(cluster, ledger_id)
+        assert (found.is_closable, found.problems) == (True, ())
+        cluster.failing["b2"] = Status.TIMEOUT
+        found = await explained(cluster, ledger_id)
+        assert found.is_closable is False
+        assert list(found.missing_answers) == ["b2"]
+        assert "entries may exist that only b2 (" in found.problems[0]
+        assert f"once b2 is able to give a valid answer, run bkctl ledger close {ledger_id} again" in found.next_steps
+        await cluster.stop("b2")
+        assert (await explained(cluster, ledger_id)).missing_answers == {"b2": "not registered"}
+
+        safe = await filled(cluster, ledger({0: ("b1", "b2", "b3")}, 3, 2, state=LedgerState.IN_RECOVERY))
+        found = await explained(cluster, safe)
+        assert found.is_closable
+        assert found.problems[0].startswith("it is in recovery")
+        assert f"a live writer replaces b2 at its next add; if it has none, bkctl ledger close {safe}" in steps(found)
+
+    simulate(scenario)
+
+
+def test_marks_locks_and_the_switch() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, CLOSED)
+        marks = UnderReplicationMarks(cluster.store, ROOT, cluster.ports.clock)
+        await marks.mark(ledger_id, ["b1"])
+        assert "no missing copy was found" in steps(await explained(cluster, ledger_id))
+        await cluster.stop("b1")
+        assert "a replication worker, if one runs, repairs it" in steps(await explained(cluster, ledger_id))
+        locks = ReplicationLocks(cluster.store, ROOT, "host-7")
+        assert await locks.acquire(ledger_id) is not None
+        assert "host-7 holds its replication lock" in steps(await explained(cluster, ledger_id))
+        await ReplicationSwitches(cluster.store, ROOT).disable()
+        assert "autorecovery is disabled" in steps(await explained(cluster, ledger_id))
+
+    simulate(scenario)
