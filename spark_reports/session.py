@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import signal
 import sys
 import tempfile
@@ -40,11 +41,12 @@ def local_session(
     starts. Raises ConfigurationError when SPARK_HOME is wrong, SparkReportError when Spark cannot start.
     """
     _check_spark_home()
+    _check_user()
     on_starting()
     # A path of this virtual environment: the executors must import the same code.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
-    with tempfile.TemporaryDirectory(prefix="bkctl-spark-") as directory:
+    with _temporary_directory() as directory:
         log_path = os.path.abspath(log_path or os.path.join(directory, "spark.log"))
         configuration_path = os.path.join(directory, "log4j2.properties")
         with open(configuration_path, "w", encoding="utf-8") as configuration:
@@ -55,7 +57,8 @@ def local_session(
             "spark.driver.host": _LOOPBACK,
             # One short job: time to start is all that counts, so no second compiler, no code generation, few threads.
             "spark.driver.extraJavaOptions": (
-                f"-Dlog4j2.configurationFile=file:{configuration_path} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+                f"-Dlog4j2.configurationFile=file:{configuration_path} -Djava.io.tmpdir={directory} "
+                f"-Duser.home={directory} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
             ),
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -85,6 +88,18 @@ def local_session(
                 session.stop()
 
 
+@contextmanager
+def _temporary_directory() -> Iterator[str]:
+    try:
+        temporary = tempfile.TemporaryDirectory(prefix="bkctl-spark-")
+    except OSError as error:
+        raise ConfigurationError(
+            f"Spark needs a directory for temporary files ({error.strerror}): set TMPDIR to a writable one"
+        ) from error
+    with temporary as directory:
+        yield directory
+
+
 def _check_spark_home() -> None:
     """PySpark runs whatever SPARK_HOME names; without the variable it uses its own Spark."""
     home = os.environ.get("SPARK_HOME")
@@ -93,6 +108,17 @@ def _check_spark_home() -> None:
             f"SPARK_HOME={home} is not a Spark installation: it has no bin/spark-submit; unset SPARK_HOME to use "
             "the Spark that bkctl was installed with"
         )
+
+
+def _check_user() -> None:
+    """Spark's libraries want the name of the user, which a container that runs with any other uid does not have."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise ConfigurationError(
+            f"Spark needs a user with a name, and user id {os.getuid()} has none in /etc/passwd: add it, or run bkctl "
+            "audit without --spark, which has the same result"
+        ) from None
 
 
 @contextmanager
@@ -134,8 +160,9 @@ def _read(log_path: str) -> str:
 
 
 def _last_log_lines(log_path: str) -> str:
+    """The last line; of a Java stack trace, the last one that names an exception."""
     lines = [line.strip() for line in _read(log_path).splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    return next((line for line in reversed(lines) if not line.startswith(("at ", "... "))), "")
 
 
 @contextmanager

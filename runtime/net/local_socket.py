@@ -73,7 +73,12 @@ def is_short(path: str) -> bool:
 def _run_directory() -> str:
     """A directory for sockets that only this user can enter; ConfigurationError."""
     above = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR")
-    directory = os.path.join(above, "bkctl") if above else os.path.join(tempfile.gettempdir(), f"bkctl-{os.getuid()}")
+    try:
+        directory = os.path.join(above, "bkctl") if above else f"{tempfile.gettempdir()}/bkctl-{os.getuid()}"
+    except FileNotFoundError:
+        raise ConfigurationError(
+            "no directory is writable for the socket of the admin interface: set RUNTIME_DIRECTORY or TMPDIR to one"
+        ) from None
     os.makedirs(directory, mode=0o700, exist_ok=True)
     found = os.stat(directory, follow_symlinks=False)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
