@@ -127,7 +127,7 @@ _IGNORED: Final = {
         auditorMaxNumberOfConcurrentOpenLedgerOperations auditorPeriodicBookieCheckInterval
         auditorPeriodicCheckInterval auditorPeriodicPlacementPolicyCheckInterval auditorReplicasCheckInterval
         inFlightReadEntryNumInLedgerChecker lockReleaseOfFailedLedgerGracePeriod
-        lostBookieRecoveryDelay openLedgerRereplicationGracePeriod
+        lostBookieRecoveryDelay
         replicationRateByBytes rereplicationEntryBatchSize rwRereplicateBackoffMs
         storeSystemTimeAsLedgerUnderreplicatedMarkTime underreplicatedLedgerRecoveryGracePeriod
         zkReplicationTaskRateLimit

@@ -186,6 +186,11 @@ class Console:
                 self._write_message("")
             raise RefusedError("nothing was changed: the answer was no")
 
+    @property
+    def prints_progress_lines(self) -> bool:
+        """Whether the progress of a long job is printed as lines, because there is no terminal for a bar."""
+        return not self._err.isatty() and self._settings.has_progress and not self._settings.is_quiet
+
     @contextmanager
     def progress(self, description: str) -> Iterator[Progress]:
         """A bar on stderr while a long job runs; only on a terminal, and not with ``--no-progress``."""

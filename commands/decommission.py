@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from commands.command import command, group
@@ -13,19 +12,10 @@ from commands.effect import Effect
 from commands.errors import Outcome
 from commands.outages import OutageMax, told_when_cut_off
 from commands.parse import parse_bookie_id, read_ledger_ids
+from commands.recovery_progress import recovery_progress
+from commands.recovery_rendering import failure_rows, fenced_rows, plan_rows, print_report, shortened
 from commands.rendering import counted
-from commands.replication_access import (
-    PlacementChoice,
-    VerifyChoice,
-    failure_rows,
-    note_end,
-    plan_rows,
-    print_report,
-    progress_reporter,
-    replication_access,
-    shortened,
-    waiting_sentence,
-)
+from commands.replication_access import PlacementChoice, VerifyChoice, note_end, replication_access, waiting_sentence
 from commands.session import open_session
 
 if TYPE_CHECKING:
@@ -82,8 +72,8 @@ async def decommission(
                 change.trash.keep("delete", session.cookies.path(bookie_id), node)
 
             await access.recovery.require_down([bookie_id])
-            with console.progress("decommissioning") as progress:
-                job.show = progress_reporter(progress)
+            async with recovery_progress(console, "decommissioning") as progress:
+                job.show = progress.show
                 report = await operation.run(found, job.note, before_scan=change.renew_lock, keep_cookie=keep_cookie)
             note_end(change, _report_body(report), decommission_outcome(report))
     _print_result(context, report)
@@ -92,7 +82,8 @@ async def decommission(
 
 def _print_result(context: CommandContext, report: DecommissionReport) -> None:
     failures = [row for recovery in report.recoveries for row in failure_rows(recovery)]
-    print_report(context, "DecommissionReport", _report_body(report), failures)
+    fenced = [row for recovery in report.recoveries for row in fenced_rows(recovery)]
+    print_report(context, "DecommissionReport", _report_body(report), failures, fenced)
     if report.accepted:
         context.console.warn(
             f"{counted(len(report.accepted), 'ledger')} with lost entries are unchanged and still reference bookie "
@@ -114,7 +105,7 @@ def _advice(report: DecommissionReport) -> str:
 
 def _change_plan(access: ReplicationAccess, found: DecommissionPlan) -> Plan:
     """The recovery, the ledgers whose loss is accepted, then the cookie's deletion."""
-    rows = plan_rows(msgspec.structs.replace(found.recovery, ledgers=found.accepted))
+    rows = plan_rows(found.accepted)
     items = [{"action": "accept loss", "path": access.ledgers.path(int(str(row["ledger_id"]))), **row} for row in rows]
     summary = []
     if items:

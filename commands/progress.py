@@ -15,8 +15,13 @@ class Progress(Protocol):
     def is_shown(self) -> bool:
         """Whether the bar is shown. If not, the total need not be requested."""
 
-    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
-        """Units done of ``total`` so far (None: unknown); ``note`` describes the current work."""
+    def update(
+        self, done: float, total: float | None = None, note: str | None = None, count: str | None = None
+    ) -> None:
+        """Units done of ``total`` so far (None: unknown); ``note`` describes the current work.
+
+        ``count`` is shown instead of the units.
+        """
 
 
 @contextmanager
@@ -46,7 +51,9 @@ class Silence:
 
     is_shown = False
 
-    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
+    def update(
+        self, done: float, total: float | None = None, note: str | None = None, count: str | None = None
+    ) -> None:
         """Not shown."""
 
 
@@ -57,7 +64,10 @@ class _RichBar:
         self._update = update
         self._note = ""
 
-    def update(self, done: float, total: float | None = None, note: str | None = None) -> None:
+    def update(
+        self, done: float, total: float | None = None, note: str | None = None, count: str | None = None
+    ) -> None:
         self._note = self._note if note is None else note
-        count = f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
+        if count is None:
+            count = f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
         self._update(completed=done, total=total, count=count, note=self._note)

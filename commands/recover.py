@@ -12,21 +12,12 @@ from commands.effect import Effect
 from commands.errors import Outcome
 from commands.help_page import HelpGroup
 from commands.outages import OutageMax, told_when_cut_off
-from commands.parse import parse_bookie_id
-from commands.replication_access import (
-    PLAN_TABLE,
-    PlacementChoice,
-    VerifyChoice,
-    failure_rows,
-    note_end,
-    plan_body,
-    print_report,
-    progress_reporter,
-    replication_access,
-    report_body,
-    waiting_sentence,
-)
+from commands.parse import all_ledger_ids, parse_bookie_id
+from commands.recovery_progress import recovery_progress
+from commands.recovery_rendering import PLAN_TABLE, failure_rows, fenced_rows, plan_body, print_report, report_body
+from commands.replication_access import PlacementChoice, VerifyChoice, note_end, replication_access, waiting_sentence
 from commands.session import open_session
+from runtime.replication.config import OpenLedgers
 
 if TYPE_CHECKING:
     from runtime.replication.recovery_report import RecoveryReport
@@ -49,34 +40,42 @@ class RecoverGroup(HelpGroup):
         return args[0] in {"-h", "--help"} or not self.commands.keys().isdisjoint(args)
 
 
+_TO = typer.Option("--to", metavar="ID", help="Copy only to this bookie; repeatable")
+_LEDGER = typer.Option("--ledger", metavar="LEDGER", help="Recover only this ledger; repeatable")
+_OPEN_LEDGERS = typer.Option(
+    "--open-ledgers", metavar="CHOICE", help="wait (default), skip or fence", show_default=False
+)
+
+
 @command(FAILED_BOOKIE, example="recover failed-bookie b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)
 async def failed_bookie(
     context: CommandContext,
     bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="IDs of permanently failed bookies")],
+    to: Annotated[list[str] | None, _TO] = None,
+    ledger: Annotated[list[str] | None, _LEDGER] = None,
+    open_ledgers: Annotated[OpenLedgers, _OPEN_LEDGERS] = OpenLedgers.WAIT,
     outage_max: OutageMax = None,
     placement: PlacementChoice = None,
     verify: VerifyChoice = None,
 ) -> Outcome:
-    """Copy the entries of failed bookies to other bookies and remove the failed ones from the ledgers' metadata.
+    """Copy the entries of failed bookies to others, and replace the failed ones.
 
-    Holds each ledger's replication lock, verifies copies, and changes metadata by compare-and-set. Safe to interrupt
-    and to run again. Waits for ZooKeeper if it stops answering. Keeps cookies: see bkctl decommission.
-
-    Short form: bkctl recover ID...
+    Safe to interrupt and repeat. Keeps cookies. Short form: bkctl recover ID...
     """
     from commands.safety.gate import nothing_to_change
 
-    for bookie_id in bookie_ids:
+    for bookie_id in [*bookie_ids, *(to or ())]:
         parse_bookie_id(bookie_id)
+    ledger_ids = all_ledger_ids(ledger) if ledger else None
     async with open_session(context) as session:
-        access = await replication_access(context, session, outage_max, placement, verify)
+        access = await replication_access(context, session, outage_max, placement, verify, open_ledgers)
         recovery, console = access.recovery, context.console
         if context.settings.is_rehearsal:
             for bookie_id in await recovery.registered(bookie_ids):
                 console.warn(f"bookie {bookie_id} is registered; it must be down before it can be recovered")
         else:
             await recovery.require_down(bookie_ids, lambda bookie_id: console.say(waiting_sentence(bookie_id)))
-        found = await recovery.plan(bookie_ids)
+        found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
         plan = access.change_plan(found)
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
@@ -87,19 +86,17 @@ async def failed_bookie(
                 access.open_change(context, plan, found) as change,
             ):
                 await recovery.require_down(bookie_ids)
-                with console.progress("recovering") as progress:
-                    job.show = progress_reporter(progress)
-                    report = await recovery.run(found, job.note)
+                async with recovery_progress(console, "recovering") as progress:
+                    job.show = progress.show
+                    report = await recovery.run(found, job.note, open_ledgers=open_ledgers)
                 note_end(change, report_body(report), outcome_of(report))
-    print_report(context, "RecoveryReport", report_body(report), failure_rows(report))
+    print_report(context, "RecoveryReport", report_body(report), failure_rows(report), fenced_rows(report))
     return outcome_of(report)
 
 
 def outcome_of(report: RecoveryReport) -> Outcome:
-    """Complete, or some ledgers left, or nothing achieved."""
-    if report.is_complete:
-        return Outcome.OK
-    return Outcome.PARTIAL if report.has_progress else Outcome.FAILED
+    """Complete, or some ledgers left: an interrupted run ends with an error instead."""
+    return Outcome.OK if report.is_complete else Outcome.PARTIAL
 
 
 app = group("Re-replicate the data of failed bookies.", failed_bookie, cls=RecoverGroup)

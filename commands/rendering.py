@@ -84,6 +84,14 @@ def decimal(value: object) -> str:
     return f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, (int, float)) else UNKNOWN
 
 
+def duration(seconds: float) -> str:
+    """A time span in the largest unit of which it has two, rounded."""
+    for unit, unit_s in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """``1 ledger``, ``2 ledgers``; ``plural`` if it is not the noun and an s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -1,4 +1,4 @@
-"""The owner of a ledger, from its custom metadata. Pure. Source: pulsar section 5."""
+"""The owner of a ledger, from its custom metadata. Pure."""
 
 from __future__ import annotations
 

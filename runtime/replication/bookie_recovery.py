@@ -6,39 +6,34 @@ requests in flight, verifies copies before the metadata references them, and con
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 
 import msgspec
 
 from runtime.client.ports import ClientPorts
-from runtime.errors import BookieError, BookieNotFoundError, RefusedError
+from runtime.errors import BookieError, LedgerNotFoundError, MetadataError, RefusedError
+from runtime.ledger.owner import owner_of
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.store import Versioned
 from runtime.replication.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copies import CopyReader
-from runtime.replication.copy_targets import PlacementForecast, TargetChooser
+from runtime.replication.copy_targets import TargetChooser
 from runtime.replication.flow_window import FlowWindows
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.ledger_repair import LedgerRepair, RepairOrder, RepairTools
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.loss_proof import LossProof
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
-from runtime.replication.recovery_report import (
-    FailureReason,
-    LedgerFailure,
-    LedgerPlan,
-    LedgerRepaired,
-    RecoveryPlan,
-    RecoveryReport,
-    plan_ledger,
-    recovery_report,
-)
+from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
+from runtime.replication.recovery_report import RecoveryReport, RecoveryTally
+from runtime.replication.recovery_scan import PlanDemand, RecoveryScan
 from runtime.replication.replicator import Replicator
 
 PROGRESS_INTERVAL_NS = 100_000_000
+TICK_S = 1.0
 
 
 class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +45,16 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     entries_copied: int
     entries_planned: int
     bytes_copied: int
+    bytes_planned: int
+    """Estimated; ledgers of unknown size do not count."""
+    waiting_for_writers: int = 0
+    """Open ledgers that are left alone for some time, so that their writers can replace the bookies."""
     current_ledgers: tuple[int, ...]
     """Ledgers in progress, oldest first; the first one may be delaying the run."""
+    oldest_s: float = 0.0
+    """Seconds since the work on the oldest ledger began."""
+    oldest_waits_for: str = ""
+    """What the oldest ledger waits for; empty if nothing."""
 
 
 class BookieRecovery:
@@ -69,13 +72,13 @@ class BookieRecovery:
         """``on_outage`` is called when the metadata store stops answering and the run waits, and when it continues."""
         self._ports = ports
         self._registration = registration
-        self._cookies = cookies
         self._locks = locks
         self._config = config
         self._on_outage = on_outage
         self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, on_outage)
         """Waits for the metadata store in all methods but ``run``. Callers that build on this class may use it too."""
         self.loss_proof = LossProof(ports, registration, config)
+        self._scan = RecoveryScan(ports, registration, cookies, config)
 
     async def require_down(self, bookie_ids: Collection[str], on_wait: Callable[[str], None] | None = None) -> None:
         """Return once none of the bookies is registered; RefusedError if one is running or stays registered.
@@ -117,15 +120,15 @@ class BookieRecovery:
         ledger_ids: Collection[int] | None = None,
         *,
         unreachable: Collection[str] | None = None,
+        only_targets: Collection[str] = (),
     ) -> RecoveryPlan:
-        """Like ``scan``, but BookieNotFoundError for a bookie without cookie, registration and ledgers.
+        """Like ``scan``, but refuses ids that are probably misspelt, and targets that cannot be used.
 
-        Such an id is probably misspelt.
+        BookieNotFoundError for a bookie without cookie, registration and ledgers. ``only_targets``: copy only to these;
+        RefusedError if one is not writable, or if strict placement rules forbid it.
         """
-        plan = await self.scan(bookie_ids, ledger_ids, unreachable=unreachable)
-        named = {bookie for ledger in plan.ledgers for fragment in ledger.fragments for bookie in fragment.ensemble}
-        await self._require_known(frozenset(bookie_ids) - named)
-        return plan
+        demand = _demand(bookie_ids, ledger_ids, unreachable, only_targets)
+        return await self.outage.outlast(lambda: self._scan.plan(demand))
 
     async def scan(
         self,
@@ -136,48 +139,11 @@ class BookieRecovery:
     ) -> RecoveryPlan:
         """Find all ledgers that reference any of the bookies, with one scan of all ledger metadata.
 
-        ``ledger_ids`` limits the plan to these ledgers. ``unreachable``: bookies that are never asked; None means
-        ``bookie_ids``, which is right for dead bookies. MetadataOutageError.
+        ``ledger_ids``: read only these; LedgerNotFoundError if one is absent. ``unreachable``: bookies that are never
+        asked; None means ``bookie_ids``, which is right for dead bookies. MetadataOutageError.
         """
-        never_asked = frozenset(bookie_ids if unreachable is None else unreachable)
-        return await self.outage.outlast(lambda: self._scan(frozenset(bookie_ids), never_asked, ledger_ids))
-
-    async def _scan(
-        self, leaving: frozenset[str], unreachable: frozenset[str], ledger_ids: Collection[int] | None
-    ) -> RecoveryPlan:
-        barred = leaving | unreachable
-        plans: list[LedgerPlan] = []
-        unreadable: list[LedgerFailure] = []
-        registrations = await self._registration.snapshot()
-        live = registrations.live - unreachable
-        placement = self._ports.placement
-        survey = await placement.survey(registrations.writable)
-        forecast = PlacementForecast(survey, placement.rules, barred, self._ports.clock.random)
-        scanned = 0
-        async for ledger_id, found in self._ports.ledgers.read_all(window=self._config.metadata_reads_in_flight_max):
-            scanned += 1
-            if ledger_ids is not None and ledger_id not in ledger_ids:
-                continue
-            if not isinstance(found, Versioned):
-                unreadable.append(LedgerFailure(ledger_id, FailureReason.METADATA_UNREADABLE, (), str(found)))
-                continue
-            if not leaving.isdisjoint(found.value.bookies()):
-                plans.append(plan_ledger(ledger_id, found.value, found.version, leaving, live, forecast.broken_rules))
-        return RecoveryPlan(
-            bookie_ids=tuple(sorted(leaving)),
-            ledgers_scanned=scanned,
-            ledgers=tuple(sorted(plans, key=lambda plan: (plan.surviving_copies, -plan.ledger_id))),
-            unreadable=tuple(sorted(unreadable, key=lambda failure: failure.ledger_id)),
-            targets=tuple(sorted(set(registrations.writable) - barred)),
-            registered=tuple(sorted(registrations.live & leaving)),
-            unreachable=tuple(sorted(unreachable)),
-        )
-
-    async def _require_known(self, bookie_ids: Collection[str]) -> None:
-        for bookie_id in sorted(bookie_ids):
-            is_registered = bookie_id in (await self._registration.snapshot()).live
-            if not is_registered and await self._cookies.find(bookie_id) is None:
-                raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and no ledger references it")
+        demand = _demand(bookie_ids, ledger_ids, unreachable)
+        return await self.outage.outlast(lambda: self._scan.scan(demand))
 
     async def run(
         self,
@@ -188,6 +154,9 @@ class BookieRecovery:
     ) -> RecoveryReport:
         """Carry out a plan, after reading the metadata of each ledger again. Safe to interrupt and repeat.
 
+        With ``WAIT``, ledgers with a leaving bookie in the open last segment are worked on last, ``open_ledger_wait_s``
+        after the plan was made. They are fenced only if the segment is still the same.
+
         ``on_progress`` is called at most ten times per second, and once at the end, even after an error. Unreachable
         bookies must be down: call ``require_down`` first. Waits during an outage of the metadata store;
         MetadataOutageError if it is too long.
@@ -195,6 +164,20 @@ class BookieRecovery:
         ports = (self._ports, self._registration, self._locks)
         order = RepairOrder(frozenset(plan.bookie_ids), frozenset(plan.unreachable), open_ledgers)
         return await _RecoveryRun(*ports, self._config, plan, order, on_progress, self._on_outage).run()
+
+
+def _demand(
+    bookie_ids: Collection[str],
+    ledger_ids: Collection[int] | None,
+    unreachable: Collection[str] | None,
+    only_targets: Collection[str] = (),
+) -> PlanDemand:
+    return PlanDemand(
+        leaving=frozenset(bookie_ids),
+        unreachable=frozenset(bookie_ids if unreachable is None else unreachable),
+        ledger_ids=None if ledger_ids is None else tuple(ledger_ids),
+        only_targets=frozenset(only_targets),
+    )
 
 
 class _RecoveryRun:
@@ -230,15 +213,20 @@ class _RecoveryRun:
                 replicator=Replicator(ports, self._copies, windows, single_reads, config, self._count_copied),
                 live_bookies=self._live_bookies,
                 targets=TargetChooser(
-                    self._live_bookies, ports.suspects, ports.clock, ports.placement, config.placement
+                    self._live_bookies,
+                    ports.suspects,
+                    ports.clock,
+                    ports.placement,
+                    config.placement,
+                    plan.targets if plan.is_restricted else (),
                 ),
                 outage=self._outage,
                 config=config,
             )
         )
-        self._results: list[LedgerRepaired] = []
-        self._ledgers_failed = 0
-        self._entries_planned = plan.entries
+        self._tally = RecoveryTally(config.verify)
+        self._totals = plan.totals
+        self._waiting_for_writers = 0
         self._current: dict[int, LedgerActivity] = {}
         self._entries_copied = 0
         self._bytes_copied = 0
@@ -247,27 +235,61 @@ class _RecoveryRun:
         started_ns = self._ports.clock.monotonic_ns()
         for bookie_id in self._order.unreachable:
             self._ports.suspects.add(bookie_id)  # closing a ledger must not choose them again
+        ticking = asyncio.create_task(self._tick())
         try:
             await self._outage.outlast(self._live_bookies.refresh)
-            await for_each_bounded(self._ledger_ids(), self._repair_one, self._config.ledgers_in_parallel)
+            await for_each_bounded(self._ledgers(), self._repair_one, self._config.ledgers_in_parallel)
         finally:
-            self._report_progress(is_last=True)
+            ticking.cancel()
+            self._report_progress(is_forced=True)
         seconds = (self._ports.clock.monotonic_ns() - started_ns) / 1e9
-        return recovery_report(self._plan, self._results, seconds, self._config.verify)
+        return self._tally.report(self._plan.bookie_ids, seconds, self._plan.unreadable)
 
-    async def _ledger_ids(self) -> AsyncIterator[int]:
+    async def _tick(self) -> None:
+        """Report progress also while all ledgers wait."""
+        while self._on_progress is not None:
+            await self._ports.clock.sleep(TICK_S)
+            self._report_progress()
+
+    async def _ledgers(self) -> AsyncIterator[LedgerPlan]:
+        """The ledgers in the order of work; those that wait for their writers come last, after the wait."""
+        waits = self._order.open_ledgers is OpenLedgers.WAIT
         for ledger in self._plan.ledgers:
-            yield ledger.ledger_id
+            if not (waits and ledger.may_have_writer):
+                yield ledger
+        if not waits:
+            return
+        due_ns = self._plan.seen_at_ns + int(self._config.open_ledger_wait_s * 1e9)
+        written = [ledger for ledger in self._plan.ledgers if ledger.may_have_writer]
+        wait_ns = due_ns - self._ports.clock.monotonic_ns()
+        if written and wait_ns > 0:
+            self._waiting_for_writers = len(written)
+            self._report_progress(is_forced=True)
+            await self._ports.clock.sleep(wait_ns / 1e9)
+            self._waiting_for_writers = 0
+        for ledger in written:
+            yield ledger
 
-    async def _repair_one(self, ledger_id: int) -> None:
-        activity = self._current[ledger_id] = LedgerActivity(ledger_id, self._ports.clock.monotonic_ns())
+    async def _repair_one(self, ledger: LedgerPlan) -> None:
+        activity = LedgerActivity(ledger.ledger_id, self._ports.clock.monotonic_ns())
+        self._current[ledger.ledger_id] = activity
+        seen = None if ledger.open_look is None else ledger.open_look.segment
+        order = self._order._replace(seen=seen)
         try:
-            result = await self._outage.outlast(lambda: self._repair.repair(ledger_id, self._order, activity))
-            self._results.append(result)
-            self._ledgers_failed += bool(result.failures)
+            result = await self._outage.outlast(lambda: self._repair.repair(ledger.ledger_id, order, activity))
+            if result.failures or result.was_closed:
+                result = result.with_owner(await self._owner(ledger.ledger_id))
+            self._tally.add(result)
         finally:
-            del self._current[ledger_id]
+            del self._current[ledger.ledger_id]
         self._report_progress()
+
+    async def _owner(self, ledger_id: int) -> str | None:
+        """The owner, for the report; None if it cannot be read."""
+        try:
+            return owner_of(dict((await self._ports.ledgers.read(ledger_id)).value.custom_metadata))
+        except (LedgerNotFoundError, MetadataError):
+            return None
 
     def _report_outage(self, outage: MetadataOutage) -> None:
         self._live_bookies.note_outage(is_over=outage.is_over)
@@ -279,21 +301,26 @@ class _RecoveryRun:
         self._bytes_copied += bytes_copied
         self._report_progress()
 
-    def _report_progress(self, *, is_last: bool = False) -> None:
+    def _report_progress(self, *, is_forced: bool = False) -> None:
         if self._on_progress is None:
             return
         now_ns = self._ports.clock.monotonic_ns()
-        if not is_last and now_ns - self._progress_at_ns < PROGRESS_INTERVAL_NS:
+        if not is_forced and now_ns - self._progress_at_ns < PROGRESS_INTERVAL_NS:
             return
         self._progress_at_ns = now_ns
+        oldest = next(iter(self._current.values()), None)
         self._on_progress(
             RecoveryProgress(
-                ledgers_done=len(self._results),
-                ledgers_total=len(self._plan.ledgers),
-                ledgers_failed=self._ledgers_failed,
+                ledgers_done=self._tally.ledgers,
+                ledgers_total=self._totals.ledgers,
+                ledgers_failed=self._tally.ledgers_failed,
                 entries_copied=self._entries_copied,
-                entries_planned=self._entries_planned,
+                entries_planned=self._totals.entries,
                 bytes_copied=self._bytes_copied,
+                bytes_planned=self._totals.bytes_to_copy,
+                waiting_for_writers=self._waiting_for_writers,
                 current_ledgers=tuple(self._current),
+                oldest_s=0.0 if oldest is None else (now_ns - oldest.since_ns) / 1e9,
+                oldest_waits_for="" if oldest is None else oldest.waits_for,
             )
         )

@@ -30,13 +30,14 @@ class VerifyMode(enum.StrEnum):
 
 
 class OpenLedgers(enum.StrEnum):
-    """What a recovery does with a ledger whose open last segment references a leaving bookie.
+    """What a recovery does with an open ledger whose last segment references a leaving bookie.
 
-    The complete segments of such a ledger are repaired in any case, without disturbing its writer.
+    The complete segments of such a ledger are repaired in any case, without disturbing its writer. A ledger in recovery
+    has no writer, so it is always closed.
     """
 
     WAIT = "wait"
-    """Leave the open segment alone, and report it, so that the caller may look again later."""
+    """Look twice; fence and close the ledger only if its last segment is still the same. Otherwise report it."""
     SKIP = "skip"
     """Leave the open segment alone, and report it."""
     FENCE = "fence"
@@ -79,6 +80,9 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     verify: Annotated[VerifyMode, Setting(
         "Copies to read back: all, sample or none",
         flag="--verify")] = VerifyMode.ALL
+    open_ledger_wait_s: Annotated[float, Setting(
+        "How long the last segment of an open ledger must stay the same before a recovery fences the ledger", unit="s",
+        low=0, java=Java("openLedgerRereplicationGracePeriod", "ms"))] = 30.0
     metadata_attempts_max: Annotated[int, Setting("Compare-and-set attempts before the recovery of a ledger fails",
         unit="attempts", low=1)] = 50
     metadata_reads_in_flight_max: Annotated[int, Setting("Ledger metadata read ahead by a scan of all ledgers",

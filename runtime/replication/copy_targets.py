@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -58,7 +59,10 @@ class TargetChooser:
         clock: Clock,
         placement: Placement,
         mode: PlacementMode = PlacementMode.STRICT,
+        only: Collection[str] = (),
     ) -> None:
+        """``only``: choose from these bookies; empty: from all."""
+        self._only = frozenset(only)
         self._live_bookies = live_bookies
         self._suspects = suspects
         self._clock = clock
@@ -91,7 +95,7 @@ class TargetChooser:
         return choose_target(
             survey,
             self._rules,
-            need,
+            msgspec.structs.replace(need, excluded=need.excluded | _outside(self._only, writable)),
             self._clock.random,
             last_resort=self._suspects.current(),
             assigned=self._assigned,
@@ -138,47 +142,68 @@ def choose_target(
     return choose_replacements(view, rules, placement_need, members, (need.index,), source)
 
 
+class TargetForecast(NamedTuple):
+    """What is known about the targets for one fragment before a recovery begins."""
+
+    broken: tuple[BrokenRule, ...] = ()
+    """Rules that even the best targets break."""
+    why_none: str | None = None
+    """Why there are not enough targets, whatever the rules."""
+
+
 class PlacementForecast:
-    """Finds out for the plan of a recovery which fragments have no target that keeps the rules. Pure.
+    """Finds out for the plan of a recovery which fragments have no target, or none that keeps the rules. Pure.
 
     Remembers verdicts, because many ledgers have the same ensembles.
     """
 
     def __init__(
-        self, survey: BookieSurvey, rules: PlacementRules, failed: Collection[str], source: random.Random
+        self,
+        survey: BookieSurvey,
+        rules: PlacementRules,
+        barred: Collection[str],
+        source: random.Random,
+        only: Collection[str] = (),
     ) -> None:
+        """``barred``: bookies that are no targets. ``only``: the only targets; empty: all other writable bookies."""
         self._survey = survey
         self._rules = msgspec.structs.replace(rules, is_strict=False)
-        self._failed = frozenset(failed)
-        self._verdicts: dict[CopyNeed, tuple[BrokenRule, ...]] = {}
+        self._excluded = frozenset(barred) | _outside(frozenset(only), survey.writable)
+        self._targets = survey.writable - self._excluded
+        self._verdicts: dict[CopyNeed, TargetForecast] = {}
         self._source = source
-        self._has_rules = rules.has_racks or bool(survey.groups)
+        self._has_rules = rules.has_racks or bool(survey.groups) or rules.reserve_fraction > 0
 
-    def broken_rules(self, metadata: LedgerMetadata, fragment: Fragment) -> tuple[BrokenRule, ...]:
-        """The rules that the best targets for all failed bookies of a fragment break; empty if there is none at all."""
-        if not self._has_rules:
-            return ()
+    def of(self, metadata: LedgerMetadata, fragment: Fragment) -> TargetForecast:
+        """The forecast for all leaving bookies of a fragment."""
+        if not self._has_rules and len(self._targets) >= len(fragment.ensemble) + len(fragment.bookie_indexes):
+            return TargetForecast()
         first, *others = fragment.bookie_indexes
         need = CopyNeed(
             write_quorum_size=metadata.write_quorum_size,
             ensemble=fragment.ensemble,
             index=first,
             pending=tuple(others),
-            excluded=self._failed,
+            excluded=self._excluded,
             isolation=isolation_demand(metadata.custom_metadata),
         )
         if need not in self._verdicts:
             self._verdicts[need] = self._best(need)
         return self._verdicts[need]
 
-    def _best(self, need: CopyNeed) -> tuple[BrokenRule, ...]:
+    def _best(self, need: CopyNeed) -> TargetForecast:
         view = self._survey.view(need.ensemble)
         placement_need = PlacementNeed(
             write_quorum_size=need.write_quorum_size, isolation=need.isolation, excluded=need.excluded
         )
         indexes = (need.index, *need.pending)
         found = choose_replacements(view, self._rules, placement_need, need.ensemble, indexes, self._source)
-        return found.broken if isinstance(found, Choice) else ()
+        return TargetForecast(found.broken) if isinstance(found, Choice) else TargetForecast(why_none=found.sentence)
+
+
+def _outside(only: frozenset[str], writable: Collection[str]) -> frozenset[str]:
+    """Writable bookies that are not among the only targets; empty if all bookies are targets."""
+    return frozenset(writable) - only if only else frozenset()
 
 
 class _BytesOnTheWay:

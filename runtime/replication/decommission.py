@@ -24,7 +24,8 @@ from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.store import Node
 from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
 from runtime.replication.loss_proof import named_reasons
-from runtime.replication.recovery_report import LedgerPlan, RecoveryPlan, RecoveryReport
+from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
+from runtime.replication.recovery_report import RecoveryReport
 
 PASSES_MAX = 3
 """Maximum recoveries: a ledger created during the first one may reference the bookie too."""

@@ -20,8 +20,8 @@ from runtime.errors import (
     MetadataUnavailableError,
     SessionExpiredError,
 )
-from runtime.ledger.changes import replace_in_segment
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.ledger.changes import replace_in_segment, to_in_recovery
+from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.placement.choice import NoChoice
@@ -90,12 +90,24 @@ class RepairOrder(NamedTuple):
     """What a run does with each of its ledgers.
 
     ``leaving``: bookies to replace; one that still serves is the preferred source of its own entries. ``unreachable``:
-    bookies that are never asked. Neither are targets.
+    bookies that are never asked. Neither are targets. ``seen``: the last segment of an open ledger at a first look,
+    long enough ago for its writer to replace a leaving bookie; None: there was no such look.
     """
 
     leaving: frozenset[str]
     unreachable: frozenset[str]
     open_ledgers: OpenLedgers = OpenLedgers.FENCE
+    seen: Segment | None = None
+
+    def why_left_open(self, metadata: LedgerMetadata) -> str | None:
+        """Why an open last segment with a leaving bookie must be left alone; None: fence and close the ledger."""
+        named = ", ".join(sorted(self.leaving.intersection(metadata.last_segment.ensemble)))
+        if self.open_ledgers is OpenLedgers.FENCE or metadata.state is not LedgerState.OPEN:
+            return None
+        if self.open_ledgers is OpenLedgers.WAIT and self.seen is not None:
+            is_same = self.seen == metadata.last_segment
+            return None if is_same else f"its writer is active and its last segment still references {named}"
+        return f"its last segment is open and references {named}"
 
 
 class LedgerRepair:
@@ -278,11 +290,12 @@ class _Repair:
             or place in self._failures
         ):
             return versioned
-        if self._order.open_ledgers is not OpenLedgers.FENCE:
-            named = ", ".join(sorted(self._order.leaving.intersection(metadata.last_segment.ensemble)))
-            self._fail(metadata, place, FailureReason.OPEN, (), f"its last segment is open and references {named}")
+        if (reason := self._order.why_left_open(metadata)) is not None:
+            self._fail(metadata, place, FailureReason.OPEN, (), reason)
             return versioned
         self._require_lock()
+        if metadata.state is LedgerState.OPEN:  # at this version: the writer may have just replaced the bookie
+            versioned = await self._ports.ledgers.write(self._ledger_id, to_in_recovery(metadata), versioned.version)
         try:
             await LedgerRecovery(self._ports, credentials_of(self._ledger_id, metadata), versioned).run()
         except (LedgerNotFoundError, MetadataUnavailableError):

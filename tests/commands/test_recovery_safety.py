@@ -28,7 +28,7 @@ from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.replication.decommission import DecommissionReport
-from runtime.replication.recovery_report import RecoveryPlan, recovery_report
+from runtime.replication.recovery_report import RecoveryTally
 from tests.commands.cluster.conftest import Operator, wait_until
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, run_bkctl
 
@@ -166,7 +166,7 @@ def test_a_ledger_that_cannot_be_moved_keeps_the_cookie_and_is_a_failure(operato
     assert operator.children("/cookies") == [BOOKIE]
     assert [line.get("result") for line in trail(operator.state)] == [None, "failed"]
     recovered = operator.run("recover", BOOKIE, "--yes")
-    assert (recovered.exit_code, recovered.json()["ledgers_failed"]) == (1, 1), recovered
+    assert (recovered.exit_code, recovered.json()["ledgers_failed"]) == (9, 1), recovered
 
 
 def test_without_an_audit_trail_or_a_trash_nothing_is_deleted(operator: Operator) -> None:
@@ -208,7 +208,7 @@ def test_recoveries_run_next_to_each_other_and_next_to_smaller_changes(operator:
             await acquire_operation_lock(store, operator.root, holder("ledger delete")),
         ):
             result = await asyncio.to_thread(operator.run, "recover", BOOKIE, "--yes")
-            assert (result.exit_code, result.json()["ledgers_failed"]) == (1, 1), result
+            assert (result.exit_code, result.json()["ledgers_failed"]) == (9, 1), result
 
     operator.on_store(run)
 
@@ -251,7 +251,7 @@ def test_one_recovery_of_a_bookie_at_a_time(operator: Operator) -> None:
         first.wait()
         await ledger_lock.release()
         exit_code, told = await end_of("recover", BOOKIE)
-        assert exit_code == 1, f"its only copy is lost, and the lock went with the killed process: {told}"
+        assert exit_code == 9, f"its only copy is lost, and the lock went with the killed process: {told}"
         assert await store.exists(path) is None
 
     operator.on_store(run)
@@ -297,8 +297,7 @@ def test_a_cookie_is_kept_when_its_bookie_registers_while_the_question_is_open(o
 
 def test_the_outcome_of_a_decommission() -> None:
     """A refusal is never a success; it is a part of one when ledgers were moved."""
-    plan = RecoveryPlan(bookie_ids=(BOOKIE,), ledgers_scanned=2, ledgers=(), unreadable=(), targets=())
-    nothing = recovery_report(plan, [], 1.0)
+    nothing = RecoveryTally().report((BOOKIE,), 1.0)
     moved = msgspec.structs.replace(nothing, fragments=1)
     for recoveries, refusal, outcome in (
         ((moved,), None, Outcome.OK),

@@ -5,19 +5,13 @@ from __future__ import annotations
 import pytest
 
 from commands.decommission import _change_plan
-from commands.replication_access import ReplicationAccess, failure_rows, plan_summary
+from commands.recovery_rendering import failure_rows, plan_summary
+from commands.replication_access import ReplicationAccess
 from commands.session import Session
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.replication.decommission import DecommissionPlan
-from runtime.replication.recovery_report import (
-    FailureReason,
-    LedgerFailure,
-    LedgerPlan,
-    LedgerRepaired,
-    RecoveryPlan,
-    plan_ledger,
-    recovery_report,
-)
+from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
+from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired, RecoveryTally
 from tests.runtime.replication.samples import ledger
 
 DEAD = frozenset({"b1"})
@@ -39,11 +33,11 @@ def plan(*ledgers: LedgerPlan) -> RecoveryPlan:
 
 
 def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
-    will = "will recover 1 of 5 ledgers from b1: 1 fragment, 10 entries to copy to 2 bookies"
+    will = "will recover 1 of 5 ledgers from b1: 1 fragment, 10 entries, about 500 B, to copy to 2 bookies"
     end = "completely unless a bookie comes back: some entries have no live copy"
     assert plan_summary(plan(movable(1))) == [will]
-    assert plan_summary(plan(lost(2), movable(1))) == [will, f"will not move 1 ledger {end}"]
-    assert plan_summary(plan(lost(2), lost(3), lost(4))) == [f"will not move 3 ledgers {end}"]
+    assert plan_summary(plan(lost(2), movable(1))) == [will, f"will not move 1 ledger {end} (ledger 2)"]
+    assert plan_summary(plan(lost(2), lost(3), lost(4))) == [f"will not move 3 ledgers {end} (ledger 2, 3, 4)"]
     assert plan_summary(plan()) == ["nothing to recover: none of 5 ledgers needs to be moved from b1"]
 
 
@@ -83,6 +77,10 @@ def test_the_plan_of_a_decommission_says_when_the_bookie_can_start(
 
 def test_a_failure_names_its_ledger_once() -> None:
     failure = LedgerFailure(17, FailureReason.NOT_CLOSED, (), "ledger 17: recovery stopped")
-    report = recovery_report(plan(), [LedgerRepaired(ledger_id=17, failures=(failure,))], 1.0)
-    assert [row["detail"] for row in failure_rows(report)] == ["ledger 17: recovery stopped"]
+    tally = RecoveryTally()
+    tally.add(LedgerRepaired(ledger_id=17, failures=(failure,)).with_owner("topic persistent://t/n/a"))
+    (row,) = failure_rows(tally.report(("b1",), 1.0))
+    assert row["ledgers"] == [
+        {"ledger_id": "17", "owner": "topic persistent://t/n/a", "entries": [], "detail": "recovery stopped"}
+    ]
     assert str(failure) == "ledger 17: the ledger could not be closed: recovery stopped"

@@ -15,7 +15,7 @@ from runtime.metadata.doctor.ledgers import examine_ledger
 from runtime.replication.audit import COUNT_MAX, replication_of, write_set_rows
 from runtime.replication.copies import entry_bytes_estimate
 from runtime.replication.ledger_filter import has_entries_on
-from runtime.replication.recovery_report import plan_ledger
+from runtime.replication.recovery_plan import plan_ledger
 from tests.runtime.ledger.any_metadata import BOOKIES, any_metadata
 from tests.runtime.replication.samples import ledger
 

@@ -298,7 +298,7 @@ async def test_t15_a_plan_writes_nothing(stage: Stage) -> None:
 
     plan = await stage.recovery().plan(["b1"])
 
-    assert (plan.ledgers_scanned, len(plan.ledgers), plan.fragments, plan.entries) == (7, 6, 6, 30)
+    assert (plan.ledgers_scanned, len(plan.ledgers), plan.totals.fragments, plan.totals.entries) == (7, 6, 6, 30)
     assert [ledger_plan.needs_fencing for ledger_plan in plan.ledgers].count(True) == 1
     assert plan.targets == ("b2", "b3", "b4")
     assert stage.client.held_store.write_count == writes_before
@@ -561,7 +561,7 @@ async def test_a_read_only_bookie_is_a_source_and_never_a_target(stage: Stage) -
     plan = await recovery.plan(["b1"])
     report = await recovery.run(plan)
 
-    assert (plan.ledgers[0].surviving_copies, plan.targets, plan.ledgers_without_target) == (1, (), 1)
+    assert (plan.ledgers[0].surviving_copies, plan.targets, plan.totals.ledgers_without_target) == (1, (), 1)
     assert report.failures_by_reason == {"no bookie to copy to": (ledger_id,)}
     assert stage.adds() == 0
 

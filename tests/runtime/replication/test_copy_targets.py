@@ -18,7 +18,7 @@ from runtime.config import PlacementConfig, PlacementPolicy
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.placement.choice import Choice, NoChoice
 from runtime.placement.rack_sources import RackTable
-from runtime.placement.rules import PlacementRules
+from runtime.placement.rules import PlacementRule, PlacementRules
 from runtime.placement.view import BookieSpace, BookieSurvey
 from runtime.replication.config import PlacementMode
 from runtime.replication.copy_targets import CopyNeed, PlacementForecast, TargetChooser, choose_target, stripe_bytes
@@ -122,7 +122,7 @@ async def test_the_copies_of_a_recovery_go_to_another_rack(stage: Stage) -> None
     for _ in range(6):
         await stage.store(ledger({0: ["b3", "b1"]}, 2, 2, last_entry_id=4, length=length_of(5)))
     plan = await stage.recovery().plan(["b1"])
-    assert plan.broken_rules == {}
+    assert not plan.totals.broken_rules
 
     report = await stage.recover("b1")
 
@@ -135,7 +135,7 @@ async def test_a_target_that_breaks_a_rule_is_taken_only_if_that_is_accepted(sta
     await stage.start("b3", "b4")
     place_by(stage, KnownRacks(RACKS))
     ledger_id = await stage.store(ledger({0: ["b3", "b1"]}, 2, 2, last_entry_id=4, length=length_of(5)))
-    assert (await stage.recovery().plan(["b1"])).broken_rules == {"racks per write quorum": 1}
+    assert (await stage.recovery().plan(["b1"])).totals.broken_rules == {PlacementRule.RACKS: 1}
 
     (failure,) = (await stage.recover("b1")).failures
     assert failure.reason is FailureReason.PLACEMENT
@@ -224,7 +224,7 @@ def test_one_target_after_another_keeps_the_rules_if_the_forecast_does(
             refused += 1
     if len(racks) - len(live) < len(dead):
         assert refused or mode is PlacementMode.BEST_EFFORT
-    elif forecast.broken_rules(metadata, fragment):
+    elif forecast.of(metadata, fragment).broken:
         assert refused if mode is PlacementMode.STRICT else broken
     else:
         assert (broken, refused) == (0, 0)

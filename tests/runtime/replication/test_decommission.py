@@ -90,7 +90,7 @@ async def test_a_preview_shows_the_work_for_a_bookie_that_still_serves(stage: St
 
     assert (plan.recovery.registered, plan.cookie_version) == (("b1",), 0)
     assert [found.ledger_id for found in plan.recovery.ledgers] == [ledger_id]
-    assert (plan.recovery.entries, plan.recovery.targets) == (5, ("b2", "b3"))
+    assert (plan.recovery.totals.entries, plan.recovery.targets) == (5, ("b2", "b3"))
     assert stage.client.held_store.write_count == writes_before
     with pytest.raises(BookieNotFoundError):
         await stage.decommission().preview("b9")

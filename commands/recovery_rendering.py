@@ -1,0 +1,291 @@
+"""Plans and reports of recoveries: rows, totals and sentences."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from commands.context import CommandContext
+from commands.rendering import Column, Table, counted, decimal, duration, size, time_text
+from runtime.replication.config import OpenLedgers
+
+if TYPE_CHECKING:
+    from runtime.replication.recovery_plan import LedgerPlan, OpenLook, RecoveryPlan
+    from runtime.replication.recovery_report import LedgerFailure, RecoveryReport
+
+PLAN_TABLE = Table(
+    "Changes",
+    Column("action", "ACTION"),
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("state", "STATE"),
+    Column("fragments", "FRAGMENTS", is_right=True, priority=2),
+    Column("entries", "ENTRIES", is_right=True, priority=1),
+    Column("bytes", "BYTES", size, is_right=True, priority=1),
+    Column("surviving_copies", "COPIES LEFT", is_right=True),
+    Column("needs_fencing", "FENCED FIRST", priority=3),
+    Column("owner", "OWNER", is_wide=True),
+    Column("problem", "PROBLEM", priority=1),
+)
+FAILURE_TABLE = Table(
+    "Failures",
+    Column("reason", "REASON"),
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("owner", "OWNER", priority=1),
+    Column("entries", "ENTRIES"),
+    Column("detail", "DETAIL"),
+)
+FENCED_TABLE = Table(
+    "Fenced ledgers", Column("ledger_id", "LEDGER", is_right=True), Column("owner", "OWNER"), name="ledger_id"
+)
+
+
+def _rule_counts(counts: object) -> str:
+    assert isinstance(counts, dict)
+    return ", ".join(f"{rule}: {count}" for rule, count in counts.items()) or "0"
+
+
+REPORT_SHOW = {
+    "bytes": size,
+    "seconds": decimal,
+    "mebibytes_per_second": decimal,
+    "copies_breaking_placement": _rule_counts,
+}
+EXAMPLE_RATE_BYTES_S = 100 * 1024 * 1024
+"""A plan shows how long its copies take at this rate, because the real rate is unknown before it runs."""
+
+_IDS_SHOWN_MAX = 10
+_NAMED_MAX = 5
+
+
+class RecoveryChoices(NamedTuple):
+    """Options of a recovery that change what its plan promises."""
+
+    is_best_effort: bool = False
+    open_ledgers: OpenLedgers = OpenLedgers.FENCE
+    open_ledger_wait_s: float = 0.0
+
+
+def plan_body(plan: RecoveryPlan) -> dict[str, object]:
+    """A plan as a structured result."""
+    from runtime.replication.recovery_report import rule_counts
+
+    totals = plan.totals
+    return {
+        "bookie_ids": list(plan.bookie_ids),
+        "registered": list(plan.registered),
+        "ledgers_scanned": plan.ledgers_scanned,
+        "ledgers": totals.ledgers,
+        "fragments": totals.fragments,
+        "entries": totals.entries,
+        "bytes": totals.bytes_to_copy,
+        "ledgers_of_unknown_size": totals.ledgers_of_unknown_size,
+        "ledgers_fenced_first": totals.ledgers_fenced_first,
+        "ledgers_without_live_copy": totals.ledgers_without_live_copy,
+        "ledgers_without_target": totals.ledgers_without_target,
+        "ledgers_unreadable": len(plan.unreadable),
+        "fragments_breaking_placement": rule_counts(totals.broken_rules),
+        "targets": list(plan.targets),
+    }
+
+
+def plan_rows(ledgers: Iterable[LedgerPlan], *, is_best_effort: bool = False) -> list[dict[str, object]]:
+    """The ledgers of a plan, in the order of work."""
+    return [
+        {
+            "ledger_id": str(ledger.ledger_id),
+            "expected_version": ledger.metadata_version,
+            "state": ledger.ledger_state,
+            "fragments": ledger.fragments,
+            "entries": None if ledger.needs_fencing else ledger.entries,
+            "bytes": ledger.bytes_to_copy,
+            "surviving_copies": ledger.surviving_copies,
+            "needs_fencing": ledger.needs_fencing,
+            "owner": None if ledger.open_look is None else ledger.open_look.owner,
+            "created": None if ledger.open_look is None else time_text(ledger.open_look.created_ms),
+            "problem": _problem(ledger, is_best_effort=is_best_effort),
+        }
+        for ledger in ledgers
+    ]
+
+
+def _problem(ledger: LedgerPlan, *, is_best_effort: bool) -> str | None:
+    """Why a part of the ledger will stay as it is, as far as the plan can know."""
+    if ledger.surviving_copies == 0:
+        return "some entries have no live copy"
+    if ledger.why_no_target is not None:
+        return f"too few bookies to copy to: {ledger.why_no_target}"
+    if ledger.broken_rules and not is_best_effort:
+        return f"every target breaks a placement rule: {ledger.broken_rules[0]}"
+    return None
+
+
+def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> list[str]:
+    """A plan in sentences, for the operator who must confirm it."""
+    from runtime.replication.recovery_report import rule_counts
+
+    choices = choices or RecoveryChoices()
+    scanned = counted(plan.ledgers_scanned, "ledger")
+    lost = [ledger.ledger_id for ledger in plan.ledgers if ledger.surviving_copies == 0]
+    summary = _movable_sentences(plan)
+    if not plan.ledgers:
+        summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
+    if lost:
+        summary.append(
+            f"will not move {counted(len(lost), 'ledger')} completely unless a bookie comes back: "
+            f"some entries have no live copy (ledger {shortened(lost)})"
+        )
+    summary += _open_ledger_sentences([ledger for ledger in plan.ledgers if ledger.needs_fencing], choices)
+    blocked = [ledger for ledger in plan.ledgers if ledger.why_no_target is not None]
+    if blocked:
+        summary.append(
+            f"{counted(len(blocked), 'ledger')} cannot be recovered completely: too few bookies to copy to "
+            f"({blocked[0].why_no_target}); " + ("allow more targets" if plan.is_restricted else "add a bookie")
+        )
+    if broken := rule_counts(plan.totals.broken_rules):
+        summary.append(
+            f"no target keeps the placement rules for some fragments ({_rule_counts(broken)}); they are "
+            + ("copied all the same" if choices.is_best_effort else "left alone without --placement best-effort")
+        )
+    if plan.unreadable:
+        ids = shortened([failure.ledger_id for failure in plan.unreadable])
+        summary.append(
+            f"will skip {counted(len(plan.unreadable), 'ledger')}: the metadata cannot be read (ledger {ids})"
+        )
+    return summary
+
+
+def _movable_sentences(plan: RecoveryPlan) -> list[str]:
+    from runtime.replication.recovery_plan import totals_of
+
+    movable = totals_of(ledger for ledger in plan.ledgers if ledger.surviving_copies)
+    if not movable.ledgers:
+        return []
+    sentence = (
+        f"will recover {movable.ledgers} of {counted(plan.ledgers_scanned, 'ledger')} from "
+        f"{', '.join(plan.bookie_ids)}: {counted(movable.fragments, 'fragment')}, "
+        f"{counted(movable.entries, 'entry', 'entries')}, about {size(movable.bytes_to_copy)}, to copy to "
+        f"{counted(len(plan.targets), 'bookie')}"
+    )
+    if movable.ledgers_of_unknown_size:
+        sentence += f"; the size of {counted(movable.ledgers_of_unknown_size, 'open ledger')} is unknown"
+    time_s = movable.bytes_to_copy / EXAMPLE_RATE_BYTES_S
+    if time_s < 1:
+        return [sentence]
+    return [sentence, f"its time is unknown until it runs: {duration(time_s)} at {size(EXAMPLE_RATE_BYTES_S)}/s"]
+
+
+def _open_ledger_sentences(ledgers: Sequence[LedgerPlan], choices: RecoveryChoices) -> list[str]:
+    """What happens to ledgers that are not closed, with their owners and ages."""
+    written = [ledger for ledger in ledgers if ledger.may_have_writer]
+    in_recovery = [ledger for ledger in ledgers if not ledger.may_have_writer]
+    sentences = []
+    if written:
+        number, names = counted(len(written), "open ledger"), _named(written)
+        sentences.append(
+            {
+                OpenLedgers.FENCE: f"will fence and close {number} first, which stops the writers: {names}",
+                OpenLedgers.SKIP: f"will leave the last segment of {number} as it is: {names}",
+                OpenLedgers.WAIT: f"will fence and close {number}, which stops the writers, unless these replace the "
+                f"bookie within {choices.open_ledger_wait_s:g} s: {names}",
+            }[choices.open_ledgers]
+        )
+    if in_recovery:
+        sentences.append(f"will close {counted(len(in_recovery), 'ledger')} in recovery first: {_named(in_recovery)}")
+    return sentences
+
+
+def _named(ledgers: Sequence[LedgerPlan]) -> str:
+    """The first ledgers, with owner and age, and how many more there are."""
+    names = [f"{ledger.ledger_id} ({_about(ledger.open_look)})" for ledger in ledgers[:_NAMED_MAX]]
+    more = f" and {len(ledgers) - _NAMED_MAX} more" if len(ledgers) > _NAMED_MAX else ""
+    return ", ".join(names) + more
+
+
+def _about(look: OpenLook | None) -> str:
+    assert look is not None
+    owner = look.owner or "no known owner"
+    if look.created_ms is None:
+        return f"{owner}, of unknown age"
+    return f"{owner}, {duration(max(0.0, time.time() - look.created_ms / 1000))} old"
+
+
+def report_body(report: RecoveryReport) -> dict[str, object]:
+    """A report as a structured result; ``ledgers`` is the sum of those repaired, by any process, deleted and failed."""
+    return {
+        "bookie_ids": list(report.bookie_ids),
+        "ledgers": report.ledgers,
+        "ledgers_repaired": report.ledgers_repaired,
+        "ledgers_repaired_by_others": report.ledgers_repaired_by_others,
+        "ledgers_deleted": report.ledgers_deleted,
+        "ledgers_failed": report.ledgers_failed,
+        "ledgers_unreadable": report.ledgers_unreadable,
+        "ledgers_closed": report.ledgers_closed,
+        "fragments": report.fragments,
+        "entries": report.entries,
+        "bytes": report.bytes_copied,
+        "seconds": round(report.seconds, 3),
+        "mebibytes_per_second": round(report.mebibytes_per_second, 3),
+        "bad_copies_found": len(report.defects),
+        "copies_breaking_placement": dict(report.broken_rules),
+        "verify": report.verify.value,
+    }
+
+
+def failure_rows(report: RecoveryReport) -> list[dict[str, object]]:
+    """One row per reason, with the ledgers, their owners and entries."""
+    by_reason: dict[str, list[LedgerFailure]] = {}
+    for failure in report.failures:
+        by_reason.setdefault(failure.reason.value, []).append(failure)
+    return [
+        {
+            "reason": reason,
+            "count": len({failure.ledger_id for failure in failures}),
+            "ledger_ids": [str(each) for each in dict.fromkeys(failure.ledger_id for failure in failures)],
+            "ledgers": [
+                {
+                    "ledger_id": str(failure.ledger_id),
+                    "owner": failure.owner,
+                    "entries": [str(entries) for entries in failure.entries],
+                    "detail": failure.bare_detail,
+                }
+                for failure in failures
+            ],
+        }
+        for reason, failures in sorted(by_reason.items())
+    ]
+
+
+def fenced_rows(report: RecoveryReport) -> list[dict[str, object]]:
+    """The ledgers that were fenced and closed, with their owners."""
+    return [{"ledger_id": str(each.ledger_id), "owner": each.owner} for each in report.fenced]
+
+
+def print_report(
+    context: CommandContext,
+    kind: str,
+    body: dict[str, object],
+    failures: Sequence[dict[str, object]],
+    fenced: Sequence[dict[str, object]] = (),
+) -> None:
+    """Print a report; in table format, with the failures and the fenced ledgers below it."""
+    context.console.record(kind, body, show=REPORT_SHOW, details={"failures": failures, "fenced": fenced})
+    context.console.table(FAILURE_TABLE, [line for row in failures for line in _failure_lines(row)])
+    context.console.table(FENCED_TABLE, fenced)
+
+
+def _failure_lines(row: dict[str, object]) -> list[dict[str, object]]:
+    """The first failures of a reason as lines of a table, and how many more there are."""
+    ledgers = row["ledgers"]
+    assert isinstance(ledgers, list)
+    lines = [{"reason": row["reason"], **each} for each in ledgers[:_NAMED_MAX]]
+    if len(ledgers) > _NAMED_MAX:
+        lines.append({"reason": row["reason"], "detail": f"and {len(ledgers) - _NAMED_MAX} more (-o json has all)"})
+    return lines
+
+
+def shortened(ledger_ids: object) -> str:
+    """The first ids, and how many more there are."""
+    assert isinstance(ledger_ids, (list, tuple))
+    text = ", ".join(map(str, ledger_ids[:_IDS_SHOWN_MAX]))
+    return f"{text} and {len(ledger_ids) - _IDS_SHOWN_MAX} more" if len(ledger_ids) > _IDS_SHOWN_MAX else text

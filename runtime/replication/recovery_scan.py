@@ -1,0 +1,146 @@
+"""Makes the plan of a recovery: checks what was asked for, and reads the metadata of all ledgers once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Collection
+from typing import NamedTuple, TypeAlias
+
+from runtime.client.ports import ClientPorts
+from runtime.errors import BookieNotFoundError, MetadataFormatError, RefusedError
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.store import Versioned
+from runtime.replication.config import PlacementMode, ReplicationConfig
+from runtime.replication.copy_targets import PlacementForecast
+from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
+from runtime.replication.recovery_report import FailureReason, LedgerFailure, rule_counts
+
+_Found: TypeAlias = tuple[int, Versioned[LedgerMetadata] | MetadataFormatError]
+
+
+class PlanDemand(NamedTuple):
+    """What to plan. ``ledger_ids`` None: all ledgers. ``only_targets`` empty: all writable bookies are targets."""
+
+    leaving: frozenset[str]
+    unreachable: frozenset[str]
+    ledger_ids: tuple[int, ...] | None = None
+    only_targets: frozenset[str] = frozenset()
+
+    @property
+    def barred(self) -> frozenset[str]:
+        """Bookies that are no targets."""
+        return self.leaving | self.unreachable
+
+
+class RecoveryScan:
+    """Makes plans of recoveries. It writes nothing."""
+
+    def __init__(
+        self, ports: ClientPorts, registration: RegistrationClient, cookies: CookieStore, config: ReplicationConfig
+    ) -> None:
+        self._ports = ports
+        self._registration = registration
+        self._cookies = cookies
+        self._config = config
+
+    async def plan(self, demand: PlanDemand) -> RecoveryPlan:
+        """Like ``scan``, but refuses bookies that are probably misspelt, and targets that cannot be used.
+
+        BookieNotFoundError for a bookie without cookie, registration and ledgers. RefusedError for a target that is not
+        writable or that strict placement rules forbid.
+        """
+        await self._require_targets(demand)
+        plan = await self.scan(demand)
+        await self._require_known(plan.unnamed, "none of these ledgers" if demand.ledger_ids else "no ledger")
+        broken = rule_counts(plan.totals.broken_rules)
+        if demand.only_targets and broken and self._config.placement is PlacementMode.STRICT:
+            rules = ", ".join(f"{rule}: {count}" for rule, count in broken.items())
+            raise RefusedError(
+                f"nothing was changed: copies to {', '.join(sorted(demand.only_targets))} alone would break placement "
+                f"rules of some fragments ({rules}): allow more targets, or use --placement best-effort"
+            )
+        return plan
+
+    async def scan(self, demand: PlanDemand) -> RecoveryPlan:
+        """Find all ledgers that reference a leaving bookie; LedgerNotFoundError if one of the given ids is absent."""
+        registrations = await self._registration.snapshot()
+        live = registrations.live - demand.unreachable
+        placement = self._ports.placement
+        survey = await placement.survey(registrations.writable)
+        forecast = PlacementForecast(
+            survey, placement.rules, demand.barred, self._ports.clock.random, demand.only_targets
+        )
+        plans: list[LedgerPlan] = []
+        unreadable: list[LedgerFailure] = []
+        named: set[str] = set()
+        scanned = 0
+        async with contextlib.aclosing(self._read(demand.ledger_ids)) as ledgers:
+            async for ledger_id, found in ledgers:
+                scanned += 1
+                if not isinstance(found, Versioned):
+                    unreadable.append(LedgerFailure(ledger_id, FailureReason.METADATA_UNREADABLE, (), str(found)))
+                    continue
+                if members := demand.leaving & found.value.bookies():
+                    named |= members
+                    plans.append(
+                        plan_ledger(
+                            ledger_id, found.value, found.version, demand.leaving, live, forecast.of, found.ctime_ms
+                        )
+                    )
+        plans.sort(key=lambda plan: (plan.surviving_copies, -plan.ledger_id))
+        return RecoveryPlan(
+            bookie_ids=tuple(sorted(demand.leaving)),
+            ledgers_scanned=scanned,
+            ledgers=tuple(plans),
+            unreadable=tuple(sorted(unreadable, key=lambda failure: failure.ledger_id)),
+            targets=_targets(registrations, demand),
+            is_restricted=bool(demand.only_targets),
+            registered=tuple(sorted(registrations.live & demand.leaving)),
+            unreachable=tuple(sorted(demand.unreachable)),
+            unnamed=tuple(sorted(demand.leaving - named)),
+            seen_at_ns=self._ports.clock.monotonic_ns(),
+        )
+
+    def _read(self, ledger_ids: tuple[int, ...] | None) -> AsyncGenerator[_Found, None]:
+        window = self._config.metadata_reads_in_flight_max
+        if ledger_ids is None:
+            return self._ports.ledgers.read_all(window=window)
+        return pipelined(each_of(ledger_ids), self._read_one, window)
+
+    async def _read_one(self, ledger_id: int) -> _Found:
+        try:
+            return ledger_id, await self._ports.ledgers.read(ledger_id)
+        except MetadataFormatError as error:
+            return ledger_id, error
+
+    async def _require_known(self, bookie_ids: Collection[str], none_of: str) -> None:
+        for bookie_id in bookie_ids:
+            if not await self._is_known(bookie_id):
+                raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and {none_of} references it")
+
+    async def _is_known(self, bookie_id: str) -> bool:
+        is_registered = bookie_id in (await self._registration.snapshot()).live
+        return is_registered or await self._cookies.find(bookie_id) is not None
+
+    async def _require_targets(self, demand: PlanDemand) -> None:
+        if not demand.only_targets:
+            return
+        registrations = await self._registration.snapshot()
+        for bookie_id in sorted(demand.only_targets):
+            if bookie_id in demand.barred:
+                raise RefusedError(f"nothing was changed: bookie {bookie_id} cannot be a target: its ledgers are moved")
+            if bookie_id in registrations.writable:
+                continue
+            if bookie_id in registrations.live:
+                raise RefusedError(f"nothing was changed: bookie {bookie_id} cannot be a target: it is read-only")
+            if not await self._is_known(bookie_id):
+                raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and it is not registered")
+            raise RefusedError(f"nothing was changed: bookie {bookie_id} cannot be a target: it is not registered")
+
+
+def _targets(registrations: Registrations, demand: PlanDemand) -> tuple[str, ...]:
+    targets = set(registrations.writable) - demand.barred
+    return tuple(sorted(targets & demand.only_targets if demand.only_targets else targets))
