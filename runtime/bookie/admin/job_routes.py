@@ -9,6 +9,7 @@ import msgspec
 
 from runtime.admin.calls import BKCTL_API
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
+from runtime.bookie.admin.mode_routes import not_running
 from runtime.bookie.disks.monitor import DISKS_LANE
 from runtime.bookie.online_rebuild import OnlineRebuildReport, log_files
 from runtime.bookie.view import BookieView
@@ -47,7 +48,7 @@ class JobRoutes:
     async def _stop(self, _: AdminRequest) -> AdminAnswer:
         """The admin interface closes late in the stop, so this answer arrives."""
         if self._view.request_stop is None:
-            raise AdminError(Problem.UNAVAILABLE, f"{self._not_running()}; SIGTERM stops it at once")
+            raise AdminError(Problem.UNAVAILABLE, f"{not_running(self._view)}; SIGTERM stops it at once")
         self._view.request_stop()
         return json_answer({"bookie_id": self._view.bookie_id, "is_stopping": True}, 202)
 
@@ -77,7 +78,7 @@ class JobRoutes:
         """What a rebuild would read, for a plan."""
         view = self._view
         if view.storage is None:
-            raise self._not_running()
+            raise not_running(view)
         config = view.config.storage
         directories: list[dict[str, Any]] = []
         for (ledgers, indexes), engine in zip(config.engine_folders, view.storage.engines, strict=True):
@@ -103,7 +104,7 @@ class JobRoutes:
     async def _rebuild(self, _: AdminRequest) -> AdminAnswer:
         view = self._view
         if view.online_rebuild is None or not view.is_running:
-            raise self._not_running()
+            raise not_running(view)
         rebuild = view.online_rebuild
         rebuild.require_room()
 
@@ -111,10 +112,6 @@ class JobRoutes:
             return rebuild.report if rebuild.report.directories else None
 
         return json_answer(view.jobs.begin(REBUILD_JOB, rebuild.run, reached), 202)
-
-    def _not_running(self) -> AdminError:
-        word = "stopping" if self._view.is_stopping else f"starting: {self._view.stage}"
-        return AdminError(Problem.UNAVAILABLE, f"the bookie is {word}")
 
 
 def _id_in(request: AdminRequest) -> int:

@@ -123,7 +123,11 @@ class ModeRoutes:
 
 def require_running(view: BookieView) -> None:
     """AdminError while the bookie starts or stops."""
-    if view.is_stopping:
-        raise AdminError(Problem.UNAVAILABLE, "the bookie is stopping")
-    if not view.is_running:
-        raise AdminError(Problem.UNAVAILABLE, f"the bookie is starting: {view.stage}")
+    if view.is_stopping or not view.is_running:
+        raise not_running(view)
+
+
+def not_running(view: BookieView) -> AdminError:
+    """The error for a bookie that starts or stops."""
+    word = "stopping" if view.is_stopping else f"starting: {view.stage}"
+    return AdminError(Problem.UNAVAILABLE, f"the bookie is {word}")
