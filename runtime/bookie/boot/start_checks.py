@@ -10,7 +10,7 @@ import asyncio
 import enum
 import functools
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from runtime.bookie.admin.interface import admin_port_error, require_token_file, scrape_port_error
@@ -24,6 +24,7 @@ from runtime.bookie.live_settings import LiveSettings
 from runtime.bookie.ports import BookieMetadata, BookiePorts
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.config import BookieConfig
+from runtime.errors import ConfigurationError
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.cluster.root import read_cluster_info
 from runtime.metadata.store import MetadataStore
@@ -136,21 +137,15 @@ class StartChecks:
     async def _port(self) -> Finding:
         config, ports = self._config, self._ports
         bind_host = resolve_identity(config, ports.host).bind_host
-        try:
-            listening = await ports.listen(_Refusing, bind_host, config.port)
-        except OSError as error:
-            raise port_error(error, config, ports.file_system, ports.host) from error
-        listening.close()
-        return Finding(f"port {config.port} is free" if config.port else "any free port")
+        return await self._try_port(
+            bind_host, config.port, lambda error: port_error(error, config, ports.file_system, ports.host)
+        )
 
     async def _admin_port(self) -> Finding:
-        config, ports = self._config.admin, self._ports
-        try:
-            listening = await ports.listen(_Refusing, config.http_host, config.http_port)
-        except OSError as error:
-            raise admin_port_error(error, config, ports.host) from error
-        listening.close()
-        return Finding(f"port {config.http_port} is free" if config.http_port else "any free port")
+        config, host = self._config.admin, self._ports.host
+        return await self._try_port(
+            config.http_host, config.http_port, lambda error: admin_port_error(error, config, host)
+        )
 
     async def _admin_token(self) -> Finding:
         await require_token_file(self._config.admin, self._ports)
@@ -158,13 +153,21 @@ class StartChecks:
         return Finding("none: changes over TCP are refused" if path is None else f"{path} can be used")
 
     async def _scrape_port(self) -> Finding:
-        config, ports = self._config.admin, self._ports
+        config, host = self._config.admin, self._ports.host
+        return await self._try_port(
+            config.scrape_host, config.scrape_port, lambda error: scrape_port_error(error, config, host)
+        )
+
+    async def _try_port(
+        self, host: str | None, port: int, error_of: Callable[[OSError], ConfigurationError]
+    ) -> Finding:
+        """Open a port for a moment."""
         try:
-            listening = await ports.listen(_Refusing, config.scrape_host, config.scrape_port)
+            listening = await self._ports.listen(_Refusing, host, port)
         except OSError as error:
-            raise scrape_port_error(error, config, ports.host) from error
+            raise error_of(error) from error
         listening.close()
-        return Finding(f"port {config.scrape_port} is free" if config.scrape_port else "any free port")
+        return Finding(f"port {port} is free" if port else "any free port")
 
     async def _of_cluster(self, store: MetadataStore) -> list[StartCheck]:
         uri = parse_metadata_uri(self._config.metadata_uri)
