@@ -17,6 +17,7 @@ from commands.context import CommandContext
 from commands.effect import Effect
 from commands.errors import WaitTimeoutError
 from commands.parse import parse_duration_s
+from runtime.admin.calls import BKCTL_API, CREDENTIALS_BYTES, process_of
 from runtime.errors import BookieTimeoutError, BookieUnavailableError
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ async def stop(
     import asyncio
 
     from commands.safety.gate import open_change
-    from runtime.admin.calls import BKCTL_API
 
     wait_s = parse_duration_s(wait)
     async with open_admin(context, bookie_id, directory, token_file) as client, contextlib.AsyncExitStack() as at_end:
@@ -90,8 +90,8 @@ def _end_of(client: AdminClient, at_end: contextlib.AsyncExitStack) -> Callable[
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(client.address.socket_path)
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        process = os.pidfd_open(int.from_bytes(credentials[:4], "little"))
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS_BYTES)
+        process = os.pidfd_open(process_of(credentials))
     except (OSError, ValueError):
         return None
     at_end.callback(os.close, process)

@@ -79,6 +79,12 @@ def require_listener(bookie: str, address: AdminAddress, credentials: bytes) -> 
         raise AdminAccessError(f"bookie {bookie}: a process of another user (id {user_id}) listens on {address}")
 
 
+def process_of(credentials: bytes) -> int:
+    """Id of the process that listens on a socket; ``credentials``: its option SO_PEERCRED."""
+    process_id, _, _ = _CREDENTIALS.unpack(credentials)
+    return int(process_id)
+
+
 def lost_error(bookie: str, address: AdminAddress, *, is_change: bool) -> BkctlError:
     """The error for a connection that ended before the answer."""
     doubt = "; whether it did what was asked is not known" if is_change else ""
