@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
-from runtime.bookie.boot.trouble_watch import JOURNAL_HANGS
+from runtime.bookie.boot.trouble_watch import JOURNAL_HANGS, LaneWatch
 from runtime.bookie.troubles import Trouble
 from runtime.bookie.view import BookieView
 from runtime.ports import ServiceManager
@@ -38,7 +38,7 @@ class ServiceReports:
         self._is_ready = False
         self._progress: object = None
         self._status = ""
-        self._probe: asyncio.Future[Any] | None = None
+        self._journal_lanes: tuple[LaneWatch, ...] = ()
         self._is_hanging = False
         self._has_failed_reload = False
 
@@ -108,9 +108,12 @@ class ServiceReports:
 
     def _do_journals_respond(self) -> bool:
         """Whether the thread of each journal has run a job since the last report."""
-        path, probe = self._view.path, self._probe
+        path, ports = self._view.path, self._view.ports
         assert path is not None
-        if probe is not None and not probe.done():
+        is_first = not self._journal_lanes
+        if is_first:
+            self._journal_lanes = tuple(LaneWatch(ports.workers, lane) for lane in path.journal_lanes)
+        if any(lane.is_waiting for lane in self._journal_lanes):
             if not self._is_hanging:
                 logger.error("a write or sync of a journal hangs: no message to systemd's watchdog until it returns")
             self._is_hanging = True
@@ -118,9 +121,6 @@ class ServiceReports:
         if self._is_hanging:
             logger.warning("the journals respond again")
         self._is_hanging = False
-        self._probe = asyncio.gather(*(self._view.ports.workers.run(lane, _nothing) for lane in path.journal_lanes))
-        return probe is not None
-
-
-def _nothing() -> None:
-    """A job that ends when all earlier jobs of its lane have ended."""
+        for lane in self._journal_lanes:
+            lane.stalled_since_ns(ports.clock.monotonic_ns())
+        return not is_first

@@ -37,16 +37,25 @@ _LEDGER_LANES: Final = {
 JOURNAL_HANGS: Final = "a write or sync of a journal hangs"
 
 
+def _no_steps() -> int:
+    return 0
+
+
 class LaneWatch:
     """Whether one lane still ends jobs; if its jobs are long, ``step_count`` shows that one goes on."""
 
-    def __init__(self, workers: Workers, lane: str, step_count: Callable[[], int]) -> None:
+    def __init__(self, workers: Workers, lane: str, step_count: Callable[[], int] = _no_steps) -> None:
         self._workers = workers
         self._lane = lane
         self._step_count = step_count
         self._is_waiting = False
         self._steps_then = 0
         self._since_ns = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the job of the last call of ``stalled_since_ns`` has not ended."""
+        return self._is_waiting
 
     def stalled_since_ns(self, now_ns: int) -> int:
         """When it last showed progress; now if it has nothing to do. Call it again and again."""
@@ -130,16 +139,12 @@ class TroubleWatch:
         if path is not None and not self._lanes:
             steps = {CHECKPOINT_LANE: path.checkpoints.step_count}
             self._lanes = {
-                Trouble.JOURNAL_DISK: {lane: LaneWatch(workers, lane, _no_steps) for lane in path.journal_lanes},
+                Trouble.JOURNAL_DISK: {lane: LaneWatch(workers, lane) for lane in path.journal_lanes},
                 Trouble.LEDGER_DISK: {
                     name: LaneWatch(workers, lane, steps.get(lane, _no_steps)) for lane, name in _LEDGER_LANES.items()
                 },
             }
         return self._lanes
-
-
-def _no_steps() -> int:
-    return 0
 
 
 def _nothing() -> None:
