@@ -18,7 +18,7 @@ from commands.bookie.local_sockets import LocalBookie, address_in, identified, l
 from commands.context import BookieFlags, CommandContext
 from commands.errors import InvalidArgumentError, NoDirectoryError
 from commands.parse import parse_bookie_id
-from runtime.admin.calls import AdminAddress
+from runtime.admin.calls import ALL_ADDRESSES, AdminAddress
 from runtime.errors import AdminAccessError, BookieNotFoundError, BookieUnavailableError
 from storage.errors import BkctlError
 from storage.filenames import ADMIN_SOCKET
@@ -39,7 +39,6 @@ TokenOption = Annotated[
 ]
 
 _TOKEN_VARIABLE: Final = "BKCTL_ADMIN_TOKEN_FILE"  # noqa: S105  the name of a variable
-_ALL_ADDRESSES: Final = ("0.0.0.0", "::", "")  # noqa: S104
 _OPEN_HTTP: Final = "set httpServerEnabled=true and httpServerHost in its settings and restart it"
 
 
@@ -94,7 +93,7 @@ def registered_address(bookie_id: str, info: BookieServiceInfo) -> AdminAddress:
             bookie_id,
             f"it has no admin port in its registration: {_OPEN_HTTP}, or run bkctl on its machine (only bkctl bookies)",
         )
-    if found.host not in _ALL_ADDRESSES:
+    if found.host not in ALL_ADDRESSES:
         return AdminAddress(host=found.host, port=found.port)
     # A Java bookie registers the address that it listens on.
     if info.rpc_address is None:

@@ -20,6 +20,9 @@ from storage.errors import BkctlError
 BKCTL_API: Final = "/api/v1/bkctl"
 """Beginning of the paths that a Java server does not have."""
 
+ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104
+"""Hosts that mean all addresses of a machine."""
+
 _BY_WORD: Final = {problem.word: problem for problem in Problem}
 _BY_STATUS: Final = {problem.status: problem for problem in Problem}
 _TEXT_LENGTH_MAX: Final = 200

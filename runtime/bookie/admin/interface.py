@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Final
 
+from runtime.admin.calls import ALL_ADDRESSES
 from runtime.admin.server import AdminServer
 from runtime.bookie.admin.cluster_routes import ClusterRoutes
 from runtime.bookie.admin.gc_routes import GarbageCollectionRoutes
@@ -21,8 +21,6 @@ from runtime.metadata.bookies.service_info import BookieAddress
 from runtime.ports import Host
 from storage import filenames
 from storage.advice import with_path
-
-_ALL_ADDRESSES: Final = ("0.0.0.0", "::", "")  # noqa: S104
 
 
 def socket_path(ledger_directory: str) -> str:
@@ -85,7 +83,7 @@ def published_address(view: BookieView, host: str) -> BookieAddress | None:
     if view.http_port is None:
         return None
     configured = view.config.admin.http_host
-    return BookieAddress(host if configured in _ALL_ADDRESSES else configured, view.http_port)
+    return BookieAddress(host if configured in ALL_ADDRESSES else configured, view.http_port)
 
 
 async def require_token_file(config: AdminConfig, ports: BookiePorts) -> None:
