@@ -12,7 +12,7 @@ from commands.context import CommandContext
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from commands.rendering import Column, Lines, Table, counted, size
-from runtime.admin.calls import BKCTL_API
+from runtime.admin.calls import BKCTL_API, REBUILD_JOB
 from runtime.errors import BookieTimeoutError, BookieUnavailableError, RefusedError
 from storage.errors import BkctlError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.admin.client import AdminClient
 
-REBUILD_KIND: Final = "index rebuild"
 _POLL_S: Final = 0.5
 _START_S: Final = 2
 _ENTRIES_PER_S: Final = 300_000
@@ -93,7 +92,7 @@ async def _look(client: AdminClient) -> dict[str, Any]:
 
 async def _running_job(client: AdminClient) -> dict[str, Any] | None:
     jobs = (await client.get(f"{BKCTL_API}/jobs"))["jobs"]
-    return next((job for job in jobs if job["kind"] == REBUILD_KIND and job["state"] == "running"), None)
+    return next((job for job in jobs if job["kind"] == REBUILD_JOB and job["state"] == "running"), None)
 
 
 async def _begin(context: CommandContext, client: AdminClient, found: dict[str, Any]) -> dict[str, Any]:

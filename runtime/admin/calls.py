@@ -20,6 +20,9 @@ from storage.errors import BkctlError
 BKCTL_API: Final = "/api/v1/bkctl"
 """Beginning of the paths that a Java server does not have."""
 
+REBUILD_JOB: Final = "index rebuild"
+"""Kind of the job that rebuilds the location indexes."""
+
 ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104
 """Hosts that mean all addresses of a machine."""
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from runtime.admin.calls import BKCTL_API
+from runtime.admin.calls import BKCTL_API, REBUILD_JOB
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
 from runtime.bookie.admin.mode_routes import not_running
 from runtime.bookie.disks.monitor import DISKS_LANE
@@ -17,7 +17,6 @@ from runtime.log_level import LogLevel, change_log_level, log_level
 from runtime.metadata.uri import parse_metadata_uri
 from storage.filenames import LOCATIONS_DATABASE
 
-REBUILD_JOB: Final = "index rebuild"
 CANCEL_WAIT_S: Final = 5.0
 """How long a cancel waits for the end of the job; the answer shows whether it has ended."""
 
