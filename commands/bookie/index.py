@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from commands.bookie.admin_state import change_plan
 from commands.command import command, group
 from commands.context import CommandContext
 from commands.effect import Effect
@@ -109,19 +110,12 @@ async def _cancel(
     context: CommandContext, client: AdminClient, found: dict[str, Any], job: dict[str, Any] | None
 ) -> Outcome:
     from commands.safety.gate import open_change
-    from commands.safety.plan import Plan
 
     if job is None:
         raise NotFoundError(f"bookie {found['bookie_id']}: no index rebuild is running")
-    item = {"action": "cancel", "path": f"job {job['id']}", "expected_version": None}
-    plan = Plan(
-        root=found["metadata_root"],
-        instance_id=found["instance_id"],
-        subject=found["bookie_id"],
-        summary=(f"will cancel the index rebuild of bookie {found['bookie_id']}",),
-        items=(item,),
-        tier=Effect.REVERSIBLE.tier,
-    )
+    item = {"action": "cancel", "path": f"job {job['id']}"}
+    summary = f"will cancel the index rebuild of bookie {found['bookie_id']}"
+    plan = change_plan(found, item, summary=(summary,), effect=Effect.REVERSIBLE)
     async with open_change(context, plan, table=_PLAN_TABLE):
         ended = await client.delete(f"{BKCTL_API}/jobs/{job['id']}")
     ended = await _follow(context, client, found, ended)
