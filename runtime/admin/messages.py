@@ -24,7 +24,7 @@ class AdminRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Values of the variable parts of the path, such as ``id`` in ``/jobs/{id}``."""
 
     def json(self) -> Any:
-        """The body as JSON, or None if there is none; BadRequest."""
+        """The body as JSON, or None if there is none; AdminError."""
         if not self.body.strip():
             return None
         try:
