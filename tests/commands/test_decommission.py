@@ -87,5 +87,5 @@ def test_the_plan_of_a_running_bookie_is_shown_with_a_warning(cluster: Cluster, 
     assert cluster.run("ledger", "show", "0").stdout == before
     assert cluster.run("cookie", "show", bookie_id).exit_code == 0
 
-    unknown = cluster.run("decommission", "nobody:1", "--dry-run")
+    unknown = cluster.run("decommission", "unknown:1", "--dry-run")
     assert unknown.exit_code == 4

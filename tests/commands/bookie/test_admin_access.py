@@ -98,7 +98,7 @@ def test_a_bookie_without_an_admin_port(metadata_uri: str, tmp_path: Path) -> No
         result = bookie.run_over_tcp("state")
         assert result.exit_code == 7
         assert "set httpServerEnabled=true" in result.stderr
-        unknown = run_bkctl("bookie", "state", "nobody:1", BKCTL_METADATA_URI=metadata_uri)
+        unknown = run_bkctl("bookie", "state", "unknown:1", BKCTL_METADATA_URI=metadata_uri)
         assert unknown.exit_code == 4
 
 
