@@ -61,8 +61,7 @@ class BookieConnection(FrameConnection):
             else:
                 batch.note(txn_id, refusal[0])
 
-    def expire(self, adds_below: int, others_below: int) -> None:
-        """Time out all requests with smaller transaction ids; ids ascend in the order of sending."""
+    def _expire(self, adds_below: int, others_below: int) -> None:
         for txn_id in list(takewhile(adds_below.__gt__, self._adds)):
             done = self._adds.pop(txn_id, None)
             if done is not None:  # None if an earlier callback closed this connection
@@ -76,8 +75,6 @@ class BookieConnection(FrameConnection):
             if txn_id < (adds_below if isinstance(batch, AddBatch) else others_below):
                 del self._batches[txn_id]
                 batch.note(txn_id, Status.TIMEOUT)
-        if self._unsent and not self.has_pending:
-            self._drop_unsent()  # their requests have timed out
 
     def _take(self, payloads: list[bytes]) -> None:
         batches = self._batches

@@ -93,6 +93,10 @@ class FrameConnection(asyncio.BufferedProtocol):
         """Whether any request is unanswered."""
 
     @abstractmethod
+    def _expire(self, adds_below: int, others_below: int) -> None:
+        """Time out adds, and other requests, with smaller transaction ids."""
+
+    @abstractmethod
     def _take(self, payloads: list[bytes]) -> None:
         """Deliver answers; ProtocolError ends the connection."""
 
@@ -107,6 +111,12 @@ class FrameConnection(asyncio.BufferedProtocol):
     def connect(self, resolve: Resolver, timeout_s: float) -> None:
         """Start connecting."""
         self._connecting = self._loop.create_task(self._connect(resolve, timeout_s))
+
+    def expire(self, adds_below: int, others_below: int) -> None:
+        """Time out all requests with smaller transaction ids; ids ascend in the order of sending."""
+        self._expire(adds_below, others_below)
+        if self._unsent and not self.has_pending:
+            self._drop_unsent()  # their requests have timed out
 
     async def close(self) -> None:
         """Fail all pending requests, close, and wait until the socket is closed."""

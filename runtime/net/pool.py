@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from runtime.config import ClientConfig
 from runtime.errors import BookieError
+from runtime.net.batch_read_connection import BatchReadConnection
 from runtime.net.bookie_connection import BookieConnection
 from runtime.net.frame_connection import FrameConnection, Resolver, SharedByConnections, UnsentBytes
 from runtime.net.request_batch import AddBatch, ReadBatch
@@ -18,9 +19,12 @@ from runtime.protocol.entry_list import EntryList
 from runtime.protocol.framing import read_buffer
 from runtime.protocol.messages import Answer, BookieInfoAnswer, ListEntriesAnswer, ReadAnswer, ReadLacAnswer
 from runtime.protocol.status import Status, error_of
+from runtime.protocol.v2_batch_reads import BatchReadCall
 
 T = TypeVar("T")
 AnswerT = TypeVar("AnswerT", ReadAnswer, ReadLacAnswer, ListEntriesAnswer, BookieInfoAnswer)
+
+ConnectionT = TypeVar("ConnectionT", bound=FrameConnection)
 
 UNSENT_BYTES_MAX = 64 * 1024 * 1024
 """Maximum unsent bytes to one bookie. Above it requests end with TOO_MANY_REQUESTS, and the writer replaces the bookie.
@@ -32,6 +36,10 @@ _UNSENT_BYTES_OF_ALL_MAX = 3 * UNSENT_BYTES_MAX
 
 _SWEEPS_PER_TIMEOUT = 20
 """Timeout checks per shortest timeout. So no timeout is late by more than a tenth of it."""
+
+
+_FINAL_OF_BATCH = frozenset({Status.TIMEOUT, Status.UNAVAILABLE, Status.TOO_MANY_REQUESTS})
+"""Outcomes of a batch read that single reads would have too."""
 
 
 class RequestAges:
@@ -78,6 +86,9 @@ class BookiePool:
         self._shared = SharedByConnections(config.frame_bytes_max, unsent, read_buffer())
         self._loop = asyncio.get_running_loop()
         self._connections: dict[BookieId, BookieConnection] = {}
+        self._batch_readers: dict[BookieId, BatchReadConnection] = {}
+        self._single_readers: set[BookieId] = set()
+        """Bookies that do not serve batch reads."""
         self._next_txn_id = 1
         self._add_timeout_ns = int(config.add_timeout_s * 1e9)
         self._read_timeout_ns = int(config.read_timeout_s * 1e9)
@@ -136,12 +147,54 @@ class BookiePool:
 
         Answers for the first of ``entry_ids``, in their order; ``runtime.ports`` has the details.
         """
-        del bytes_max  # each entry has its own answer
-        first_txn_id = self._new_txn_ids(ledger_id, entry_ids)
-        batch = ReadBatch(first_txn_id, ledger_id, entry_ids)
-        frames = v3_batches.encode_reads(first_txn_id, ledger_id, entry_ids)
-        self._connection(bookie_id).send_batch(frames, batch)
-        return batch.future
+        if not entry_ids or min(ledger_id, *entry_ids) < 0:
+            raise ValueError("a batch of no requests, or with a negative id")
+        future: asyncio.Future[list[BodyOrStatus]] = self._loop.create_future()
+        is_batch = 1 < len(entry_ids) == entry_ids[-1] - entry_ids[0] + 1 and bookie_id not in self._single_readers
+        if is_batch and list(entry_ids) == list(range(entry_ids[0], entry_ids[-1] + 1)):
+            self._read_batch(bookie_id, ledger_id, entry_ids, bytes_max, future)
+        else:
+            self._read_singly(bookie_id, ledger_id, entry_ids, future)
+        return future
+
+    def _read_batch(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        bytes_max: int,
+        future: asyncio.Future[list[BodyOrStatus]],
+    ) -> None:
+        """Send one request for consecutive entries; if it is not answered with entries, read them singly."""
+
+        def done(outcome: list[bytes] | Status | None) -> None:
+            if future.done():  # the caller has cancelled it
+                return
+            if isinstance(outcome, list):
+                future.set_result(cast("list[BodyOrStatus]", outcome))
+            elif outcome in _FINAL_OF_BATCH:
+                future.set_result([outcome] * len(entry_ids))
+            else:
+                self._read_singly(bookie_id, ledger_id, entry_ids, future)
+
+        bytes_max = max(1, min(bytes_max, self._config.frame_bytes_max))
+        call = BatchReadCall(self._new_txn_id(), ledger_id, entry_ids[0], len(entry_ids), bytes_max)
+        connection = self._batch_readers.get(bookie_id)
+        if connection is None:
+            connection = BatchReadConnection(bookie_id, self._shared, self._forget_batch_reader)
+            self._open(connection, self._batch_readers)
+        connection.ask(call, done)
+
+    def _read_singly(
+        self,
+        bookie_id: BookieId,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        future: asyncio.Future[list[BodyOrStatus]],
+    ) -> None:
+        first_txn_id = self._new_txn_ids(len(entry_ids))
+        batch = ReadBatch(first_txn_id, ledger_id, entry_ids, future)
+        self._connection(bookie_id).send_batch(v3_batches.encode_reads(first_txn_id, ledger_id, entry_ids), batch)
 
     def add_many(
         self,
@@ -157,11 +210,14 @@ class BookiePool:
         The result is the status of each, in their order; ``runtime.ports`` has the details.
         """
         entry_ids = [entry_id for entry_id, _ in adds]
-        first_txn_id = self._new_txn_ids(ledger_id, entry_ids)
-        batch = AddBatch(first_txn_id, ledger_id, entry_ids)
+        if not adds or min(ledger_id, *entry_ids) < 0:
+            raise ValueError("a batch of no requests, or with a negative id")
+        future: asyncio.Future[list[Status]] = self._loop.create_future()
+        first_txn_id = self._new_txn_ids(len(entry_ids))
+        batch = AddBatch(first_txn_id, ledger_id, entry_ids, future)
         frames = v3_batches.encode_adds(first_txn_id, ledger_id, master_key, adds, is_recovery_add)
         self._connection(bookie_id).send_batch(frames, batch)
-        return batch.future
+        return future
 
     def list_entries(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[EntryList]:
         """Ask which entries of a ledger the bookie has; fences nothing, needs no key (wire 5.9).
@@ -182,7 +238,10 @@ class BookiePool:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.gather(*(connection.close() for connection in list(self._connections.values())))
+        await asyncio.gather(*(connection.close() for connection in self._all_connections()))
+
+    def _all_connections(self) -> list[FrameConnection]:
+        return [*self._connections.values(), *self._batch_readers.values()]
 
     def _ask(
         self,
@@ -211,12 +270,10 @@ class BookiePool:
         self._connection(bookie_id).request(txn_id, frame, answer_type, finish)
         return future
 
-    def _new_txn_ids(self, ledger_id: int, entry_ids: Sequence[int]) -> int:
-        """The first of consecutive transaction ids, one for each entry."""
-        if not entry_ids or min(ledger_id, *entry_ids) < 0:
-            raise ValueError("a batch of no requests, or with a negative id")
+    def _new_txn_ids(self, count: int) -> int:
+        """The first of ``count`` consecutive transaction ids."""
         first_txn_id = self._new_txn_id()
-        self._next_txn_id += len(entry_ids) - 1
+        self._next_txn_id += count - 1
         return first_txn_id
 
     def _new_txn_id(self) -> int:
@@ -231,22 +288,32 @@ class BookiePool:
         connection = self._connections.get(bookie_id)
         if connection is None:
             connection = BookieConnection(bookie_id, self._shared, self._forget)
-            if self._is_closed:
-                connection.refuse("the client is closed")
-            else:
-                self._connections[bookie_id] = connection
-                connection.connect(self._resolve, self._config.connect_timeout_s)
+            self._open(connection, self._connections)
         return connection
+
+    def _open(self, connection: ConnectionT, connections: dict[BookieId, ConnectionT]) -> None:
+        if self._is_closed:
+            connection.refuse("the client is closed")
+        else:
+            connections[connection.bookie_id] = connection
+            connection.connect(self._resolve, self._config.connect_timeout_s)
 
     def _forget(self, connection: FrameConnection) -> None:
         if self._connections.get(connection.bookie_id) is connection:
             del self._connections[connection.bookie_id]
 
+    def _forget_batch_reader(self, connection: FrameConnection) -> None:
+        reader = self._batch_readers.get(connection.bookie_id)
+        if reader is connection:
+            del self._batch_readers[connection.bookie_id]
+            if reader.is_refused:
+                self._single_readers.add(connection.bookie_id)
+
     def _sweep(self) -> None:
         """Time out old requests; repeats as long as any request is pending."""
         now_ns = self._clock.monotonic_ns()
         self._ages.note(now_ns, self._next_txn_id)
-        connections = [connection for connection in self._connections.values() if connection.has_pending]
+        connections = [connection for connection in self._all_connections() if connection.has_pending]
         self._timer = self._clock.call_later(self._sweep_interval_s, self._sweep) if connections else None
         adds_below = self._ages.expired_below(now_ns, self._add_timeout_ns)
         others_below = self._ages.expired_below(now_ns, self._read_timeout_ns)

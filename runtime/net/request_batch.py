@@ -20,8 +20,10 @@ class RequestBatch(Generic[OutcomeT]):
     An outcome may come when the future was cancelled; it is then of no use to the caller.
     """
 
-    def __init__(self, first_txn_id: int, entry_ids: Sequence[int]) -> None:
-        self.future: asyncio.Future[list[OutcomeT | Status]] = asyncio.get_running_loop().create_future()
+    def __init__(
+        self, first_txn_id: int, entry_ids: Sequence[int], future: asyncio.Future[list[OutcomeT | Status]]
+    ) -> None:
+        self._future = future
         self.first_txn_id = first_txn_id
         self._entry_ids = entry_ids
         self._outcomes: list[OutcomeT | Status] = [Status.UNAVAILABLE] * len(entry_ids)
@@ -31,8 +33,8 @@ class RequestBatch(Generic[OutcomeT]):
         """Record the outcome of a request; call it once for each."""
         self._outcomes[txn_id - self.first_txn_id] = outcome
         self._left -= 1
-        if self._left == 0 and not self.future.done():
-            self.future.set_result(self._outcomes)
+        if self._left == 0 and not self._future.done():
+            self._future.set_result(self._outcomes)
 
     @abstractmethod
     def take_plain(self, txn_id: int, payload: bytes) -> bool:
@@ -46,8 +48,10 @@ class RequestBatch(Generic[OutcomeT]):
 class AddBatch(RequestBatch[Status]):
     """Adds of one ledger."""
 
-    def __init__(self, first_txn_id: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        super().__init__(first_txn_id, entry_ids)
+    def __init__(
+        self, first_txn_id: int, ledger_id: int, entry_ids: Sequence[int], future: asyncio.Future[list[Status]]
+    ) -> None:
+        super().__init__(first_txn_id, entry_ids, future)
         self._form = AddAnswerForm(ledger_id)
 
     def take_plain(self, txn_id: int, payload: bytes) -> bool:
@@ -68,8 +72,10 @@ class AddBatch(RequestBatch[Status]):
 class ReadBatch(RequestBatch[bytes]):
     """Reads of one ledger."""
 
-    def __init__(self, first_txn_id: int, ledger_id: int, entry_ids: Sequence[int]) -> None:
-        super().__init__(first_txn_id, entry_ids)
+    def __init__(
+        self, first_txn_id: int, ledger_id: int, entry_ids: Sequence[int], future: asyncio.Future[list[bytes | Status]]
+    ) -> None:
+        super().__init__(first_txn_id, entry_ids, future)
         self._form = ReadAnswerForm(ledger_id)
 
     def take_plain(self, txn_id: int, payload: bytes) -> bool:

@@ -33,13 +33,13 @@ from runtime.ports import ReadReply
 from runtime.protocol.digest import DigestType, master_key
 from runtime.protocol.entry_body import EntryCodec
 from runtime.protocol.status import Status
-from tests.interop.java import JavaBookie, is_built, write_server_conf
-from tests.processes import LOOPBACK, DevCluster, free_port
+from tests.interop.java import is_built
+from tests.interop.java_cluster import JavaCluster
+from tests.processes import LOOPBACK, DevCluster
 
 BATCH_COUNT: Final = 256
 IN_FLIGHT_COUNT: Final = 4
 BYTES_MAX: Final = 1 << 20
-JAVA_TIMEOUT_S: Final = 120.0
 _KEY: Final = master_key(b"")
 _JVM_FLAGS: Final = ("-Xmx1g", "-XX:MaxDirectMemorySize=1g", "-XX:TieredStopAtLevel=4")
 
@@ -102,15 +102,24 @@ async def add_many(job: Job) -> None:
 
 
 async def read_many(job: Job) -> None:
-    """Batches, a few in flight."""
+    """Batches of consecutive entries, a few in flight: batch reads, if the bookie serves them."""
+    await _read(job, lambda ids: ids)
+
+
+async def read_many_singly(job: Job) -> None:
+    """Batches in another order, which single reads serve."""
+    await _read(job, lambda ids: ids[::-1])
+
+
+async def _read(job: Job, order: Callable[[range], range]) -> None:
     starts = iter(range(0, len(job.bodies), BATCH_COUNT))
 
     async def read() -> None:
         for start in starts:
-            wanted = range(start, min(start + BATCH_COUNT, len(job.bodies)))
+            wanted = order(range(start, min(start + BATCH_COUNT, len(job.bodies))))
             while wanted:
                 found = await job.pool.read_many(job.bookie_id, job.ledger_id, wanted, bytes_max=BYTES_MAX)
-                assert found == job.bodies[wanted.start : wanted.start + len(found)]
+                assert found == [job.bodies[entry_id] for entry_id in wanted[: len(found)]]
                 wanted = wanted[len(found) :]
 
     await asyncio.gather(*(read() for _ in range(IN_FLIGHT_COUNT)))
@@ -126,37 +135,9 @@ WAYS: Final[dict[str, Way]] = {
     "add, one by one": add_singly,
     "add_many": add_many,
     "read, one by one": read_singly,
+    "read_many, single reads": read_many_singly,
     "read_many": read_many,
 }
-
-
-@contextlib.contextmanager
-def java_bookie(directory: str, metadata_uri: str) -> Iterator[int]:
-    """The port of a Java bookie."""
-    port, conf_path, log_path = free_port(), os.path.join(directory, "java.conf"), os.path.join(directory, "java.log")
-    write_server_conf(
-        conf_path,
-        metadata_uri,
-        os.path.join(directory, "java"),
-        port,
-        ledgerStorageClass="org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
-    )
-    os.makedirs(os.path.join(directory, "java"))
-    bookie = JavaBookie(conf_path, log_path, jvm_flags=_JVM_FLAGS)
-    deadline_s = time.monotonic() + JAVA_TIMEOUT_S
-    try:
-        while not _says(log_path, "Started component {component=bookie-server}"):
-            assert bookie.is_running, f"the Java bookie ended: see {log_path}"
-            assert time.monotonic() < deadline_s, f"the Java bookie did not start: see {log_path}"
-            time.sleep(0.1)
-        yield port
-    finally:
-        bookie.stop()
-
-
-def _says(log_path: str, words: str) -> bool:
-    with open(log_path, encoding="utf-8") as log:
-        return words in log.read()
 
 
 async def measure(ports: dict[str, int], entry_count: int, entry_bytes: int, rounds: int) -> dict[str, list[Turn]]:
@@ -210,7 +191,9 @@ def main() -> None:
         cluster.up(1)
         ports = {"bkctl": cluster.bookies[0].port}
         if is_built():
-            ports["Java"] = stack.enter_context(java_bookie(directory, cluster.metadata_uri))
+            java = JavaCluster(os.path.join(directory, "java"), cluster.metadata_uri, jvm_flags=_JVM_FLAGS)
+            (java_id,) = stack.enter_context(java).start_bookies(1)
+            ports["Java"] = int(java_id.rpartition(":")[2])
         else:
             print("no Java bookie: run make interop", file=sys.stderr)
         turns = uvloop.run(measure(ports, arguments.entries, arguments.entry_bytes, arguments.rounds))

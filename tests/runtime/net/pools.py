@@ -12,6 +12,7 @@ from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from runtime.ports import Clock
 from runtime.protocol.status import Status
+from tests.runtime.net.batch_bookie import BatchBookie
 from tests.runtime.net.memory_bookie import LOOPBACK, MemoryBookie
 
 KEY = b"k" * 20
@@ -20,7 +21,7 @@ BOOKIE = "bookie-1"
 
 @contextlib.asynccontextmanager
 async def pool_of(
-    bookie: MemoryBookie,
+    bookie: MemoryBookie | BatchBookie,
     config: ClientConfig | None = None,
     unsent_bytes_max: int = 1 << 28,
     clock: Clock | None = None,

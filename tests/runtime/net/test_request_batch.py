@@ -78,7 +78,7 @@ async def test_a_lost_connection_is_the_outcome_of_all_unanswered_entries() -> N
     async with memory_bookie() as bookie, pool_of(bookie) as pool:
         bookie.entries[1, 0] = b"zero"
         bookie.is_holding = True
-        reads = pool.read_many(BOOKIE, 1, [0, 1, 2], bytes_max=BYTES_MAX)
+        reads = pool.read_many(BOOKIE, 1, [0, 2, 4], bytes_max=BYTES_MAX)
         adds = pool.add_many(BOOKIE, 1, KEY, [(5, b"five"), (6, b"six")])
         await bookie.holds(5)
         bookie.held.pop(0)()
@@ -108,7 +108,7 @@ async def test_entries_of_a_batch_time_out_by_themselves() -> None:
     async with memory_bookie() as bookie, pool_of(bookie, config, clock=clock) as pool:
         bookie.entries[1, 1] = b"one"
         bookie.is_holding = True
-        reads = pool.read_many(BOOKIE, 1, [0, 1, 2], bytes_max=BYTES_MAX)
+        reads = pool.read_many(BOOKIE, 1, [0, 1, 3], bytes_max=BYTES_MAX)
         adds = pool.add_many(BOOKIE, 1, KEY, [(5, b"five"), (6, b"six")])
         await bookie.holds(5)
         bookie.held.pop(1)()
@@ -129,7 +129,7 @@ async def test_entries_of_a_batch_time_out_by_themselves() -> None:
 async def test_a_cancelled_batch_leaves_the_connection_alone() -> None:
     async with memory_bookie() as bookie, pool_of(bookie) as pool:
         bookie.is_holding = True
-        reads = pool.read_many(BOOKIE, 1, [0, 1], bytes_max=BYTES_MAX)
+        reads = pool.read_many(BOOKIE, 1, [1, 0], bytes_max=BYTES_MAX)
         adds = pool.add_many(BOOKIE, 1, KEY, [(0, b"zero"), (1, b"one")])
         await bookie.holds(4)
         reads.cancel()
