@@ -14,7 +14,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test battery fuzz interop bench bench-recover demo lock clean
+.PHONY: help setup check test battery fuzz interop bench bench-recover soak demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ fuzz: setup ## every property test ROUNDS times, with new random examples each t
 interop: setup ## tests with Apache BookKeeper (Java); needs a JDK and Maven
 	@scripts/build_interop.sh
 	$(PYTEST) -m interop tests/interop $(PYTEST_ARGS)
+
+soak: setup ## ROUNDS recoveries while processes are killed and halted, each checked from outside (SOAK_ARGS="--seed 7")
+	$(VENV_PYTHON) -m tests.soak --rounds $(ROUNDS) $(SOAK_ARGS)
 
 bench: setup ## adds per second and latency of one bookie; AGAINST=REV: CPU time per add compared with another commit
 	$(VENV_PYTHON) -m tests.bench$(if $(AGAINST),.add_cost --against $(AGAINST)) $(BENCH_ARGS)

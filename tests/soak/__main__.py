@@ -1,0 +1,51 @@
+"""``make soak ROUNDS=N``: recoveries while processes are killed and halted; each round is checked from outside.
+
+Each round writes ledgers, kills a bookie and recovers its ledgers. Meanwhile the command, a source, a target and
+ZooKeeper are killed with kill -9, or a bookie is halted (SIGSTOP), at random moments. Then the command runs undisturbed
+and must succeed. Afterwards every entry of every ledger is read from each bookie that the metadata names: all must have
+what was written, and no ledger may reference the dead bookie.
+
+A failing round prints its seed and keeps the folder with all data and logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.soak.rounds import RoundError, Soak
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Run the rounds; exit code 1 if one fails."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=secrets.randbelow(2**31), help="as a failing run printed it")
+    parser.add_argument("--directory", default=".cache", help="where the data is (a subfolder is used)")
+    arguments = parser.parse_args()
+    os.makedirs(arguments.directory, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix="soak-", dir=os.path.abspath(arguments.directory))
+    begin, number = time.monotonic(), 0
+    try:
+        with Soak(Path(folder), arguments.seed, _say) as soak:
+            for number in range(1, arguments.rounds + 1):
+                soak.run_round(number)
+    except (RoundError, AssertionError) as error:
+        sys.exit(f"round {number} failed: {error}\nseed {arguments.seed}; the data and logs are in {folder}")
+    shutil.rmtree(folder)
+    _say(f"{arguments.rounds} rounds passed in {time.monotonic() - begin:.0f} s (seed {arguments.seed})")
+
+
+if __name__ == "__main__":
+    main()
