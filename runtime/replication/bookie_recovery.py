@@ -23,6 +23,7 @@ from runtime.replication.copies import CopyReader
 from runtime.replication.copy_targets import TargetChooser
 from runtime.replication.flow_window import FlowWindows
 from runtime.replication.ledger_activity import LedgerActivity
+from runtime.replication.ledger_queue import LedgerQueue
 from runtime.replication.ledger_repair import LedgerRepair, RepairOrder, RepairTools
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.loss_proof import LossProof
@@ -224,6 +225,7 @@ class _RecoveryRun:
                 config=config,
             )
         )
+        self._queue = LedgerQueue(self._ledgers(), ports.clock, config)
         self._tally = RecoveryTally(config.verify)
         self._totals = plan.totals
         self._waiting_for_writers = 0
@@ -238,7 +240,7 @@ class _RecoveryRun:
         ticking = asyncio.create_task(self._tick())
         try:
             await self._outage.outlast(self._live_bookies.refresh)
-            await for_each_bounded(self._ledgers(), self._repair_one, self._config.ledgers_in_parallel)
+            await for_each_bounded(self._queue, self._repair_one, self._config.ledgers_in_parallel)
         finally:
             ticking.cancel()
             self._report_progress(is_forced=True)
@@ -277,6 +279,8 @@ class _RecoveryRun:
         order = self._order._replace(seen=seen)
         try:
             result = await self._outage.outlast(lambda: self._repair.repair(ledger.ledger_id, order, activity))
+            if not self._queue.finish(ledger, result):
+                return
             if result.failures or result.was_closed:
                 result = result.with_owner(await self._owner(ledger.ledger_id))
             self._tally.add(result)
@@ -308,7 +312,7 @@ class _RecoveryRun:
         if not is_forced and now_ns - self._progress_at_ns < PROGRESS_INTERVAL_NS:
             return
         self._progress_at_ns = now_ns
-        oldest = next(iter(self._current.values()), None)
+        oldest = next(iter(self._current.values()), None) or self._queue.oldest_locked()
         self._on_progress(
             RecoveryProgress(
                 ledgers_done=self._tally.ledgers,

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 class LedgerActivity:
     """One ledger in progress. Its batches wait for several things at once; the oldest wait is reported."""
 
-    def __init__(self, ledger_id: int, since_ns: int) -> None:
+    def __init__(self, ledger_id: int, since_ns: int, waits_for: str = "") -> None:
         self.ledger_id = ledger_id
         self.since_ns = since_ns
         """When the work on the ledger began, on the monotonic clock."""
-        self._waits: dict[object, str] = {}
+        self._waits: dict[object, str] = {self: waits_for} if waits_for else {}
 
     @property
     def waits_for(self) -> str:

@@ -39,6 +39,7 @@ from runtime.replication.replicator import Replicator
 from runtime.replication.source_reads import SourceDefect, StripeJob
 from storage.errors import BkctlError
 
+ZOOKEEPER = "ZooKeeper"
 LOCK_LOSSES_MAX = 5
 """Maximum restarts of a ledger's repair after its lock was lost with the session."""
 
@@ -121,12 +122,13 @@ class LedgerRepair:
     async def repair(self, ledger_id: int, order: RepairOrder, activity: LedgerActivity) -> LedgerRepaired:
         """Move all entries that the metadata places on the leaving bookies.
 
-        Failures are in the result. MetadataUnavailableError if the metadata store does not answer before or after the
-        work under the lock: call again. MetadataOutageError if an outage during that work was too long.
+        Failures are in the result; LOCKED if another process has the lock now. MetadataUnavailableError if the metadata
+        store does not answer before or after the work under the lock: call again. MetadataOutageError if an outage
+        during that work was too long.
         """
         for _ in range(LOCK_LOSSES_MAX):
             try:
-                lock = await self._acquire(ledger_id, order)
+                lock = await self._acquire(ledger_id, order, activity)
             except SessionExpiredError:
                 self._tools.live_bookies.note_outage()
                 continue
@@ -151,20 +153,16 @@ class LedgerRepair:
         finished = await self._finished_by_others(ledger_id, order)
         return finished or _failed(ledger_id, FailureReason.LOCK_LOST, f"{LOCK_LOSSES_MAX} times in a row")
 
-    async def _acquire(self, ledger_id: int, order: RepairOrder) -> ReplicationLock | LedgerRepaired:
-        """The lock, or the result if the ledger no longer needs repair or another process keeps the lock."""
-        deadline_ns = self._clock.monotonic_ns() + int(self._config.lock_wait_s * 1e9)
-        while True:
+    async def _acquire(
+        self, ledger_id: int, order: RepairOrder, activity: LedgerActivity
+    ) -> ReplicationLock | LedgerRepaired:
+        """The lock, or the result if the ledger no longer needs repair or another process has the lock."""
+        with activity.waiting(ZOOKEEPER):
             lock = await self._tools.locks.acquire(ledger_id)
             if lock is not None:
                 return lock
-            is_over = self._clock.monotonic_ns() >= deadline_ns
             finished = await self._finished_by_others(ledger_id, order)
-            if finished is not None:
-                return finished
-            if is_over:
-                return _failed(ledger_id, FailureReason.LOCKED, await self._why_locked(ledger_id))
-            await self._clock.sleep(self._config.lock_poll_s)
+            return finished or _failed(ledger_id, FailureReason.LOCKED, await self._why_locked(ledger_id))
 
     async def _finished_by_others(self, ledger_id: int, order: RepairOrder) -> LedgerRepaired | None:
         """The result if the ledger needs no repair; None while its metadata references a leaving bookie."""
@@ -218,7 +216,8 @@ class _Repair:
                 if change:
                     metadata = _changed(metadata, change)
                     self._require_lock()  # no suspension point between this check and the write
-                    await self._ports.ledgers.write(self._ledger_id, metadata, versioned.version)
+                    with self._activity.waiting(ZOOKEEPER):
+                        await self._ports.ledgers.write(self._ledger_id, metadata, versioned.version)
                     self._keep_failures_of(metadata)
                 if self._failures or self._defects:  # the affected copies may have been moved or deleted
                     count = len(self._failures)
@@ -257,7 +256,8 @@ class _Repair:
 
     async def _read(self) -> Versioned[LedgerMetadata]:
         """Read the stored metadata, and drop failures whose fragment has changed."""
-        versioned = await self._ports.ledgers.read(self._ledger_id)
+        with self._activity.waiting(ZOOKEEPER):
+            versioned = await self._ports.ledgers.read(self._ledger_id)
         if versioned.value.state < self._state:
             raise ConflictError(f"ledger {self._ledger_id}: its state went backwards; older metadata was restored")
         self._state = versioned.value.state

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
+from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.protocol.status import Status
+from runtime.replication.bookie_recovery import RecoveryProgress
 from runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
 from runtime.replication.copies import CopyState
 from runtime.replication.fragments import EntryRange
 from runtime.replication.recovery_report import FailureReason
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest
-from tests.sim.repair_cluster import RepairCluster, simulate
+from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 
 
 def test_a_drained_bookie_that_has_the_only_copy_is_the_source() -> None:
@@ -194,3 +198,58 @@ def test_t41_a_ledger_of_one_entry_that_no_bookie_has_is_lost() -> None:
         assert cluster.asked("b4", "add") == []
 
     simulate(scenario)
+
+
+def test_t16_a_locked_ledger_goes_to_the_end_of_the_queue() -> None:
+    """With one ledger at a time, a ledger that waited in its place would hold up all others."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=20)
+        ids = [await cluster.store(metadata) for _ in range(6)]
+        newest = ids[-1]
+        other = await cluster.connect()
+        others_locks = ReplicationLocks(other, ROOT, "other-host")
+        lock = await others_locks.acquire(newest)
+        assert lock is not None
+        moments: list[RecoveryProgress] = []
+        plan = await cluster.recovery.plan(["b1"])
+        assert plan.ledgers[0].ledger_id == newest
+        running = asyncio.create_task(cluster.recovery.run(plan, moments.append))
+        await cluster.clock.sleep(20)
+        assert [await cluster.ensembles(each) for each in ids] == [*[{0: ("b3", "b2")}] * 5, {0: ("b1", "b2")}]
+        assert moments[-1].oldest_waits_for == "the lock that another process has"
+        assert moments[-1].oldest_s > 15
+        await lock.release()
+        report = await running
+        await other.close()
+
+        assert report.is_complete
+        assert report.ledgers_repaired == len(ids)
+        assert report.seconds < 25
+
+    simulate(scenario, ReplicationConfig(ledgers_in_parallel=1))
+
+
+def test_t16_a_lock_is_waited_for_at_least_as_long_as_other_ledgers_are_in_progress() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        slow = await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=20))
+        locked = await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=20))
+        other = await cluster.connect()
+        assert await ReplicationLocks(other, ROOT, "other-host").acquire(locked) is not None
+        until_ns = cluster.clock.monotonic_ns() + 5 * 10**9
+
+        def reject(request: BookieRequest) -> Status | None:
+            is_early = request.kind == "add" and cluster.clock.monotonic_ns() < until_ns
+            return Status.TOO_MANY_REQUESTS if is_early else None
+
+        cluster.rules.append(reject)
+        report = await cluster.recover("b1")
+        await other.close()
+
+        assert report.failures_by_reason == {"another process has the replication lock": (locked,)}
+        assert await cluster.ensembles(slow) == {0: ("b3", "b2")}
+        assert report.seconds >= 4, "the lock was asked for until the other ledger was done"
+
+    simulate(scenario, ReplicationConfig(lock_wait_s=2))

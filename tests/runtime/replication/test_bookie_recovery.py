@@ -441,6 +441,29 @@ async def test_t16_a_ledger_whose_lock_is_lost_twice_may_be_repaired_by_then(
     assert report.ledgers_repaired_by_others == 1
 
 
+async def test_a_ledger_costs_four_operations_of_zookeeper_and_the_watch_of_its_lock(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    for _ in range(10):
+        await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)))
+    recovery = stage.recovery()
+    plan = await recovery.plan(["b1"])
+    lock = await stage.locks.acquire(99)  # so that the directories exist
+    assert lock is not None
+    await lock.release()
+    measures = stage.client.held_store.measures
+
+    def counts() -> list[int]:
+        kinds = (measures.creates, measures.gets, measures.sets, measures.deletes)
+        return [kind.succeeded.count + kind.failed.count for kind in kinds]
+
+    before = counts()
+    assert (await recovery.run(plan)).is_complete
+
+    creates, gets, sets, deletes = (after - first for first, after in zip(before, counts(), strict=True))
+    assert (creates, sets, deletes) == (10, 10, 10)
+    assert gets < 30, "two per ledger: its metadata and the watch; a few for the bookies"
+
+
 async def test_t17_the_lock_is_held_until_after_the_compare_and_set(stage: Stage) -> None:
     await stage.start("b2", "b3")
     ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)))
