@@ -31,7 +31,7 @@ _MEMBERS = {
     "autorecovery": _Member("commands.autorecovery.app", "Show and control autorecovery: queue, workers, auditor."),
     "recover": _Member("commands.recover", "Re-replicate the data of failed bookies."),
     "decommission": _Member(
-        "commands.decommission", "Remove a stopped bookie: re-replicate its ledgers, then delete its cookie."
+        "commands.decommission", "Move the ledgers of live or dead bookies away, then delete their cookies."
     ),
     "audit": _Member("commands.audit", "Count live copies of every write set, and list under-replicated ledgers."),
     "config": _Member("commands.configuration", "Show and explain settings, with the source of each value."),

@@ -59,7 +59,7 @@ async def repair_marks(
     from commands.safety.gate import nothing_to_change, open_change
 
     async with open_session(context) as session:
-        repair = await _mark_repair(context, session)
+        repair = await mark_repair(context, session)
         with context.console.progress("examining marks") as progress:
             judged = await repair.examine(
                 session.foreign, is_deep=deep, on_judged=lambda count: progress.update(count, count)
@@ -87,7 +87,8 @@ async def repair_marks(
         return _print_result(context, session, judged, outcomes)
 
 
-async def _mark_repair(context: CommandContext, session: Session) -> MarkRepair:
+async def mark_repair(context: CommandContext, session: Session) -> MarkRepair:
+    """The examination and clearing of marks with the parts of a session."""
     import asyncio
 
     from runtime.metadata.replication.lock import ReplicationLocks

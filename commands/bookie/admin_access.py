@@ -24,6 +24,7 @@ from storage.errors import BkctlError
 from storage.filenames import ADMIN_SOCKET
 
 if TYPE_CHECKING:
+    from commands.session import Session
     from runtime.admin.client import AdminClient
     from runtime.metadata.bookies.service_info import BookieServiceInfo
 
@@ -75,6 +76,27 @@ async def resolve(context: CommandContext, target: BookieTarget) -> AdminAddress
         if target.other_user is None:
             raise
         raise AdminAccessError(f"{_other_users([target.other_user])}; without it: {error}") from error
+
+
+@contextlib.asynccontextmanager
+async def admin_of(
+    context: CommandContext, session: Session, bookie_id: str, token: str | None
+) -> AsyncIterator[AdminClient]:
+    """A client of one bookie of the cluster of this session: over its socket here, else its registered HTTP port.
+
+    BookieUnavailableError, BookieNotFoundError, AdminAccessError.
+    """
+    from runtime.admin.client import AdminClient
+
+    target = _with_id(bookie_id)
+    address = target.address
+    if address is None:
+        address = registered_address(bookie_id, await session.registrations.service_info(bookie_id))
+    async with AdminClient(bookie_id, address, token=token, timeout_s=context.settings.timeout_s) as client:
+        try:
+            yield client
+        except BookieUnavailableError as error:
+            raise _with_advice(error, address) from error
 
 
 async def _registered(context: CommandContext, target: BookieTarget) -> AdminAddress:

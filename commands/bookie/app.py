@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commands.bookie import format as format_command
 from commands.bookie import (
+    drain,
     garbage_collection,
     index,
     info,
@@ -17,7 +17,9 @@ from commands.bookie import (
     show,
     start,
     stop,
+    undrain,
 )
+from commands.bookie import format as format_command
 from commands.bookie import list as list_command
 from commands.command import group
 
@@ -30,6 +32,8 @@ app = group(
     mode.show_state,
     ready.ready,
     restart_check.restart_check,
+    drain.drain,
+    undrain.undrain,
     mode.set_mode,
     metrics.show_metrics,
     log_level.set_log_level,

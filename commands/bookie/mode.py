@@ -89,14 +89,14 @@ async def set_mode(
             arguments={"mode": mode.value, "reason": reason},
             effect=Effect.HARMFUL if is_read_only else Effect.REVERSIBLE,
         )
-        if _is_set(before, mode, reason):
+        if is_mode_set(before, mode, reason):
             has = "has already" if is_read_only else "has not"
             sentence = f"bookie {name}: nothing to change: an operator {has} made it read-only"
             nothing_to_change(context, msgspec.structs.replace(plan, items=(), summary=(sentence,)))
             is_changed, after = False, before
         else:
             async with open_change(context, plan) as change:
-                after = before | await _set(client, before, mode, reason)
+                after = before | await set_operator_mode(client, before, mode, reason)
                 is_changed = change.details["changed"] = True
     _explain(context, after, mode)
     undo = Mode.WRITABLE if is_read_only else Mode.READ_ONLY
@@ -106,8 +106,10 @@ async def set_mode(
     context.console.record("BookieMode", body, name="mode")
 
 
-async def _set(client: AdminClient, before: dict[str, Any], mode: Mode, reason: str | None) -> dict[str, Any]:
-    """The fields of the state that changed."""
+async def set_operator_mode(
+    client: AdminClient, before: dict[str, Any], mode: Mode, reason: str | None
+) -> dict[str, Any]:
+    """Set the mode; returns the fields of the state that changed."""
     from commands.safety.audit_trail import user_name
     from runtime.admin.calls import BKCTL_API
 
@@ -120,7 +122,7 @@ async def _set(client: AdminClient, before: dict[str, Any], mode: Mode, reason: 
     return dict(answer)
 
 
-def _is_set(state: dict[str, Any], mode: Mode, reason: str | None) -> bool:
+def is_mode_set(state: dict[str, Any], mode: Mode, reason: str | None) -> bool:
     """Whether nothing would change. A reason, if given, replaces the one that is stored."""
     if is_java(state):
         return bool(state["mode"] == mode.value)

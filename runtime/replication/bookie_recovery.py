@@ -94,7 +94,7 @@ class BookieRecovery:
             if not registered:
                 return
             for bookie_id in registered:
-                if await self._answers(bookie_id):
+                if await self.answers(bookie_id):
                     raise RefusedError(f"bookie {bookie_id} is up and serving; stop it first")
                 if on_wait is not None and bookie_id not in told:
                     told.add(bookie_id)
@@ -108,7 +108,8 @@ class BookieRecovery:
         """The given bookies that are currently registered, sorted."""
         return sorted((await self._registration.snapshot()).live.intersection(bookie_ids))
 
-    async def _answers(self, bookie_id: str) -> bool:
+    async def answers(self, bookie_id: str) -> bool:
+        """Whether the bookie answers a request."""
         try:
             await self._ports.bookies.info(bookie_id)
         except BookieError:

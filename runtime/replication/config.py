@@ -69,7 +69,7 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     registration_wait_s: Annotated[float, Setting("Longest wait until the registration of a stopped bookie expires",
         unit="s", low=0)] = 30.0
     metadata_outage_max_s: Annotated[float, Setting(
-        "Longest wait for ZooKeeper when it stops answering during a recovery", unit="s", above=0,
+        "Longest wait for ZooKeeper in the middle", unit="s", above=0,
         flag="--metadata-outage-max")] = 600.0
     placement: Annotated[PlacementMode, Setting(
         "best-effort: may break placement rules",

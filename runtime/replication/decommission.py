@@ -1,17 +1,17 @@
-"""Permanently removes a stopped bookie: recovers it, proves that no ledger references it, then deletes its cookie.
+"""Permanently removes bookies: drains them, proves that no ledger references them, then deletes their cookies.
 
-Source: replication sections 6 (RULE on cookies) and 10. Deletes the cookie only if a fresh scan of all ledgers finds no
-reference and the bookie is not registered, and only at the version that was read before. Then reads the registrations
-again, because the bookie may have returned.
+Source: replication sections 6 (RULE on cookies), 10 and 15.2. Deletes a cookie only if a fresh scan of all ledgers
+finds no reference and the bookie is not registered, and only at the version that was read before. Then reads the
+registrations again, because the bookie may have returned.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
+from runtime.client.ports import ClientPorts
 from runtime.errors import (
     BadVersionError,
     LedgerNotFoundError,
@@ -22,13 +22,12 @@ from runtime.errors import (
 )
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.store import Node
-from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
+from runtime.replication.bookie_mode import ModeWatch
+from runtime.replication.bookie_recovery import BookieRecovery
+from runtime.replication.drain import Drain, DrainHooks, DrainOrder, DrainResult, OpenLedger
 from runtime.replication.loss_proof import named_reasons
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
 from runtime.replication.recovery_report import RecoveryReport
-
-PASSES_MAX = 3
-"""Maximum recoveries: a ledger created during the first one may reference the bookie too."""
 
 _REGISTERED_AGAIN = (
     "bookie {0} registered again while its cookie was deleted, so new ledgers may be on it: make sure that it is "
@@ -37,43 +36,60 @@ _REGISTERED_AGAIN = (
 
 
 class DecommissionPlan(msgspec.Struct, frozen=True):
-    """Plan of a decommission. ``cookie_version`` None: the bookie has no cookie, but ledgers reference it.
+    """Plan of a decommission. ``cookie_versions``: None for a bookie without a cookie that ledgers reference.
 
-    ``accepted``: ledgers with lost entries that stay unchanged and still reference the bookie; not in ``recovery``.
+    ``live``: bookies that serve, which are drained before they are stopped. ``accepted``: ledgers with lost entries
+    that stay unchanged and still reference a bookie; not in ``recovery``.
     """
 
-    bookie_id: str
-    cookie_version: int | None
+    bookie_ids: tuple[str, ...]
+    cookie_versions: Mapping[str, int | None]
     recovery: RecoveryPlan
+    live: frozenset[str] = frozenset()
     accepted: tuple[LedgerPlan, ...] = ()
 
     @property
+    def names(self) -> str:
+        """The bookies in a sentence."""
+        return f"bookie {', '.join(self.bookie_ids)}"
+
+    @property
     def kept(self) -> str:
-        """End of a sentence that says why the cookie was not deleted."""
-        return "" if self.cookie_version is None else ": its cookie was not deleted"
+        """End of a sentence that says why no cookie was deleted."""
+        cookies = [each for each in self.cookie_versions.values() if each is not None]
+        if not cookies:
+            return ""
+        return ": its cookie was not deleted" if len(self.bookie_ids) == 1 else ": no cookie was deleted"
 
 
-class DecommissionReport(msgspec.Struct, frozen=True):
-    """Result of a decommission. ``refusal`` None: the bookie was removed from the cluster, including its cookie.
+class DecommissionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a decommission. ``refusal`` None: done; with ``is_drained_only`` the bookies are not stopped yet.
 
-    Otherwise ``refusal`` is a sentence with the reason. ``remaining``: ledgers that reference the bookie, or may
-    (unreadable metadata). ``is_registered_again``: it returned while its cookie was deleted. ``accepted``: ledgers that
-    still reference it because their loss was accepted.
+    Otherwise ``refusal`` is a sentence with the reason. ``remaining``: ledgers that reference a bookie, or may
+    (unreadable metadata). ``registered_again``: bookies that returned while their cookies were deleted. ``accepted``:
+    ledgers that still reference one because their loss was accepted.
     """
 
-    bookie_id: str
+    bookie_ids: tuple[str, ...]
     recoveries: tuple[RecoveryReport, ...]
     ledgers_scanned: int
     remaining: tuple[int, ...]
-    is_cookie_deleted: bool
-    refusal: str | None
+    refusal: str | None = None
+    open_ledgers: tuple[OpenLedger, ...] = ()
+    cookies_deleted: tuple[str, ...] = ()
     accepted: tuple[int, ...] = ()
-    is_registered_again: bool = False
+    registered_again: tuple[str, ...] = ()
+    is_drained_only: bool = False
 
     @property
     def is_complete(self) -> bool:
-        """Whether the bookie was removed completely."""
+        """Whether everything that was asked for is done."""
         return self.refusal is None
+
+    @property
+    def is_cookie_deleted(self) -> bool:
+        """Whether a cookie was deleted."""
+        return bool(self.cookies_deleted)
 
     @property
     def has_progress(self) -> bool:
@@ -81,154 +97,227 @@ class DecommissionReport(msgspec.Struct, frozen=True):
         return self.is_cookie_deleted or any(recovery.has_progress for recovery in self.recoveries)
 
 
-class Decommission:
-    """Plans and runs decommissions of stopped bookies."""
+class FinishHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls before the cookies are deleted. ``keep_cookie``: with each cookie; if it raises RefusedError, it stays.
 
-    def __init__(self, recovery: BookieRecovery, cookies: CookieStore) -> None:
+    ``clear_marks``: once no ledger references the bookies.
+    """
+
+    keep_cookie: Callable[[str, Node], None] = lambda *_: None
+    clear_marks: Callable[[], Awaitable[None]] | None = None
+
+
+class Decommission:
+    """Plans and runs decommissions, of live and of dead bookies."""
+
+    def __init__(self, recovery: BookieRecovery, cookies: CookieStore, ports: ClientPorts) -> None:
         self._recovery = recovery
         self._cookies = cookies
-        self._is_delete_in_doubt = False
-        """Whether a delete of the cookie was sent but not answered."""
+        self.watch = ModeWatch(ports.registrations, ports.clock, recovery.outage)
+        self._drain = Drain(recovery, self.watch, ports)
+        self._own_deletes: set[str] = set()
+        """Cookies that were deleted here, or whose delete was sent but not answered."""
 
     async def plan(
         self,
-        bookie_id: str,
+        bookie_ids: Sequence[str],
         on_wait: Callable[[str], None] | None = None,
         accepted_losses: Collection[int] = (),
     ) -> DecommissionPlan:
-        """Like ``preview``, but RefusedError while the bookie is registered.
+        """Like ``preview``, but waits for the end of the sessions of killed bookies.
 
         For ``on_wait`` see ``BookieRecovery.require_down``.
         """
-        await self._recovery.require_down([bookie_id], on_wait)
-        return await self.preview(bookie_id, accepted_losses)
+        live = frozenset([each for each in bookie_ids if not await self._is_down(each, on_wait)])
+        return await self._preview(bookie_ids, live, accepted_losses)
 
-    async def preview(self, bookie_id: str, accepted_losses: Collection[int] = ()) -> DecommissionPlan:
-        """Find the references to the bookie, whether it is down or not; writes nothing.
+    async def preview(self, bookie_ids: Sequence[str], accepted_losses: Collection[int] = ()) -> DecommissionPlan:
+        """Find the references to the bookies; writes nothing.
 
-        BookieNotFoundError if it is not registered, has no cookie, and no ledger references it. RefusedError if one of
-        the ``accepted_losses`` references the bookie and is not proven lost; ignores those that do not reference it.
+        BookieNotFoundError if one is not registered, has no cookie, and no ledger references it. RefusedError if one of
+        the ``accepted_losses`` references a bookie and is not proven lost; ignores those that reference none.
         """
-        cookie = await self._recovery.outage.outlast(lambda: self._cookies.find(bookie_id))
-        plan = await self._recovery.plan([bookie_id])
+        found = await self.watch.look(bookie_ids)
+        return await self._preview(bookie_ids, frozenset(found.serving), accepted_losses)
+
+    async def _is_down(self, bookie_id: str, on_wait: Callable[[str], None] | None) -> bool:
+        """False for a bookie that answers; waits for the session of one that does not."""
+        try:
+            await self._recovery.require_down([bookie_id], on_wait)
+        except RefusedError:
+            if await self._recovery.answers(bookie_id):
+                return False
+            raise
+        return True
+
+    async def _preview(
+        self, bookie_ids: Sequence[str], live: frozenset[str], accepted_losses: Collection[int]
+    ) -> DecommissionPlan:
+        if live and accepted_losses:
+            raise RefusedError(f"a loss can be proven only while the bookie is stopped: stop bookie {min(live)} first")
+        ids = tuple(sorted(set(bookie_ids)))
+        versions = {}
+        for bookie_id in ids:
+            versions[bookie_id] = await self._cookie_version(bookie_id)
+        plan = await self._recovery.plan(ids, unreachable=frozenset(ids) - live)
         accepted = tuple(ledger for ledger in plan.ledgers if ledger.ledger_id in accepted_losses)
         unreadable = [(each.ledger_id, each.detail) for each in plan.unreadable if each.ledger_id in accepted_losses]
-        unproven = unreadable + await self._unproven(bookie_id, [ledger.ledger_id for ledger in accepted])
+        unproven = unreadable + await self._unproven(ids, [ledger.ledger_id for ledger in accepted])
         if unproven:
             raise RefusedError(f"nothing was changed: these losses are not proven: {named_reasons(unproven)}")
-        version = None if cookie is None else cookie.version
-        return DecommissionPlan(bookie_id, version, plan.without(accepted_losses), accepted)
+        return DecommissionPlan(ids, versions, plan.without(accepted_losses), live, accepted)
 
-    async def _unproven(self, bookie_id: str, ledger_ids: Iterable[int]) -> list[tuple[int, str]]:
+    async def _cookie_version(self, bookie_id: str) -> int | None:
+        cookie = await self._recovery.outage.outlast(lambda: self._cookies.find(bookie_id))
+        return None if cookie is None else cookie.version
+
+    async def _unproven(self, bookie_ids: Sequence[str], ledger_ids: Collection[int]) -> list[tuple[int, str]]:
         """The given ledgers that are not proven lost, with the reason."""
         unproven = []
         for ledger_id in ledger_ids:
-            proof = functools.partial(self._recovery.loss_proof.why_not_lost, ledger_id, bookie_id)
-            try:
-                reason = await self._recovery.outage.outlast(proof)
-            except LedgerNotFoundError:
-                continue  # deleted meanwhile
-            except MetadataFormatError as error:
-                reason = str(error)
+            reason = await self._why_not_lost(bookie_ids, ledger_id)
             if reason is not None:
                 unproven.append((ledger_id, reason))
         return unproven
 
-    async def run(
-        self,
-        plan: DecommissionPlan,
-        on_progress: Callable[[RecoveryProgress], None] | None = None,
-        *,
-        before_scan: Callable[[], Awaitable[None]] | None = None,
-        keep_cookie: Callable[[Node], None] | None = None,
-    ) -> DecommissionReport:
-        """Carry out a plan. Ledgers that cannot be moved do not stop the others, but prevent deletion of the cookie.
+    async def _why_not_lost(self, bookie_ids: Sequence[str], ledger_id: int) -> str | None:
+        async def proof() -> str | None:
+            for bookie_id in bookie_ids:
+                reason = await self._recovery.loss_proof.why_not_lost(ledger_id, bookie_id)
+                if reason is not None:
+                    return reason
+            return None
 
-        ``before_scan`` is awaited before each scan that may prove that no ledger references the bookie.
-        ``keep_cookie`` is called with the cookie before it is deleted; if it raises RefusedError, the cookie stays.
-        Waits during an outage of the metadata store. Raises RefusedError if the bookie is registered again,
+        try:
+            return await self._recovery.outage.outlast(proof)
+        except LedgerNotFoundError:
+            return None  # deleted meanwhile
+        except MetadataFormatError as error:
+            return str(error)
+
+    def order(self, plan: DecommissionPlan, order: DrainOrder) -> DrainOrder:
+        """The order for a drain of this plan."""
+        accepted = frozenset(ledger.ledger_id for ledger in plan.accepted)
+        return msgspec.structs.replace(order, live=plan.live, accepted=accepted)
+
+    async def move(self, plan: DecommissionPlan, order: DrainOrder, hooks: DrainHooks) -> DrainResult:
+        """Move all ledgers away, without stopping anything. Ledgers that cannot be moved do not stop the others.
+
+        RefusedError when a live bookie is writable again. Waits during an outage of the metadata store;
         MetadataOutageError.
         """
-        bookie_id = plan.bookie_id
-        recoveries: list[RecoveryReport] = []
-        accepted = {ledger.ledger_id for ledger in plan.accepted}
-        todo = plan.recovery
-        scanned = todo if todo.ledgers else await self._scan(bookie_id, before_scan)
-        todo = scanned.without(accepted)
-        while todo.ledgers:
-            recoveries.append(await self._recovery.run(todo, on_progress))
-            scanned = await self._scan(bookie_id, before_scan)
-            todo = scanned.without(accepted)
-            if len(recoveries) >= PASSES_MAX or not recoveries[-1].is_complete:
-                break
-        fresh: RecoveryPlan | None = scanned
+        return await self._drain.run(plan.recovery, self.order(plan, order), hooks)
 
-        async def finish() -> DecommissionReport:
+    def report(self, plan: DecommissionPlan, moved: DrainResult) -> DecommissionReport:
+        """The report of a drain after which nothing more is done."""
+        remaining, accepted = _left(plan, moved.last_scan)
+        return DecommissionReport(
+            bookie_ids=plan.bookie_ids,
+            recoveries=moved.recoveries,
+            ledgers_scanned=moved.last_scan.ledgers_scanned,
+            remaining=remaining,
+            refusal=_why_left(plan, remaining, moved.open_ledgers),
+            open_ledgers=moved.open_ledgers,
+            accepted=accepted,
+            is_drained_only=True,
+        )
+
+    async def finish(
+        self,
+        plan: DecommissionPlan,
+        moved: DrainResult,
+        order: DrainOrder,
+        hooks: DrainHooks,
+        finish: FinishHooks,
+    ) -> DecommissionReport:
+        """Delete the cookies, if nothing references the stopped bookies. Live bookies must be stopped before.
+
+        A scan from before a bookie was stopped, or before an outage, proves nothing: it is repeated.
+        """
+        fresh = None if plan.live else moved.last_scan
+        order = msgspec.structs.replace(self.order(plan, order), live=frozenset())
+
+        async def attempt() -> DecommissionReport:
             nonlocal fresh
-            # After an outage an earlier scan is outdated and no longer proves that the cookie may be deleted.
-            found, fresh = fresh or await self._scan(bookie_id, before_scan), None
-            named = {ledger.ledger_id for ledger in found.ledgers}
-            unreadable = {failure.ledger_id for failure in found.unreadable}
-            remaining = tuple(sorted(named - accepted | unreadable))
-            still_accepted = tuple(sorted(named & accepted))
-            refusal, is_deleted = await self._why_kept(plan, remaining, still_accepted), False
+            found, fresh = fresh or await self._drain.scan(plan.bookie_ids, order, hooks), None
+            remaining, accepted = _left(plan, found)
+            refusal = _why_left(plan, remaining, moved.open_ledgers)
+            unproven = [] if refusal is not None else await self._unproven(plan.bookie_ids, accepted)
+            if unproven:
+                refusal = f"no longer proven lost: {named_reasons(unproven)}{plan.kept}"
+            deleted: list[str] = []
             if refusal is None:
-                refusal, is_deleted = await self._delete_cookie(plan, keep_cookie)
+                refusal = await self._delete_cookies(plan, finish, deleted)
             # A bookie checks its cookie after it registers, so either it or this code detects the conflict.
-            is_registered_again = refusal is None and bool(await self._recovery.registered([bookie_id]))
+            again = tuple(await self._recovery.registered(plan.bookie_ids)) if refusal is None else ()
             return DecommissionReport(
-                bookie_id,
-                tuple(recoveries),
-                found.ledgers_scanned,
-                remaining,
-                is_deleted,
-                _REGISTERED_AGAIN.format(bookie_id) if is_registered_again else refusal,
-                still_accepted,
-                is_registered_again,
+                bookie_ids=plan.bookie_ids,
+                recoveries=moved.recoveries,
+                ledgers_scanned=found.ledgers_scanned,
+                remaining=remaining,
+                refusal=_REGISTERED_AGAIN.format(again[0]) if again else refusal,
+                open_ledgers=moved.open_ledgers,
+                cookies_deleted=tuple(deleted),
+                accepted=accepted,
+                registered_again=again,
             )
 
-        return await self._recovery.outage.outlast(finish)
+        return await self._recovery.outage.outlast(attempt)
 
-    async def _scan(self, bookie_id: str, before_scan: Callable[[], Awaitable[None]] | None) -> RecoveryPlan:
-        """Find current references to the bookie, with ``before_scan`` repeated after each outage."""
-
-        async def scan() -> RecoveryPlan:
-            if before_scan is not None:
-                await before_scan()
-            return await self._recovery.scan([bookie_id])
-
-        return await self._recovery.outage.outlast(scan)
-
-    async def _why_kept(
-        self, plan: DecommissionPlan, remaining: tuple[int, ...], accepted: tuple[int, ...]
-    ) -> str | None:
-        """A sentence with the ledgers that prevent deletion of the cookie, or None."""
-        if remaining:
-            count = len(remaining)
-            ledgers = "1 ledger still references" if count == 1 else f"{count} ledgers still reference"
-            return f"{ledgers} bookie {plan.bookie_id} (or could not be checked){plan.kept}"
-        unproven = await self._unproven(plan.bookie_id, accepted)
-        return f"no longer proven lost: {named_reasons(unproven)}{plan.kept}" if unproven else None
+    async def _delete_cookies(self, plan: DecommissionPlan, finish: FinishHooks, deleted: list[str]) -> str | None:
+        """Delete the cookies at the versions of the plan; a sentence if one stays."""
+        try:
+            await self._recovery.require_down(plan.bookie_ids)
+        except RefusedError as error:
+            return f"{error}{plan.kept}"
+        if finish.clear_marks is not None:
+            await finish.clear_marks()
+        for bookie_id, version in plan.cookie_versions.items():
+            if version is None:
+                continue
+            refusal, is_deleted = await self._delete_cookie(plan, bookie_id, version, finish)
+            if refusal is not None:
+                return refusal
+            if is_deleted:
+                deleted.append(bookie_id)
+        return None
 
     async def _delete_cookie(
-        self, plan: DecommissionPlan, keep_cookie: Callable[[Node], None] | None
+        self, plan: DecommissionPlan, bookie_id: str, version: int, finish: FinishHooks
     ) -> tuple[str | None, bool]:
         try:
-            await self._recovery.require_down([plan.bookie_id])
-            if plan.cookie_version is None:
-                return None, False
-            node = await self._cookies.read_node(plan.bookie_id)
-            if keep_cookie is not None and node.stat.version == plan.cookie_version:
-                keep_cookie(node)
+            node = await self._cookies.read_node(bookie_id)
+            if node.stat.version == version:
+                finish.keep_cookie(bookie_id, node)
             try:
-                await self._cookies.delete(plan.bookie_id, plan.cookie_version)
+                await self._cookies.delete(bookie_id, version)
             except MetadataUnavailableError:
-                self._is_delete_in_doubt = True
+                self._own_deletes.add(bookie_id)
                 raise
         except RefusedError as error:
             return f"{error}{plan.kept}", False
         except BadVersionError:
-            return f"the cookie of bookie {plan.bookie_id} changed in the meantime: it was not deleted", False
+            return f"the cookie of bookie {bookie_id} changed in the meantime: it was not deleted", False
         except NoNodeError:
-            return None, self._is_delete_in_doubt  # deleted by us if the answer was lost, otherwise by another process
+            return None, bookie_id in self._own_deletes
+        self._own_deletes.add(bookie_id)
         return None, True
+
+
+def _left(plan: DecommissionPlan, found: RecoveryPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ledgers that reference the bookies, or may; and those of them whose loss was accepted."""
+    accepted = {ledger.ledger_id for ledger in plan.accepted}
+    named = {ledger.ledger_id for ledger in found.ledgers}
+    unreadable = {failure.ledger_id for failure in found.unreadable}
+    return tuple(sorted(named - accepted | unreadable)), tuple(sorted(named & accepted))
+
+
+def _why_left(plan: DecommissionPlan, remaining: tuple[int, ...], open_ledgers: Sequence[OpenLedger]) -> str | None:
+    """A sentence about the ledgers that prevent the deletion of the cookies, or None."""
+    if not remaining:
+        return None
+    count = len(remaining)
+    ledgers = "1 ledger still references" if count == 1 else f"{count} ledgers still reference"
+    still_open = len({each.ledger_id for each in open_ledgers}.intersection(remaining))
+    waits = f"; {still_open} of them wait for their writers" if still_open else ""
+    return f"{ledgers} {plan.names} (or could not be checked){waits}{plan.kept}"

@@ -28,7 +28,7 @@ async def scan_for_stop(
     *,
     foreign: ForeignNames,
     rules: PlacementRules | None = None,
-    is_for_good: bool = False,
+    is_removal: bool = False,
     window: int = 256,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> StopVerdict:
@@ -51,7 +51,7 @@ async def scan_for_stop(
         rules=rules or ports.placement.rules,
         space=await read_space(ports.bookies, others),
     )
-    check = StopCheck(bookie_ids, cluster, ports.clock.random, is_for_good=is_for_good)
+    check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)
     scanned = 0
     async with aclosing(ports.ledgers.read_all(window=window)) as ledgers:
         async for ledger_id, found in ledgers:

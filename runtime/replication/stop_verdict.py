@@ -1,4 +1,4 @@
-"""Whether bookies can be stopped now, or removed for good: the verdict over all ledgers. Pure.
+"""Whether bookies can be stopped now, or removed: the verdict over all ledgers. Pure.
 
 A stop is refused where a ledger would lose its last readable copy, could not be closed, or would have a writer without
 a successor for the bookie. A removal makes copies first, so it needs room for them instead. Both need enough bookies
@@ -63,7 +63,7 @@ class StopVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict. ``bytes_on_them``: payload of closed ledgers that the metadata places on the bookies."""
 
     bookie_ids: tuple[str, ...]
-    is_for_good: bool
+    is_removal: bool
     ledgers_scanned: int
     ledgers_on_them: int
     open_ledgers_on_them: int
@@ -113,13 +113,13 @@ class StopCheck:
     """Add every ledger of the cluster, then ask for the ``verdict``."""
 
     def __init__(
-        self, bookie_ids: Sequence[str], cluster: ClusterNow, source: random.Random, *, is_for_good: bool = False
+        self, bookie_ids: Sequence[str], cluster: ClusterNow, source: random.Random, *, is_removal: bool = False
     ) -> None:
-        """``is_for_good``: the bookies are to be removed, and serve until copies exist elsewhere."""
+        """``is_removal``: the bookies are to be removed, and serve until copies exist elsewhere."""
         self._ids = frozenset(bookie_ids)
         self._cluster = cluster
         self._source = source
-        self._is_for_good = is_for_good
+        self._is_removal = is_removal
         self._live_now = cluster.registrations.live
         self._live_after = self._live_now - self._ids
         writable = frozenset(cluster.registrations.writable)
@@ -150,7 +150,7 @@ class StopCheck:
         if not metadata.is_closed and not self._ids.isdisjoint(metadata.last_segment.ensemble):
             self._open_on_them += 1
             self._judge_writer(ledger_id, metadata, isolation)
-        if self._is_for_good:
+        if self._is_removal:
             self._judge_targets(ledger_id, metadata)
         else:
             self._judge_copies(ledger_id, rows)
@@ -164,12 +164,12 @@ class StopCheck:
         """The verdict on all ledgers that were added."""
         self._judge_sizes()
         self._judge_cluster()
-        if self._is_for_good:
+        if self._is_removal:
             self._judge_space()
         order = list(StopReason)
         return StopVerdict(
             bookie_ids=tuple(sorted(self._ids)),
-            is_for_good=self._is_for_good,
+            is_removal=self._is_removal,
             ledgers_scanned=self._scanned,
             ledgers_on_them=self._on_them,
             open_ledgers_on_them=self._open_on_them,

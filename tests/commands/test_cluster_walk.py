@@ -175,7 +175,7 @@ def test_wrong_input_has_its_own_exit_code_and_changes_nothing(cluster: Cluster)
         (4, "bookie unknown:1 is unknown", ("recover", "failed-bookie", "unknown:1", "--yes")),
         (4, "bookie unknown:1 is unknown", ("decommission", "unknown:1", "--yes")),
         (3, f"bookie {first} is up and serving; stop it first", ("recover", "failed-bookie", first, "--yes")),
-        (3, f"bookie {first} is up and serving; stop it first", ("decommission", first, "--yes")),
+        (3, f"bookie {first} should not leave now: E=3, Qw=2", ("decommission", first, "--yes")),
         (4, "create one with bkctl cluster init", ("cluster", "info", "-u", cluster.metadata_uri + "-other")),
         (5, f"a cluster already exists at {parse_metadata_uri(cluster.metadata_uri).root}", ("cluster", "init")),
         (

@@ -65,7 +65,7 @@ async def test_a_bookie_that_was_frozen_during_its_decommission_stops_by_itself(
         assert await bookie.refused(()) == SERVER_EXCEPTION_EXIT_CODE
 
 
-def test_the_plan_of_a_running_bookie_is_shown_with_a_warning(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_running_bookie_that_the_cluster_needs_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     written = cluster.run("ledger", "write-test", "--ledgers", "2", "--entries", "3", "-E", "3", "-W", "3")
     assert written.exit_code == 0, written
     bookie_id = cluster.bookies[0].id
@@ -74,16 +74,16 @@ def test_the_plan_of_a_running_bookie_is_shown_with_a_warning(cluster: Cluster, 
     planned = cluster.run("decommission", bookie_id, "--dry-run", "-o", "json")
 
     assert planned.exit_code == 0, planned
-    assert f"bookie {bookie_id} is registered; stop it before you decommission it" in planned.stderr
+    assert "E=3, Qw=3 (used by 2 of 2 ledgers) needs 3 writable bookies, 2 would be left" in planned.stderr
     plan = planned.json()
     assert (plan["registered"], plan["ledgers"], plan["ledgers_without_target"]) == ([bookie_id], 2, 2)
     assert sorted(plan["targets"]) == sorted(other.id for other in cluster.bookies[1:])
     saved = cluster.run("decommission", bookie_id, "--plan-out", str(tmp_path / "plan.json"))
     assert saved.exit_code == 0, saved
-    assert "stop it before you decommission it" in saved.stderr
     refused = cluster.run("decommission", bookie_id, "--yes")
     assert refused.exit_code == 3
-    assert f"bookie {bookie_id} is up and serving; stop it first" in refused.stderr
+    assert f"bookie {bookie_id} should not leave now: E=3, Qw=3" in refused.stderr
+    assert "--accept-risk" in refused.stderr
     assert cluster.run("ledger", "show", "0").stdout == before
     assert cluster.run("cookie", "show", bookie_id).exit_code == 0
 

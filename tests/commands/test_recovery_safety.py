@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from commands.decommission import decommission_outcome
 from commands.errors import Outcome
+from commands.leaving import leaving_outcome
 from commands.safety.audit_trail import user_name
 from runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from runtime.metadata.cluster.operation_lock import (
@@ -306,7 +306,9 @@ def test_the_outcome_of_a_decommission() -> None:
         ((nothing,), "its cookie was not deleted", Outcome.FAILED),
         ((), "its cookie was not deleted", Outcome.FAILED),
     ):
-        report = DecommissionReport(BOOKIE, recoveries, 2, (), refusal is None, refusal)
-        assert decommission_outcome(report) is outcome
-    came_back = DecommissionReport(BOOKIE, (), 2, (), True, "registered again", is_registered_again=True)
-    assert decommission_outcome(came_back) is Outcome.PARTIAL
+        report = DecommissionReport(
+            bookie_ids=(BOOKIE,), recoveries=recoveries, ledgers_scanned=2, remaining=(), refusal=refusal
+        )
+        assert leaving_outcome(report) is outcome
+    came_back = msgspec.structs.replace(report, refusal="registered again", cookies_deleted=(BOOKIE,))
+    assert leaving_outcome(came_back) is Outcome.PARTIAL

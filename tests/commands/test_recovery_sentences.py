@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commands.decommission import _change_plan
+from commands.leaving import LeavingRequest, _change_plan
 from commands.recovery_rendering import failure_rows, plan_summary
 from commands.replication_access import ReplicationAccess
 from commands.session import Session
@@ -66,7 +66,8 @@ def test_the_plan_of_a_decommission_says_when_the_bookie_can_start(
     uri = parse_metadata_uri("zk+flat://nowhere:1/ledgers")
     session = Session(None, None, uri, None)  # type: ignore[arg-type]
     access = ReplicationAccess(None, session, Paths())  # type: ignore[arg-type]
-    *before, cookie = _change_plan(access, DecommissionPlan("b1", 3, plan(), accepted)).summary
+    found = DecommissionPlan(("b1",), {"b1": 3}, plan(), accepted=accepted)
+    *before, cookie = _change_plan(access, found, LeavingRequest(bookie_ids=("b1",), wait_s=1)).summary
     assert before[1:] == ([] if left is None else [left])
     afterwards = afterwards or (
         "the bookie cannot start while an accepted ledger references it; later it can only start as a new one, "

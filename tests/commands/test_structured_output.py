@@ -90,6 +90,8 @@ class Invocations:
             "autorecovery running": (),
             "autorecovery status": (),
             "bookie info": (),
+            "bookie drain": (live, "-n"),
+            "bookie undrain": (live,),
             "bookie format": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(folder), "-n"),
             "bookie index rebuild": (live, "--online", "-n"),
             "bookie init": ("--bookie-id", "new:1", "--port", "0", *self._new_directories(folder), "-n"),

@@ -92,6 +92,15 @@ class RepairCluster:
             await registration.register(mode)
             self._registrations[bookie_id] = registration
 
+    async def stop(self, bookie_id: str) -> None:
+        """A bookie leaves with its copies."""
+        await self._registrations.pop(bookie_id).unregister()
+        del self.copies[bookie_id]
+
+    async def set_mode(self, bookie_id: str, mode: BookieMode) -> None:
+        """A bookie changes its mode."""
+        await self._registrations[bookie_id].register(mode)
+
     async def store(self, metadata: LedgerMetadata, *, holes: Iterable[str] = (), entries: int = 0) -> int:
         """Store a ledger: its metadata, and every copy on bookies that run, but for those in ``holes``.
 

@@ -19,7 +19,8 @@ from runtime.metadata.store import Versioned
 from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.checker import LedgerCheck, LedgerChecker
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.decommission import Decommission
+from runtime.replication.decommission import Decommission, DecommissionPlan, DecommissionReport, FinishHooks
+from runtime.replication.drain import DrainHooks, DrainOrder
 from runtime.replication.fragments import segment_entries
 from runtime.replication.recovery_report import RecoveryReport
 from tests.runtime.client.scripted_bookie import ScriptedBookie
@@ -93,7 +94,7 @@ class Stage:
 
     def decommission(self) -> Decommission:
         """Decommission with this stage's parts."""
-        return Decommission(self.recovery(), self.cookies)
+        return Decommission(self.recovery(), self.cookies, self.client.ports)
 
     async def check(self, ledger_id: int) -> LedgerCheck:
         """Verify one ledger."""
@@ -118,6 +119,18 @@ class Stage:
     def reads(self) -> int:
         """Reads that any bookie received."""
         return sum(bookie.count("read") for bookie in self.bookies.values())
+
+
+async def carry_out(
+    decommission: Decommission,
+    plan: DecommissionPlan,
+    finish: FinishHooks | None = None,
+    order: DrainOrder | None = None,
+) -> DecommissionReport:
+    """Move all ledgers away, then delete the cookies: what the command does with bookies that are down."""
+    order, hooks = order or DrainOrder(), DrainHooks()
+    moved = await decommission.move(plan, order, hooks)
+    return await decommission.finish(plan, moved, order, hooks, finish or FinishHooks())
 
 
 def length_of(entry_count: int) -> int:

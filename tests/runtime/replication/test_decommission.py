@@ -13,12 +13,12 @@ from runtime.metadata.store import ANY_VERSION, Versioned
 from runtime.protocol.status import Status
 from runtime.replication.decommission import DecommissionReport
 from tests.runtime.replication.samples import ledger
-from tests.runtime.replication.stage import Stage, SteppedStage, length_of
+from tests.runtime.replication.stage import Stage, SteppedStage, carry_out, length_of
 
 
 async def run(stage: Stage, bookie_id: str) -> DecommissionReport:
     decommission = stage.decommission()
-    return await decommission.run(await decommission.plan(bookie_id))
+    return await carry_out(decommission, await decommission.plan([bookie_id]))
 
 
 async def test_a_stopped_bookie_goes_with_its_cookie(stage: Stage) -> None:
@@ -69,12 +69,16 @@ async def test_metadata_that_nobody_can_read_keeps_the_cookie(stage: Stage) -> N
 
 
 @pytest.mark.parametrize("mode", BookieMode)
-async def test_a_bookie_that_serves_is_refused(stage: Stage, mode: BookieMode) -> None:
+async def test_a_bookie_that_serves_is_drained_first_and_no_loss_can_be_proven_of_it(
+    stage: Stage, mode: BookieMode
+) -> None:
     await stage.start("b2", "b3")
     await stage.start("b1", mode=mode)
     await stage.add_cookie("b1")
-    with pytest.raises(RefusedError, match="up and serving"):
-        await stage.decommission().plan("b1")
+    plan = await stage.decommission().plan(["b1"])
+    assert (set(plan.live), plan.recovery.unreachable) == ({"b1"}, ())
+    with pytest.raises(RefusedError, match="stop bookie b1 first"):
+        await stage.decommission().plan(["b1"], accepted_losses=[7])
     assert await stage.cookies.ids() == ["b1"]
 
 
@@ -86,14 +90,14 @@ async def test_a_preview_shows_the_work_for_a_bookie_that_still_serves(stage: St
     ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
     writes_before = stage.client.held_store.write_count
 
-    plan = await stage.decommission().preview("b1")
+    plan = await stage.decommission().preview(["b1"])
 
-    assert (plan.recovery.registered, plan.cookie_version) == (("b1",), 0)
+    assert (plan.recovery.registered, plan.cookie_versions, sorted(plan.live)) == (("b1",), {"b1": 0}, ["b1"])
     assert [found.ledger_id for found in plan.recovery.ledgers] == [ledger_id]
     assert (plan.recovery.totals.entries, plan.recovery.targets) == (5, ("b2", "b3"))
     assert stage.client.held_store.write_count == writes_before
     with pytest.raises(BookieNotFoundError):
-        await stage.decommission().preview("b9")
+        await stage.decommission().preview(["b9"])
 
 
 @pytest.mark.parametrize("mode", BookieMode)
@@ -101,10 +105,10 @@ async def test_a_bookie_that_comes_back_during_the_run_keeps_its_cookie(stage: S
     await stage.start("b2", "b3")
     await stage.add_cookie("b1")
     decommission = stage.decommission()
-    plan = await decommission.plan("b1")
+    plan = await decommission.plan(["b1"])
     await stage.start("b1", mode=mode)
 
-    report = await decommission.run(plan)
+    report = await carry_out(decommission, plan)
 
     assert report.refusal is not None
     assert "up and serving" in report.refusal
@@ -130,7 +134,7 @@ async def test_a_bookie_that_registers_while_its_cookie_is_deleted_is_reported(
 
     assert report.is_cookie_deleted is is_deleted_by_us
     assert not report.is_complete
-    assert report.is_registered_again
+    assert report.registered_again
     assert report.has_progress is is_deleted_by_us
     assert report.refusal is not None
     assert "bookie b1 registered again while its cookie was deleted" in report.refusal
@@ -142,12 +146,12 @@ async def test_a_cookie_that_was_written_meanwhile_is_kept(stage: Stage) -> None
     await stage.start("b2", "b3")
     await stage.add_cookie("b1")
     decommission = stage.decommission()
-    plan = await decommission.plan("b1")
+    plan = await decommission.plan(["b1"])
     cookie = await stage.cookies.find("b1")
     assert isinstance(cookie, Versioned)
     await stage.cookies.write(cookie.value, cookie.version)
 
-    report = await decommission.run(plan)
+    report = await carry_out(decommission, plan)
 
     assert report.refusal is not None
     assert "changed in the meantime" in report.refusal
@@ -171,9 +175,9 @@ async def test_without_a_cookie_no_cookie_is_said_to_be_kept(stage: Stage) -> No
     assert (await run(stage, "b1")).refusal == "1 ledger still references bookie b1 (or could not be checked)"
 
     decommission = stage.decommission()
-    plan = await decommission.plan("b1", accepted_losses=[ledger_id])
+    plan = await decommission.plan(["b1"], accepted_losses=[ledger_id])
     await stage.start("b1")
-    report = await decommission.run(plan)
+    report = await carry_out(decommission, plan)
     assert report.refusal is not None
     assert "cookie" not in report.refusal
 
@@ -182,11 +186,11 @@ async def test_a_ledger_that_appears_after_an_empty_plan_is_moved_too(stage: Sta
     await stage.start("b2", "b3")
     await stage.add_cookie("b1")
     decommission = stage.decommission()
-    plan = await decommission.plan("b1")
+    plan = await decommission.plan(["b1"])
     assert plan.recovery.ledgers == ()
     ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
 
-    report = await decommission.run(plan)
+    report = await carry_out(decommission, plan)
 
     assert report.is_complete
     assert report.recoveries[0].ledgers_repaired == 1
@@ -206,7 +210,7 @@ async def test_an_empty_plan_that_stays_empty_needs_no_recovery(stage: Stage) ->
 async def test_an_id_that_never_existed_is_not_found(stage: Stage) -> None:
     await stage.start("b2", "b3")
     with pytest.raises(BookieNotFoundError):
-        await stage.decommission().plan("b1")
+        await stage.decommission().plan(["b1"])
 
 
 # -- losses that are accepted ------------------------------------------------------------------------------------
@@ -214,7 +218,7 @@ async def test_an_id_that_never_existed_is_not_found(stage: Stage) -> None:
 
 async def accept(stage: Stage, bookie_id: str, *ledger_ids: int) -> DecommissionReport:
     decommission = stage.decommission()
-    return await decommission.run(await decommission.plan(bookie_id, accepted_losses=ledger_ids))
+    return await carry_out(decommission, await decommission.plan([bookie_id], accepted_losses=ledger_ids))
 
 
 def two_copies(last_entry_id: int = 4) -> LedgerMetadata:
@@ -306,7 +310,7 @@ async def test_a_loss_that_is_not_proven_is_refused_by_name_before_anything_is_c
         await stage.client.store.set(path, b"garbage", ANY_VERSION)
     before = [await stage.client.store.get(stage.ledgers.path(each)) for each in (refused, *others)]
 
-    planning = stage.decommission().plan("b1", accepted_losses=[refused])
+    planning = stage.decommission().plan(["b1"], accepted_losses=[refused])
     with pytest.raises(RefusedError, match=f"nothing was changed: .*ledger {refused}: .*{reason}"):
         await (stepped.finish(planning) if is_silent else planning)
 
@@ -320,7 +324,7 @@ async def test_a_loss_of_which_the_metadata_changed_during_the_check_is_not_prov
     ledger_id = await stage.store(two_copies())
     del stage.bookies["b2"].ledgers[ledger_id]
     held = stage.bookies["b2"].hold("read")
-    planning = asyncio.create_task(stage.decommission().plan("b1", accepted_losses=[ledger_id]))
+    planning = asyncio.create_task(stage.decommission().plan(["b1"], accepted_losses=[ledger_id]))
     await held.arrived()
     await stage.world.change(ledger_id, custom_metadata=())
     held.release()
@@ -334,10 +338,10 @@ async def test_a_loss_that_is_no_longer_proven_at_the_end_keeps_the_cookie(stage
     ledger_id = await stage.store(two_copies())
     found = stage.bookies["b2"].ledgers[ledger_id].entries.pop(3)
     decommission = stage.decommission()
-    plan = await decommission.plan("b1", accepted_losses=[ledger_id])
+    plan = await decommission.plan(["b1"], accepted_losses=[ledger_id])
     stage.bookies["b2"].ledgers[ledger_id].entries[3] = found  # its disk is back
 
-    report = await decommission.run(plan)
+    report = await carry_out(decommission, plan)
 
     assert report.refusal is not None
     assert "no longer proven lost" in report.refusal

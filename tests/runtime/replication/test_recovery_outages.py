@@ -20,14 +20,14 @@ from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.decommission import Decommission
+from runtime.replication.decommission import Decommission, FinishHooks
 from runtime.replication.metadata_outage import MetadataOutage
 from runtime.replication.recovery_report import RecoveryReport
 from tests.runtime.client.world import World, segments
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.link import TcpLink
 from tests.runtime.replication.samples import ledger
-from tests.runtime.replication.stage import QUICK, Stage, length_of
+from tests.runtime.replication.stage import QUICK, Stage, carry_out, length_of
 
 ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=60_000, operation_timeout_s=0.5)
 """The session survives every pause; operations give up soon."""
@@ -313,10 +313,12 @@ async def test_a_cookie_whose_delete_lost_its_answer_is_reported_as_deleted(scen
     stage = scene.stage
     await store_ledgers(stage, 1)
     await stage.add_cookie("b1")
-    decommission = Decommission(scene.recovery(), stage.cookies)
-    plan = await decommission.plan("b1")
+    decommission = Decommission(scene.recovery(), stage.cookies, stage.client.ports)
+    plan = await decommission.plan(["b1"])
     cookies = CookieStore(stage.world.store, stage.ledgers.root)
-    running = asyncio.create_task(decommission.run(plan, keep_cookie=lambda _: scene.link.lose_answers()))
+    running = asyncio.create_task(
+        carry_out(decommission, plan, FinishHooks(keep_cookie=lambda *_: scene.link.lose_answers()))
+    )
     async with asyncio.timeout(LIMIT_S):
         while await cookies.ids():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -332,9 +334,9 @@ async def test_after_an_outage_the_cookie_goes_only_when_a_new_scan_finds_no_ref
     stage = scene.stage
     await store_ledgers(stage, 1)
     await stage.add_cookie("b1")
-    decommission = Decommission(scene.recovery(), stage.cookies)
-    plan = await decommission.plan("b1")
-    running = asyncio.create_task(decommission.run(plan, keep_cookie=lambda _: scene.link.cut()))
+    decommission = Decommission(scene.recovery(), stage.cookies, stage.client.ports)
+    plan = await decommission.plan(["b1"])
+    running = asyncio.create_task(carry_out(decommission, plan, FinishHooks(keep_cookie=lambda *_: scene.link.cut())))
     await scene.next_outage()
     sample = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))
     late, _ = await stage.world.ledgers.create(sample)

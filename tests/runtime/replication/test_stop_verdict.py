@@ -45,8 +45,8 @@ def cluster(
     )
 
 
-def judge(now: ClusterNow, stopped: Sequence[str], *ledgers: LedgerMetadata, is_for_good: bool = False) -> StopVerdict:
-    check = StopCheck(stopped, now, random.Random(1), is_for_good=is_for_good)
+def judge(now: ClusterNow, stopped: Sequence[str], *ledgers: LedgerMetadata, is_removal: bool = False) -> StopVerdict:
+    check = StopCheck(stopped, now, random.Random(1), is_removal=is_removal)
     for ledger_id, metadata in enumerate(ledgers):
         check.add(ledger_id, metadata)
     return check.verdict()
@@ -125,24 +125,24 @@ def test_racks_refuse_when_placement_is_strict(*, is_strict: bool) -> None:
 
 def test_t47_a_removal_that_leaves_one_bookie_too_few_is_refused_with_the_size() -> None:
     three = ledger({0: ["b2", "b3", "b4"]}, 2, 2, last_entry_id=9, length=100)
-    verdict = judge(cluster(["b1", "b2", "b3"]), ["b1"], CLOSED, three, is_for_good=True)
+    verdict = judge(cluster(["b1", "b2", "b3"]), ["b1"], CLOSED, three, is_removal=True)
     assert refusals(verdict)[0] is StopReason.NEW_LEDGERS
     assert "E=3, Qw=2 (used by 1 of 2 ledgers) needs 3 writable bookies, 2 would be left" in verdict.reasons[0].detail
     never_possible = ledger({0: ["b2", "b3", "b4", "b5"]}, 2, 2, last_entry_id=9)
     assert StopReason.NEW_LEDGERS not in refusals(
-        judge(cluster(["b1", "b2", "b3"]), ["b1"], CLOSED, never_possible, is_for_good=True)
+        judge(cluster(["b1", "b2", "b3"]), ["b1"], CLOSED, never_possible, is_removal=True)
     )
 
 
 def test_a_removal_needs_targets_and_space_but_no_copies_elsewhere() -> None:
     single = ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=500)
     assert refusals(judge(cluster(["b1", "b2"]), ["b1"], single)) == [StopReason.UNREADABLE]
-    assert judge(cluster(["b1", "b2"]), ["b1"], single, is_for_good=True).is_yes
+    assert judge(cluster(["b1", "b2"]), ["b1"], single, is_removal=True).is_yes
     little = {"b2": BookieSpace(total_bytes=1000, free_bytes=400)}
-    verdict = judge(cluster(["b1", "b2"], space=little), ["b1"], single, is_for_good=True)
+    verdict = judge(cluster(["b1", "b2"], space=little), ["b1"], single, is_removal=True)
     assert refusals(verdict) == [StopReason.SPACE]
     wide = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
-    verdict = judge(cluster(["b1", "b2"]), ["b1"], wide, is_for_good=True)
+    verdict = judge(cluster(["b1", "b2"]), ["b1"], wide, is_removal=True)
     assert StopReason.NO_TARGET in refusals(verdict)
 
 

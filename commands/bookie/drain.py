@@ -1,0 +1,55 @@
+"""``bkctl bookie drain``: the first part of a decommission, which can be undone."""
+
+from __future__ import annotations
+
+from commands.bookie.admin_access import read_token
+from commands.command import command
+from commands.context import CommandContext
+from commands.decommission import print_leaving
+from commands.effect import Effect
+from commands.errors import Outcome
+from commands.leaving import (
+    WAIT_DEFAULT,
+    LeavingIds,
+    LeavingRequest,
+    OpenLedgersOption,
+    RiskOption,
+    WaitOption,
+    leaving_outcome,
+    let_leave,
+)
+from commands.outages import OutageMax
+from commands.parse import parse_bookie_id, parse_duration_s
+from commands.replication_access import PlacementChoice, VerifyChoice
+
+
+@command("drain", example="bookie drain b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)
+async def drain(
+    context: CommandContext,
+    bookie_ids: LeavingIds,
+    open_ledgers: OpenLedgersOption = None,
+    wait: WaitOption = WAIT_DEFAULT,
+    accept_risk: RiskOption = False,
+    outage_max: OutageMax = None,
+    placement: PlacementChoice = None,
+    verify: VerifyChoice = None,
+) -> Outcome:
+    """Make bookies read-only and move their ledgers away.
+
+    Redundancy never drops: they serve until the end. Short for bkctl decommission --drain-only; bkctl bookie undrain
+    makes them writable again. Tokens for changes over TCP come from $BKCTL_ADMIN_TOKEN_FILE.
+    """
+    request = LeavingRequest(
+        bookie_ids=tuple(parse_bookie_id(each) for each in bookie_ids),
+        wait_s=parse_duration_s(wait),
+        is_drain_only=True,
+        open_ledgers=open_ledgers,
+        is_risk_accepted=accept_risk,
+        outage_max=outage_max,
+        placement=placement,
+        verify=verify,
+        token=read_token(None),
+    )
+    report = await let_leave(context, request)
+    print_leaving(context, report)
+    return leaving_outcome(report)

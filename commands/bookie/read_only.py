@@ -1,0 +1,113 @@
+"""Makes bookies read-only before they leave, and writable again; Java's too, where their HTTP server is open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from commands.bookie.admin_access import admin_of
+from commands.bookie.admin_state import is_java, read_state
+from commands.bookie.mode import Mode, is_mode_set, set_operator_mode
+from commands.context import CommandContext
+from commands.errors import WaitTimeoutError
+from commands.session import Session
+from runtime.errors import AdminAccessError, BookieError, RefusedError
+from runtime.replication.bookie_mode import ModeWatch
+from storage.errors import BkctlError
+
+if TYPE_CHECKING:
+    from runtime.admin.client import AdminClient
+
+PERSIST_SETTING = "persistBookieStatusEnabled"
+_SERVER_CONFIG = "/api/v1/config/server_config"
+
+
+class BookieSwitch:
+    """Sets the mode of bookies of one cluster through their admin interfaces, and waits for their registrations."""
+
+    def __init__(self, context: CommandContext, session: Session, watch: ModeWatch, token: str | None) -> None:
+        self._context = context
+        self._session = session
+        self._watch = watch
+        self._token = token
+
+    async def make_read_only(self, bookie_ids: Sequence[str], wait_s: float, reason: str) -> None:
+        """Return once none of the bookies is writable; WaitTimeoutError, RefusedError.
+
+        For a bookie that bkctl cannot ask, warns how to make it read-only, and waits for that.
+        """
+        console = self._context.console
+        for bookie_id in bookie_ids:
+            try:
+                await self._set(bookie_id, Mode.READ_ONLY, reason)
+            except (BookieError, AdminAccessError) as error:
+                if (await self._watch.look([bookie_id])).writable:
+                    console.warn(f"make bookie {bookie_id} read-only yourself, bkctl cannot: {error}")
+                else:
+                    console.warn(f"bookie {bookie_id} is read-only, but bkctl cannot ask it to stay so: {error}")
+
+        def told(left: Sequence[str]) -> None:
+            console.say(f"waiting up to {wait_s:g} s until bookie {', '.join(left)} is registered as read-only")
+
+        if not await self._watch.wait_until_read_only(bookie_ids, wait_s, told):
+            left = (await self._watch.look(bookie_ids)).writable
+            raise WaitTimeoutError(
+                f"bookie {', '.join(left)} is not read-only after {wait_s:g} s (--wait): nothing was copied"
+            )
+
+    async def make_writable(self, bookie_ids: Sequence[str], wait_s: float) -> None:
+        """Return once all bookies are writable; errors as ``_set``, WaitTimeoutError."""
+        for bookie_id in bookie_ids:
+            await self._set(bookie_id, Mode.WRITABLE, None)
+        if not await self._watch.wait_until_writable(bookie_ids, wait_s):
+            left = await self._watch.look(bookie_ids)
+            name = ", ".join(left.read_only + left.down)
+            raise WaitTimeoutError(
+                f"bookie {name} is still read-only after {wait_s:g} s (--wait): bkctl bookie state {name} shows why"
+            )
+
+    async def require_persistent(self, bookie_id: str) -> None:
+        """RefusedError unless the bookie stays read-only over a restart; errors of the admin interface."""
+        async with admin_of(self._context, self._session, bookie_id, self._token) as client:
+            state = await self._state(client)
+            if is_java(state) and not await _is_persistent(client):
+                raise RefusedError(
+                    f"nothing was changed: bookie {bookie_id} is a Java bookie that becomes writable at a restart: set "
+                    f"{PERSIST_SETTING}=true in its configuration and restart it"
+                )
+
+    async def _set(self, bookie_id: str, mode: Mode, reason: str | None) -> None:
+        async with admin_of(self._context, self._session, bookie_id, self._token) as client:
+            state = await self._state(client)
+            if is_mode_set(state, mode, None):
+                return
+            try:
+                await set_operator_mode(client, state, mode, reason)
+            except (BookieError, AdminAccessError):
+                raise
+            except BkctlError as error:
+                raise RefusedError(f"bookie {bookie_id} cannot be made {mode.value}: {error}") from error
+            if mode is Mode.READ_ONLY and is_java(state) and not await _is_persistent(client):
+                self._context.console.warn(
+                    f"bookie {bookie_id} becomes writable if it restarts: {PERSIST_SETTING} is not true"
+                )
+
+    async def _state(self, client: AdminClient) -> dict[str, Any]:
+        """The state; RefusedError for a bookie of another cluster with the same id on this machine."""
+        state = await read_state(client)
+        other = state.get("instance_id")
+        if other is not None and self._session.instance_id not in {None, other}:
+            raise RefusedError(
+                f"bookie {client.name} at {client.address} belongs to another cluster ({other}): "
+                "run bkctl on a machine without it"
+            )
+        return state
+
+
+async def _is_persistent(client: AdminClient) -> bool:
+    """Whether a Java bookie keeps its mode over a restart; False if it does not say so."""
+    try:
+        config = await client.get(_SERVER_CONFIG)
+    except BkctlError:
+        return False
+    return isinstance(config, dict) and str(config.get(PERSIST_SETTING, "")).strip().lower() == "true"

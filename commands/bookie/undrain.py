@@ -1,0 +1,55 @@
+"""``bkctl bookie undrain``: make drained bookies writable again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from commands.bookie.admin_access import TokenOption, read_token
+from commands.command import command
+from commands.context import CommandContext
+from commands.effect import Effect
+from commands.parse import parse_bookie_id, parse_duration_s
+from commands.session import open_session
+
+
+@command("undrain", example="bookie undrain b1.example.com:3181", effect=Effect.REVERSIBLE)
+async def undrain(
+    context: CommandContext,
+    bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="IDs of drained bookies")],
+    token_file: TokenOption = None,
+    wait: Annotated[str, typer.Option("--wait", metavar="DURATION", help="Longest wait for the registrations")] = "1m",
+) -> None:
+    """Make drained bookies writable again.
+
+    They get new ledgers again; those that were moved away stay where they are. Needs the admin interface of each
+    bookie: its socket on this machine, or its HTTP port (of a Java bookie too).
+    """
+    from commands.bookie.read_only import BookieSwitch
+    from commands.safety.gate import nothing_to_change, open_change
+    from runtime.net.loop import LoopClock
+    from runtime.replication.bookie_mode import ModeWatch
+    from runtime.replication.metadata_outage import OutageWait
+
+    wait_s = parse_duration_s(wait)
+    ids = sorted({parse_bookie_id(each) for each in bookie_ids})
+    token = read_token(token_file)
+    async with open_session(context) as session:
+        clock = LoopClock()
+        outage = OutageWait(session.registrations.snapshot, clock, context.settings.timeout_s, lambda _: None)
+        watch = ModeWatch(session.registrations, clock, outage)
+        found = await watch.look(ids)
+        todo = [each for each in ids if each not in found.writable]
+        name = ", ".join(todo or ids)
+        plan = session.plan(
+            subject=name,
+            summary=(f"will make bookie {name} writable" if todo else f"nothing to change: bookie {name} is writable",),
+            items=[{"action": "set-mode", "path": each, "mode": "writable", "expected_version": None} for each in todo],
+        )
+        if todo:
+            async with open_change(context, plan, session.store, bookie_ids=todo):
+                await BookieSwitch(context, session, watch, token).make_writable(todo, wait_s)
+        else:
+            nothing_to_change(context, plan)
+    context.console.record("BookieUndrain", {"bookie_ids": ids, "changed": todo}, name="bookie_ids")

@@ -1,0 +1,334 @@
+"""What ``bkctl decommission`` and ``bkctl bookie drain`` share: the way of bookies out of the cluster, step by step.
+
+Check that the cluster can do without them, make them read-only, move their ledgers away while they serve, stop them,
+scan all ledgers again, delete their cookies. Each step can be repeated after a stop at any moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from commands.bookie.restart_check import objection_rows
+from commands.context import CommandContext
+from commands.errors import Outcome
+from commands.outages import told_when_cut_off
+from commands.recovery_progress import recovery_progress
+from commands.recovery_rendering import plan_rows, shortened
+from commands.rendering import counted
+from commands.replication_access import note_end, replication_access, waiting_sentence
+from commands.session import Session, open_session
+from runtime.errors import RefusedError
+from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
+
+if TYPE_CHECKING:
+    from commands.outages import JobProgress
+    from commands.replication_access import ReplicationAccess
+    from commands.safety.gate import Change
+    from commands.safety.plan import Plan
+    from runtime.metadata.store import Node
+    from runtime.replication.decommission import Decommission, DecommissionPlan, DecommissionReport
+    from runtime.replication.drain import OpenLedger
+    from runtime.replication.mark_clearing import ClearOutcome
+    from runtime.replication.stop_verdict import StopVerdict
+
+WAIT_DEFAULT = "10m"
+
+LeavingIds = Annotated[list[str], typer.Argument(metavar="ID...", help="IDs of the bookies")]
+OpenLedgersOption = Annotated[
+    OpenLedgers | None,
+    typer.Option("--open-ledgers", metavar="MODE", help="wait for their writers, skip, or fence"),
+]
+WaitOption = Annotated[str, typer.Option("--wait", metavar="DURATION", help="For writers, and for you")]
+RiskOption = Annotated[bool, typer.Option("--accept-risk", help="Even if the cluster may not cope")]
+
+
+class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line asks for. ``stop_words``: the stop command; ``{}`` in it is the id of the bookie."""
+
+    bookie_ids: tuple[str, ...]
+    wait_s: float
+    is_drain_only: bool = False
+    open_ledgers: OpenLedgers | None = None
+    stop_words: tuple[str, ...] = ()
+    accepted: frozenset[int] = frozenset()
+    is_risk_accepted: bool = False
+    outage_max: str | None = None
+    placement: PlacementMode | None = None
+    verify: VerifyMode | None = None
+    token: str | None = None
+
+
+async def let_leave(context: CommandContext, request: LeavingRequest) -> DecommissionReport:
+    """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
+    from runtime.replication.decommission import Decommission
+
+    async with open_session(context) as session:
+        access = await replication_access(context, session, request.outage_max, request.placement, request.verify)
+        ports = (await session.client()).ports
+        operation = Decommission(access.recovery, session.cookies, ports)
+        ids, console = request.bookie_ids, context.console
+        if context.settings.is_rehearsal:
+            found = await operation.preview(ids, request.accepted)
+        else:
+            found = await operation.plan(ids, lambda each: console.say(waiting_sentence(each)), request.accepted)
+        if found.live:
+            verdict = await _check_cluster(session, access, found)
+            _require_yes(context, verdict, request)
+        is_fencing = _policy(found, request) is OpenLedgers.FENCE
+        access = access._replace(open_ledgers=OpenLedgers.FENCE if is_fencing else OpenLedgers.SKIP)
+        plan = _change_plan(access, found, request)
+        rest = "" if request.is_drain_only else "; the cookie is deleted last"
+        async with (
+            told_when_cut_off(context, len(found.recovery.ledgers), rest) as job,
+            access.open_change(context, plan, found.recovery) as change,
+        ):
+            run = _Run(context, session, access, operation, request, found, change, job)
+            report = await run.run()
+            note_end(change, report_fields(report), leaving_outcome(report))
+    return report
+
+
+class _Run:
+    """The steps inside the gate."""
+
+    def __init__(
+        self,
+        context: CommandContext,
+        session: Session,
+        access: ReplicationAccess,
+        operation: Decommission,
+        request: LeavingRequest,
+        found: DecommissionPlan,
+        change: Change,
+        job: JobProgress,
+    ) -> None:
+        from runtime.replication.drain import DrainHooks, DrainOrder
+
+        self._context = context
+        self._session = session
+        self._access = access
+        self._operation = operation
+        self._request = request
+        self._found = found
+        self._change = change
+        self._job = job
+        self._told_open: frozenset[int] = frozenset()
+        self._order = DrainOrder(open_ledgers=_policy(found, request), wait_s=request.wait_s)
+        self._hooks = DrainHooks(on_progress=job.note, on_open=self._tell_open, before_scan=change.renew_lock)
+
+    async def run(self) -> DecommissionReport:
+        from runtime.replication.decommission import FinishHooks
+
+        found, request, operation = self._found, self._request, self._operation
+        dead = sorted(set(found.bookie_ids) - found.live)
+        await self._access.recovery.require_down(dead)
+        await self._make_read_only()
+        async with recovery_progress(self._context.console, "moving ledgers") as progress:
+            self._job.show = progress.show
+            moved = await operation.move(found, self._order, self._hooks)
+        drained = operation.report(found, moved)
+        if request.is_drain_only or not drained.is_complete:
+            return drained
+        refusal = await self._stop()
+        if refusal is not None:
+            return msgspec.structs.replace(drained, refusal=refusal)
+        finish = FinishHooks(keep_cookie=self._keep_cookie, clear_marks=self._clear_marks)
+        return await operation.finish(found, moved, self._order, self._hooks, finish)
+
+    async def _make_read_only(self) -> None:
+        from commands.bookie.read_only import BookieSwitch
+
+        live = sorted(self._found.live)
+        if live:
+            switch = BookieSwitch(self._context, self._session, self._operation.watch, self._request.token)
+            await switch.make_read_only(live, self._request.wait_s, "leaves the cluster")
+
+    async def _stop(self) -> str | None:
+        """Have the live bookies stopped; a sentence if they are not."""
+        from commands.stop_command import run_stop_command
+
+        live = sorted(self._found.live)
+        if not live:
+            return None
+        names, wait_s, console = ", ".join(live), self._request.wait_s, self._context.console
+        for bookie_id in live if self._request.stop_words else ():
+            failure = await run_stop_command(self._request.stop_words, bookie_id, wait_s)
+            if failure is not None:
+                return f"bookie {bookie_id} is drained, but {failure}: stop it and run the command again"
+
+        def told(left: Sequence[str]) -> None:
+            stopped = "waiting" if self._request.stop_words else "stop it now; waiting"
+            console.say(
+                f"bookie {', '.join(left)} is drained: {stopped} up to {wait_s:g} s until it has left the cluster"
+            )
+
+        if await self._operation.watch.wait_until_down(live, wait_s, told):
+            return None
+        return f"bookie {names} is drained and read-only, but still registered: stop it and run the command again"
+
+    def _keep_cookie(self, bookie_id: str, node: Node) -> None:
+        self._change.require_lock()
+        self._change.trash.keep("delete", self._session.cookies.path(bookie_id), node)
+
+    async def _clear_marks(self) -> None:
+        """Clear the marks that name the bookies, of ledgers that are complete without them."""
+        from commands.autorecovery.repair_marks import mark_repair
+
+        def keep(nodes: Sequence[tuple[str, Node]]) -> None:
+            self._change.require_lock()
+            self._change.trash.keep_all("delete", nodes)
+
+        outcomes: dict[int, ClearOutcome] = {}
+        repair = await mark_repair(self._context, self._session)
+        left: set[int] = set()
+        for bookie_id in self._found.bookie_ids:
+            judged = await repair.examine(self._session.foreign, missing=bookie_id)
+            await repair.clear([each for each in judged if each.verdict.is_clearable], keep, outcomes.__setitem__)
+            left.update(each.ledger_id for each in judged if each.mark.mark is not None)
+        cleared = {ledger_id for ledger_id, outcome in outcomes.items() if outcome.is_cleared}
+        if cleared:
+            self._context.console.say(f"cleared {counted(len(cleared), 'mark')} of ledgers that are complete")
+        if left - cleared:
+            self._context.console.warn(
+                f"{counted(len(left - cleared), 'mark')} still name bookie {', '.join(self._found.bookie_ids)}: "
+                f"{shortened(sorted(left - cleared))}; bkctl autorecovery repair-marks shows why"
+            )
+
+    def _tell_open(self, still_open: Sequence[OpenLedger]) -> None:
+        ids = frozenset(each.ledger_id for each in still_open)
+        if ids != self._told_open:
+            self._told_open = ids
+            self._context.console.say(
+                f"waiting for the writers of {counted(len(ids), 'open ledger')}: {open_names(still_open)}"
+            )
+
+
+def open_names(still_open: Sequence[OpenLedger], count_max: int = 5) -> str:
+    """The first ledgers with their owners, and the number of others."""
+    names = [f"{each.ledger_id} ({each.owner})" if each.owner else str(each.ledger_id) for each in still_open]
+    more = len(names) - count_max
+    return ", ".join(names[:count_max]) + (f" and {more} more" if more > 0 else "")
+
+
+def _policy(found: DecommissionPlan, request: LeavingRequest) -> OpenLedgers:
+    """What to do with open ledgers: those of a dead bookie are fenced, unless the command line says otherwise."""
+    return request.open_ledgers or (OpenLedgers.WAIT if found.live else OpenLedgers.FENCE)
+
+
+async def _check_cluster(session: Session, access: ReplicationAccess, found: DecommissionPlan) -> StopVerdict:
+    from runtime.replication.copy_targets import rules_of_run
+    from runtime.replication.stop_scan import scan_for_stop
+
+    ports = (await session.client()).ports
+    return await scan_for_stop(
+        ports,
+        session.store,
+        session.registrations,
+        found.bookie_ids,
+        foreign=session.foreign,
+        rules=rules_of_run(ports.placement, access.config.placement),
+        is_removal=True,
+    )
+
+
+def _require_yes(context: CommandContext, verdict: StopVerdict, request: LeavingRequest) -> None:
+    """Show what objects; RefusedError if it refuses, unless the risk is accepted or nothing would be changed."""
+    names = ", ".join(verdict.bookie_ids)
+    for row in objection_rows(verdict):
+        context.console.warn(f"{row['reason']}: {row['detail']}")
+    if verdict.is_yes or request.is_risk_accepted or context.settings.is_rehearsal:
+        return
+    raise RefusedError(
+        f"nothing was changed: bookie {names} should not leave now: {verdict.reasons[0].detail}; --accept-risk "
+        "continues all the same"
+    )
+
+
+def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: LeavingRequest) -> Plan:
+    """Read-only mode, the recovery, the ledgers whose loss is accepted, then the deletion of the cookies."""
+    rows = plan_rows(found.accepted)
+    items = [{"action": "accept loss", "path": access.ledgers.path(int(str(row["ledger_id"]))), **row} for row in rows]
+    summary = []
+    live = sorted(found.live)
+    if live:
+        summary.append(
+            f"will make bookie {', '.join(live)} read-only and move its ledgers away while it serves; open ledgers "
+            + _open_sentence(request.open_ledgers)
+        )
+        items += [{"action": "set-mode", "path": each, "mode": "read-only", "expected_version": None} for each in live]
+    if found.accepted:
+        left = "1 ledger as it is" if len(rows) == 1 else f"{len(rows)} ledgers as they are"
+        they = "it" if len(rows) == 1 else "they"
+        summary.append(f"will leave {left}, with entries proven lost; {they} will still reference {found.names}")
+    if not request.is_drain_only:
+        if live:
+            by = "by the stop command" if request.stop_words else "by you"
+            summary.append(f"bookie {', '.join(live)} must then be stopped {by}")
+        cookies = {each: version for each, version in found.cookie_versions.items() if version is not None}
+        items += [
+            {"action": "delete cookie", "path": access.session.cookies.path(each), "expected_version": version}
+            for each, version in cookies.items()
+        ]
+        if cookies:
+            summary.append(_cookie_sentence(found, tuple(cookies)))
+    return access.change_plan(found.recovery, more_summary=summary, more_items=items)
+
+
+def _open_sentence(policy: OpenLedgers | None) -> str:
+    return {
+        OpenLedgers.SKIP: "are left alone",
+        OpenLedgers.FENCE: "are fenced and closed, which stops their writers",
+    }.get(policy or OpenLedgers.WAIT, "wait for their writers to move on")
+
+
+def _cookie_sentence(found: DecommissionPlan, cookies: tuple[str, ...]) -> str:
+    afterwards = "can only start as a new one, with empty directories"
+    if found.accepted:
+        afterwards = "cannot start while an accepted ledger references it; later it " + afterwards
+    return (
+        f"will delete the cookie of bookie {', '.join(cookies)} if no other ledger references it; afterwards the "
+        f"bookie {afterwards}"
+    )
+
+
+def leaving_outcome(report: DecommissionReport) -> Outcome:
+    """A refusal is a failure, or a partial success when ledgers were moved or a cookie was deleted."""
+    if report.refusal is None:
+        return Outcome.OK
+    is_drained = not report.remaining and report.is_drained_only
+    return Outcome.PARTIAL if report.has_progress or is_drained or report.open_ledgers else Outcome.FAILED
+
+
+def report_fields(report: DecommissionReport) -> dict[str, object]:
+    """The report as a structured result."""
+    recoveries = report.recoveries
+    seconds = sum(recovery.seconds for recovery in recoveries)
+    bytes_copied = sum(recovery.bytes_copied for recovery in recoveries)
+    return {
+        "bookie_ids": list(report.bookie_ids),
+        "is_complete": report.is_complete,
+        "is_drained": not report.remaining,
+        "is_cookie_deleted": report.is_cookie_deleted,
+        "is_registered_again": bool(report.registered_again),
+        "ledgers_scanned": report.ledgers_scanned,
+        "remaining_ledgers": [str(ledger_id) for ledger_id in report.remaining],
+        "open_ledgers": [str(each.ledger_id) for each in report.open_ledgers],
+        "accepted_losses": [str(ledger_id) for ledger_id in report.accepted],
+        "ledgers": sum(recovery.ledgers for recovery in recoveries),
+        "ledgers_repaired": sum(recovery.ledgers_repaired for recovery in recoveries),
+        "ledgers_repaired_by_others": sum(recovery.ledgers_repaired_by_others for recovery in recoveries),
+        "ledgers_deleted": sum(recovery.ledgers_deleted for recovery in recoveries),
+        "ledgers_failed": sum(recovery.ledgers_failed for recovery in recoveries),
+        "ledgers_closed": sum(recovery.ledgers_closed for recovery in recoveries),
+        "fragments": sum(recovery.fragments for recovery in recoveries),
+        "entries": sum(recovery.entries for recovery in recoveries),
+        "bytes": bytes_copied,
+        "seconds": round(seconds, 3),
+        "mebibytes_per_second": round(bytes_copied / 2**20 / seconds, 3) if seconds > 0 else None,
+        "verify": recoveries[-1].verify.value if recoveries else None,
+        "refusal": report.refusal,
+    }

@@ -1,0 +1,179 @@
+"""Moves all ledgers away from bookies that leave, while they serve or after they died. Source: replication 15.2.
+
+Copies are made while a live bookie still serves, so redundancy never drops. Open ledgers wait for their writers, which
+move off a read-only bookie with their next add, unless the operator agreed to close them. Every pass checks that the
+live bookies are still read-only. The end is a scan of all ledgers that finds no reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+import msgspec
+
+from runtime.client.ports import ClientPorts
+from runtime.errors import LedgerNotFoundError, MetadataFormatError
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.ledger.owner import owner_of
+from runtime.replication.bookie_mode import ModeWatch
+from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
+from runtime.replication.config import OpenLedgers
+from runtime.replication.recovery_plan import RecoveryPlan
+from runtime.replication.recovery_report import FailureReason, RecoveryReport
+
+PASSES_MAX = 3
+"""Maximum passes that find new work: a ledger created during the first one may reference a bookie too."""
+OPEN_POLL_S = 2.0
+
+
+class OpenLedger(msgspec.Struct, frozen=True):
+    """A ledger whose open last segment references a leaving bookie. ``created_ms`` None: unknown."""
+
+    ledger_id: int
+    owner: str | None
+    created_ms: int | None
+
+
+class DrainOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do with open ledgers, and how long to wait for their writers.
+
+    ``live``: bookies that serve; the others are down and never asked. ``accepted``: ledgers to leave alone, because
+    their loss was accepted.
+    """
+
+    live: frozenset[str] = frozenset()
+
+    open_ledgers: OpenLedgers = OpenLedgers.FENCE
+    wait_s: float = 0.0
+    accepted: frozenset[int] = frozenset()
+
+
+class DrainResult(msgspec.Struct, frozen=True):
+    """What was done. ``last_scan``: all ledgers that still reference the bookies; ``open_ledgers``: the open ones."""
+
+    recoveries: tuple[RecoveryReport, ...]
+    last_scan: RecoveryPlan
+    open_ledgers: tuple[OpenLedger, ...] = ()
+
+
+class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls during a drain. ``before_scan``: before each scan that may be the last one."""
+
+    on_progress: Callable[[RecoveryProgress], None] | None = None
+    on_open: Callable[[Sequence[OpenLedger]], None] = lambda _: None
+    before_scan: Callable[[], Awaitable[None]] | None = None
+
+
+class Drain:
+    """Drains the bookies of one cluster."""
+
+    def __init__(self, recovery: BookieRecovery, watch: ModeWatch, ports: ClientPorts) -> None:
+        self._recovery = recovery
+        self._watch = watch
+        self._ports = ports
+
+    async def run(self, plan: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> DrainResult:
+        """Carry out a plan, and scan until nothing is left or nothing more can be done.
+
+        RefusedError when a live bookie is writable again. Waits during an outage; MetadataOutageError.
+        """
+        ids = plan.bookie_ids
+        recoveries: list[RecoveryReport] = []
+        still_open: tuple[OpenLedger, ...] = ()
+        scanned = plan if plan.ledgers else await self.scan(ids, order, hooks)
+        passes = 0
+        todo = scanned.without(order.accepted)
+        while todo.ledgers:
+            report = await self._run(todo, order, hooks)
+            recoveries.append(report)
+            is_complete = _is_complete_but_for_open(report)
+            if _open_ids(report) and order.open_ledgers is OpenLedgers.WAIT:
+                later, is_moved, still_open = await self._wait_for_writers(todo, _open_ids(report), order, hooks)
+                recoveries += later
+                is_complete = is_complete and is_moved and not still_open
+            elif _open_ids(report):
+                still_open, is_complete = await self.open_ledgers(_open_ids(report), ids), False
+            scanned = await self.scan(ids, order, hooks)
+            todo = scanned.without(order.accepted)
+            passes += 1
+            if passes >= PASSES_MAX or not is_complete:
+                break
+        return DrainResult(tuple(recoveries), scanned, still_open)
+
+    async def scan(self, bookie_ids: Collection[str], order: DrainOrder, hooks: DrainHooks) -> RecoveryPlan:
+        """Find current references to the bookies, with ``before_scan`` repeated after each outage."""
+
+        async def scan() -> RecoveryPlan:
+            if hooks.before_scan is not None:
+                await hooks.before_scan()
+            return await self._recovery.scan(bookie_ids, unreachable=await self._unreachable(bookie_ids, order))
+
+        return await self._recovery.outage.outlast(scan)
+
+    async def open_ledgers(self, ledger_ids: Collection[int], bookie_ids: Collection[str]) -> tuple[OpenLedger, ...]:
+        """Those of the ledgers whose open last segment still references one of the bookies."""
+        found = []
+        for ledger_id in ledger_ids:
+            metadata = await self._read(ledger_id)
+            if metadata is None or metadata.state is not LedgerState.OPEN:
+                continue
+            if not set(bookie_ids).isdisjoint(metadata.last_segment.ensemble):
+                owner = owner_of(dict(metadata.custom_metadata))
+                found.append(OpenLedger(ledger_id, owner, metadata.ctime_ms))
+        return tuple(found)
+
+    async def _run(self, todo: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> RecoveryReport:
+        """One pass; a bookie that died meanwhile is no longer asked."""
+        todo = msgspec.structs.replace(todo, unreachable=await self._unreachable(todo.bookie_ids, order))
+        is_fencing = order.open_ledgers is OpenLedgers.FENCE
+        policy = OpenLedgers.FENCE if is_fencing else OpenLedgers.SKIP  # this class waits for the writers
+        return await self._recovery.run(todo, hooks.on_progress, open_ledgers=policy)
+
+    async def _wait_for_writers(
+        self, todo: RecoveryPlan, ledger_ids: Sequence[int], order: DrainOrder, hooks: DrainHooks
+    ) -> tuple[list[RecoveryReport], bool, tuple[OpenLedger, ...]]:
+        """Move each ledger when its writer has left the bookies, until all have, or the time is over.
+
+        Returns the reports, whether all moves succeeded, and the ledgers that are still open.
+        """
+        clock = self._ports.clock
+        deadline_ns = clock.monotonic_ns() + int(order.wait_s * 1e9)
+        reports: list[RecoveryReport] = []
+        is_moved = True
+        waiting = tuple(ledger_ids)
+        while True:
+            still_open = await self.open_ledgers(waiting, todo.bookie_ids)
+            open_ids = {each.ledger_id for each in still_open}
+            ready = set(waiting) - open_ids
+            if ready:
+                others = {ledger.ledger_id for ledger in todo.ledgers} - ready
+                some = msgspec.structs.replace(todo.without(others), unreadable=())
+                report = await self._run(some, order, hooks)
+                reports.append(report)
+                is_moved = is_moved and _is_complete_but_for_open(report)
+                waiting = tuple(sorted({*open_ids, *_open_ids(report)}))
+                continue
+            if not waiting or clock.monotonic_ns() >= deadline_ns:
+                return reports, is_moved, still_open
+            hooks.on_open(still_open)
+            await self._unreachable(todo.bookie_ids, order)
+            await clock.sleep(OPEN_POLL_S)
+
+    async def _unreachable(self, bookie_ids: Collection[str], order: DrainOrder) -> tuple[str, ...]:
+        """The bookies that are down; RefusedError if one that serves accepts writes."""
+        found = await self._watch.require_no_writable(order.live)
+        return tuple(sorted(frozenset(bookie_ids) - order.live | set(found.down)))
+
+    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return (await self._recovery.outage.outlast(lambda: self._ports.ledgers.read(ledger_id))).value
+        except (LedgerNotFoundError, MetadataFormatError):
+            return None
+
+
+def _open_ids(report: RecoveryReport) -> list[int]:
+    return sorted({failure.ledger_id for failure in report.failures if failure.reason is FailureReason.OPEN})
+
+
+def _is_complete_but_for_open(report: RecoveryReport) -> bool:
+    return all(failure.reason is FailureReason.OPEN for failure in report.failures)

@@ -1,0 +1,177 @@
+"""Drain and decommission of bookies that serve, with real processes: a writer at work, kills, and the way back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runtime.client import LedgerClient
+from runtime.client.ports import credentials_of
+from runtime.errors import LedgerNotFoundError
+from runtime.ledger.write_set import write_set
+from runtime.metadata.bookies.registration import RegistrationClient
+from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, is_alive, start_bkctl
+
+pytestmark = pytest.mark.cluster
+SIZES = ("-E", "2", "-W", "2", "-A", "2")
+POLL_S = 0.05
+
+
+@pytest.fixture
+def cluster(start_cluster: Callable[[int], Cluster]) -> Cluster:
+    return start_cluster(4)
+
+
+async def run(cluster: Cluster, *arguments: str) -> BkctlResult:
+    return await asyncio.to_thread(cluster.run, *arguments, "-o", "json")
+
+
+def state_of(cluster: Cluster, bookie_id: str) -> str | None:
+    rows = cluster.run("bookie", "list", "-o", "json").json()["items"]
+    return next((str(row["state"]) for row in rows if row["id"] == bookie_id), None)
+
+
+async def require_all_copies(client: LedgerClient) -> int:
+    """Ask each member of each closed ledger for all its entries; returns the number of copies."""
+    found = 0
+    ledger_ids = [ledger_id async for ledger_id, _ in client.ports.ledgers.read_all()]
+    for ledger_id in ledger_ids:
+        try:
+            metadata = (await client.ports.ledgers.read(ledger_id)).value
+        except LedgerNotFoundError:
+            continue
+        if not metadata.is_closed:
+            continue
+        codec = credentials_of(ledger_id, metadata).codec
+        for entry_id in range(metadata.last_entry_id + 1):
+            ensemble = metadata.segment_of(entry_id).ensemble
+            members = {
+                ensemble[index] for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+            }
+            assert len(members) == metadata.write_quorum_size
+            for bookie_id in members:
+                reply = await client.ports.bookies.read(bookie_id, ledger_id, entry_id)
+                assert codec.decode(entry_id, reply.body).entry_id == entry_id
+                found += 1
+    return found
+
+
+async def test_a_live_bookie_leaves_while_a_writer_works(cluster: Cluster, tmp_path: Path) -> None:
+    written = await run(cluster, "ledger", "write-test", "--ledgers", "12", "--entries", "20", *SIZES)
+    assert written.exit_code == 0, written.stderr
+    async with await LedgerClient.connect(cluster.metadata_uri) as client:
+        writer = await client.create(ensemble_size=3, write_quorum_size=2, ack_quorum_size=2)
+        await writer.append(b"the first entry")
+        victim = writer.metadata.last_segment.ensemble[0]
+        is_over = asyncio.Event()
+
+        async def write() -> int:
+            last_entry_id = 0
+            while not is_over.is_set():
+                last_entry_id = await writer.append(b"one more entry")
+                await asyncio.sleep(POLL_S / 5)  # leaves the processor to the bookies
+            await writer.close()
+            return last_entry_id
+
+        async def watch() -> int:
+            looks = 0
+            while not is_over.is_set():
+                await require_all_copies(client)
+                looks += 1
+            return looks
+
+        writing, watching = asyncio.create_task(write()), asyncio.create_task(watch())
+        out = tmp_path / "out"
+        check = await run(cluster, "bookie", "restart-check", victim)
+        assert (check.exit_code, check.json()["can_stop"]) == (0, True), check
+        drained = await run(cluster, "bookie", "drain", victim, "--yes")
+        assert drained.exit_code == 0, drained
+        assert (drained.json()["is_drained"], drained.json()["is_cookie_deleted"]) == (True, False)
+        assert f"run bkctl decommission {victim}" in drained.stderr
+        assert state_of(cluster, victim) == "read-only"
+        is_over.set()
+        last_entry_id, looks = await writing, await watching
+        assert last_entry_id > 0
+        assert looks > 0
+        entries = await (await client.open(writer.ledger_id)).read(0, last_entry_id)
+        assert len(entries) == last_entry_id + 1
+
+        pid = cluster.bookie(victim).pid
+        stop = f"sh -c 'echo {{}} > {out}; kill -TERM {pid}'"
+        gone = await run(cluster, "decommission", victim, "--yes", "--stop-command", stop)
+        assert gone.exit_code == 0, gone
+        assert gone.json()["is_cookie_deleted"]
+        assert out.read_text().strip() == victim
+        assert not is_alive(pid) or state_of(cluster, victim) is None
+        assert await require_all_copies(client) >= 12 * 20 * 2
+        async for _, found in client.ports.ledgers.read_all():
+            assert victim not in found.value.bookies()  # type: ignore[union-attr]
+
+
+@pytest.mark.battery  # the session of the killed command must end first
+def test_a_drain_that_is_killed_is_repeated_and_can_be_undone(cluster: Cluster) -> None:
+    written = cluster.run("ledger", "write-test", "--ledgers", "8", "--entries", "10", *SIZES)
+    assert written.exit_code == 0, written.stderr
+    victim = cluster.bookies[0].id
+    killed = start_bkctl("bookie", "drain", victim, "--yes", "-u", cluster.metadata_uri)
+
+    async def wait_for_read_only() -> None:
+        async with await LedgerClient.connect(cluster.metadata_uri) as client:
+            registrations: RegistrationClient = client.ports.registrations
+            async with asyncio.timeout(COMMAND_TIMEOUT_S):
+                while victim not in (await registrations.snapshot()).read_only:  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_S)
+
+    asyncio.run(wait_for_read_only())
+    killed.kill()
+    killed.wait()
+    again = cluster.run("bookie", "drain", victim, "--yes", "-o", "json")
+    assert again.exit_code == 0, again
+    assert again.json()["remaining_ledgers"] == []
+    verified = cluster.run("ledger", "verify", "--all", "-o", "json").json()
+    assert verified["ledgers"] == verified["ledgers_clean"]
+
+    back = cluster.run("bookie", "undrain", victim, "-o", "json")
+    assert (back.exit_code, back.json()["changed"]) == (0, [victim]), back
+    assert state_of(cluster, victim) == "writable"
+    assert cluster.run("bookie", "undrain", victim, "-o", "json").json()["changed"] == []
+
+
+def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(cluster: Cluster) -> None:
+    ensemble: tuple[str, ...] = ()
+    ledger_id = -1
+
+    async def leave_open() -> None:
+        nonlocal ensemble, ledger_id
+        async with await LedgerClient.connect(cluster.metadata_uri) as client:
+            writer = await client.create(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
+            await writer.append(b"an entry")
+            ensemble, ledger_id = writer.metadata.last_segment.ensemble, writer.ledger_id
+
+    asyncio.run(leave_open())
+    victim = ensemble[0]
+    waited = cluster.run("decommission", victim, "--yes", "--wait", "1s", "-o", "json")
+    assert waited.exit_code == 9, waited
+    assert waited.json()["open_ledgers"] == [str(ledger_id)]
+    assert "waiting for the writers of 1 open ledger" in waited.stderr
+    assert "--open-ledgers fence" in waited.stderr
+
+    failed = cluster.run(
+        "decommission", victim, "--yes", "--open-ledgers", "fence", "--stop-command", "false", "-o", "json"
+    )
+    assert failed.exit_code == 9, failed
+    assert "the stop command ended with exit status 1" in json.loads(failed.stdout)["refusal"]
+    assert failed.json()["ledgers_closed"] == 1
+    assert cluster.run("cookie", "show", victim).exit_code == 0
+    unstopped = cluster.run("decommission", victim, "--yes", "--wait", "1s", "-o", "json")
+    assert (unstopped.exit_code, "still registered" in unstopped.json()["refusal"]) == (9, True), unstopped
+    os.kill(cluster.bookie(victim).pid, signal.SIGTERM)
+    done = cluster.run("decommission", victim, "--yes", "-o", "json")
+    assert (done.exit_code, done.json()["is_cookie_deleted"]) == (0, True), done
+    assert cluster.run("decommission", victim, "--yes", "--stop-command", "'").exit_code == 2

@@ -1,0 +1,202 @@
+"""Drains and decommissions of live bookies in virtual time: writers, deaths, changes of mode."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from runtime.errors import RefusedError
+from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from runtime.ledger.write_set import write_set
+from runtime.metadata.bookies.cookies import Cookie, CookieStore
+from runtime.metadata.bookies.registration import BookieMode
+from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.decommission import Decommission, DecommissionReport, FinishHooks
+from runtime.replication.drain import DrainHooks, DrainOrder, OpenLedger
+from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.stage import carry_out
+from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
+
+CLOSED = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
+OPEN = ledger({0: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN)
+PATIENT = DrainOrder(open_ledgers=OpenLedgers.WAIT, wait_s=600)
+
+
+async def started(cluster: RepairCluster, mode: BookieMode = BookieMode.READ_ONLY) -> Decommission:
+    """A cluster in which b1 is to leave, and the others can take its ledgers."""
+    await cluster.start("b1", mode=mode)
+    await cluster.start("b2", "b3", "b4")
+    cookies = CookieStore(cluster.metadata_store, ROOT)
+    directories = {"journal_directories": ("/j",), "ledger_directories": ("/l",), "instance_id": "the-cluster"}
+    await cookies.create(Cookie(bookie_id="b1", **directories))  # type: ignore[arg-type]
+    return Decommission(cluster.recovery, cookies, cluster.ports)
+
+
+async def drain(
+    decommission: Decommission, order: DrainOrder = PATIENT, told: list[tuple[OpenLedger, ...]] | None = None
+) -> DecommissionReport:
+    hooks = DrainHooks(on_open=lambda each: None if told is None else told.append(tuple(each)))
+    plan = await decommission.plan(["b1"])
+    return decommission.report(plan, await decommission.move(plan, order, hooks))
+
+
+async def move_writer(cluster: RepairCluster, ledger_id: int, entries: int) -> None:
+    """The writer adds an entry: it finds b1 read-only, and starts a segment without it."""
+    found = await cluster.ports.ledgers.read(ledger_id)
+    segment = Segment(entries, ("b3", "b2"))
+    metadata = msgspec.structs.replace(found.value, segments=(*found.value.segments, segment))
+    await cluster.ports.ledgers.write(ledger_id, metadata, found.version)
+
+
+async def require_all_copies(cluster: RepairCluster, ledger_ids: list[int]) -> None:
+    """Every member that the metadata names has all its entries, and serves."""
+    for ledger_id in ledger_ids:
+        metadata: LedgerMetadata = (await cluster.ports.ledgers.read(ledger_id)).value
+        for entry_id in range(metadata.last_entry_id + 1):
+            ensemble = metadata.segment_of(entry_id).ensemble
+            for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size):
+                assert entry_id in cluster.copies[ensemble[index]][ledger_id], (ledger_id, entry_id, ensemble)
+
+
+def test_t45_a_drain_keeps_all_copies_and_waits_for_three_writers() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        decommission = await started(cluster)
+        closed = [await cluster.store(CLOSED) for _ in range(20)]
+        writing = [await cluster.store(OPEN, entries=5) for _ in range(3)]
+        told: list[tuple[OpenLedger, ...]] = []
+
+        async def write() -> None:
+            for ledger_id in writing:
+                await cluster.clock.sleep(30)
+                await move_writer(cluster, ledger_id, entries=5)
+
+        async def watch() -> int:
+            looks = 0
+            while any(["b1" in (await cluster.ensembles(each))[0] for each in closed]):
+                await require_all_copies(cluster, closed)
+                await cluster.clock.sleep(0.0001)
+                looks += 1
+            return looks
+
+        writers, watcher = asyncio.create_task(write()), asyncio.create_task(watch())
+        report = await drain(decommission, told=told)
+        await writers
+        assert await watcher > 3
+
+        assert (report.is_complete, report.remaining, report.open_ledgers) == (True, (), ())
+        assert {len(each) for each in told} == {1, 2, 3}
+        for ledger_id in (*closed, *writing):
+            assert all("b1" not in ensemble for ensemble in (await cluster.ensembles(ledger_id)).values())
+        for ledger_id in writing:
+            assert (await cluster.ports.ledgers.read(ledger_id)).value.state is LedgerState.OPEN
+            assert cluster.holds((await cluster.ensembles(ledger_id))[0][0], ledger_id) == list(range(5))
+
+        plan = await decommission.plan(["b1"])
+        await cluster.stop("b1")
+        removed = await carry_out(decommission, msgspec.structs.replace(plan, live=frozenset()))
+        assert removed.cookies_deleted == ("b1",)
+
+    simulate(scenario, ReplicationConfig(ledgers_in_parallel=1))
+
+
+def test_t46_a_ledger_without_a_good_copy_is_reported_and_keeps_the_cookie() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        decommission = await started(cluster)
+        lost = await cluster.store(CLOSED, holes=["b1", "b2"])
+        good = [await cluster.store(CLOSED) for _ in range(3)]
+        report = await drain(decommission)
+        assert report.remaining == (lost,)
+        assert report.refusal is not None
+        assert "its cookie was not deleted" in report.refusal
+        assert report.has_progress
+        for ledger_id in good:
+            assert "b1" not in (await cluster.ensembles(ledger_id))[0]
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("policy", OpenLedgers)
+def test_an_idle_writer_holds_a_drain_up_only_until_the_limit(policy: OpenLedgers) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        decommission = await started(cluster)
+        owner = (("application", b"pulsar"), ("pulsar/managed-ledger", b"t/ns/persistent/orders"))
+        idle = await cluster.store(msgspec.structs.replace(OPEN, custom_metadata=owner), entries=5)
+        began_ns = cluster.clock.monotonic_ns()
+        report = await drain(decommission, DrainOrder(open_ledgers=policy, wait_s=60))
+        seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
+        if policy is OpenLedgers.FENCE:
+            assert report.is_complete
+            assert (await cluster.ports.ledgers.read(idle)).value.last_entry_id == 4
+            return
+        assert (seconds >= 60) is (policy is OpenLedgers.WAIT)
+        (still_open,) = report.open_ledgers
+        assert (still_open.ledger_id, still_open.owner) == (idle, "topic persistent://t/ns/orders")
+        assert report.refusal is not None
+        assert "1 of them wait for their writers" in report.refusal
+        assert (await cluster.ports.ledgers.read(idle)).value.state is LedgerState.OPEN
+
+    simulate(scenario)
+
+
+def test_a_bookie_that_is_writable_again_ends_the_drain() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        decommission = await started(cluster)
+        await cluster.store(OPEN, entries=5)
+
+        async def restart() -> None:
+            await cluster.clock.sleep(20)
+            await cluster.set_mode("b1", BookieMode.WRITABLE)
+
+        restarting = asyncio.create_task(restart())
+        with pytest.raises(RefusedError, match="bookie b1 is writable again"):
+            await drain(decommission)
+        await restarting
+
+    simulate(scenario)
+
+
+def test_a_bookie_that_dies_during_the_drain_is_no_longer_asked() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        decommission = await started(cluster)
+        ids = [await cluster.store(CLOSED) for _ in range(5)]
+        plan = await decommission.plan(["b1"])
+        await cluster.stop("b1")
+        report = decommission.report(plan, await decommission.move(plan, PATIENT, DrainHooks()))
+        assert report.is_complete
+        assert cluster.asked("b1") == []
+        for ledger_id in ids:
+            assert "b1" not in (await cluster.ensembles(ledger_id))[0]
+
+    simulate(scenario)
+
+
+def test_a_ledger_that_appears_after_the_drain_keeps_the_cookie() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        decommission = await started(cluster)
+        await cluster.store(CLOSED)
+        plan = await decommission.plan(["b1"])
+        moved = await decommission.move(plan, PATIENT, DrainHooks())
+        assert decommission.report(plan, moved).is_complete
+        late = await cluster.store(CLOSED)
+        await cluster.stop("b1")
+        kept: list[str] = []
+        finish = FinishHooks(keep_cookie=lambda bookie_id, _: kept.append(bookie_id))
+        report = await decommission.finish(plan, moved, PATIENT, DrainHooks(), finish)
+        assert (report.remaining, kept, report.cookies_deleted) == ((late,), [], ())
+
+    simulate(scenario)
+
+
+def test_two_bookies_leave_together() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        decommission = await started(cluster)
+        await cluster.start("b5", mode=BookieMode.READ_ONLY)
+        both = await cluster.store(ledger({0: ["b1", "b5"]}, 2, 2, last_entry_id=9, length=100))
+        plan = await decommission.plan(["b5", "b1"])
+        report = decommission.report(plan, await decommission.move(plan, PATIENT, DrainHooks()))
+        assert (report.bookie_ids, report.is_complete) == (("b1", "b5"), True)
+        assert set((await cluster.ensembles(both))[0]) <= {"b2", "b3", "b4"}
+
+    simulate(scenario)
