@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from commands.bookie.admin_access import read_token
-from commands.command import command, group
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, Outcome
-from commands.leaving import (
+from commands.bookie.leaving import (
     WAIT_DEFAULT,
     LeavingIds,
     LeavingRequest,
     OpenLedgersOption,
     RiskOption,
     WaitOption,
-    leaving_outcome,
     let_leave,
-    report_fields,
 )
+from commands.bookie.leaving_report import leaving_outcome, print_leaving
+from commands.bookie.stop_command import parse_stop_command
+from commands.command import command, group
+from commands.context import CommandContext
+from commands.effect import Effect
+from commands.errors import InvalidArgumentError, Outcome
 from commands.outages import OutageMax
 from commands.parse import parse_bookie_id, parse_duration_s, read_ledger_ids
-from commands.recovery_rendering import failure_rows, fenced_rows, print_report, shortened
-from commands.rendering import counted
 from commands.replication_access import PlacementChoice, VerifyChoice
-from commands.stop_command import parse_stop_command
-
-if TYPE_CHECKING:
-    from runtime.replication.decommission import DecommissionReport
 
 
 @command("decommission", example="decommission b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)
@@ -75,39 +69,6 @@ async def decommission(
     report = await let_leave(context, request)
     print_leaving(context, report)
     return leaving_outcome(report)
-
-
-def print_leaving(context: CommandContext, report: DecommissionReport) -> None:
-    """Print the report, and what the operator should do next."""
-    failures = [row for recovery in report.recoveries for row in failure_rows(recovery)]
-    fenced = [row for recovery in report.recoveries for row in fenced_rows(recovery)]
-    print_report(context, "DecommissionReport", report_fields(report), failures, fenced)
-    names = ", ".join(report.bookie_ids)
-    if report.accepted:
-        context.console.warn(
-            f"{counted(len(report.accepted), 'ledger')} with lost entries are unchanged and still reference bookie "
-            f"{names}: {shortened(report.accepted)}"
-        )
-    if report.refusal is not None:
-        context.console.error(report.refusal + _advice(report))
-    elif report.is_drained_only:
-        words = " ".join(report.bookie_ids)
-        context.console.say(
-            f"bookie {names} is drained and read-only: stop it and run bkctl decommission {words}, or make it writable "
-            f"with bkctl bookie undrain {words}"
-        )
-
-
-def _advice(report: DecommissionReport) -> str:
-    """The advice for ledgers that another run would not move either."""
-    from runtime.replication.recovery_report import FailureReason
-
-    if report.open_ledgers:
-        return "; run the command again later, or close them with --open-ledgers fence"
-    reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
-    if reasons.isdisjoint({FailureReason.LOST, FailureReason.NOT_CLOSED}):
-        return ""
-    return "; for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open"
 
 
 app = group("", decommission)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from commands.bookie.admin_access import read_token
-from commands.command import command
-from commands.context import CommandContext
-from commands.decommission import print_leaving
-from commands.effect import Effect
-from commands.errors import Outcome
-from commands.leaving import (
+from commands.bookie.leaving import (
     WAIT_DEFAULT,
     LeavingIds,
     LeavingRequest,
     OpenLedgersOption,
     RiskOption,
     WaitOption,
-    leaving_outcome,
     let_leave,
 )
+from commands.bookie.leaving_report import leaving_outcome, print_leaving
+from commands.command import command
+from commands.context import CommandContext
+from commands.effect import Effect
+from commands.errors import Outcome
 from commands.outages import OutageMax
 from commands.parse import parse_bookie_id, parse_duration_s
 from commands.replication_access import PlacementChoice, VerifyChoice

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from commands.bookie.leaving_report import leaving_outcome
 from commands.errors import Outcome
-from commands.leaving import leaving_outcome
 from commands.safety.audit_trail import user_name
 from runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from runtime.metadata.cluster.operation_lock import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commands.leaving import LeavingRequest, _change_plan
+from commands.bookie.leaving import LeavingRequest, _change_plan
 from commands.recovery_rendering import failure_rows, plan_summary
 from commands.replication_access import ReplicationAccess
 from commands.session import Session

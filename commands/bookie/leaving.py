@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from commands.bookie.leaving_report import leaving_outcome, report_fields
 from commands.bookie.restart_check import objection_rows
 from commands.context import CommandContext
-from commands.errors import Outcome
 from commands.outages import told_when_cut_off
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import plan_rows, shortened
@@ -149,7 +149,7 @@ class _Run:
 
     async def _stop(self) -> str | None:
         """Have the live bookies stopped; a sentence if they are not."""
-        from commands.stop_command import run_stop_command
+        from commands.bookie.stop_command import run_stop_command
 
         live = sorted(self._found.live)
         if not live:
@@ -293,42 +293,3 @@ def _cookie_sentence(found: DecommissionPlan, cookies: tuple[str, ...]) -> str:
         f"will delete the cookie of bookie {', '.join(cookies)} if no other ledger references it; afterwards the "
         f"bookie {afterwards}"
     )
-
-
-def leaving_outcome(report: DecommissionReport) -> Outcome:
-    """A refusal is a failure, or a partial success when ledgers were moved or a cookie was deleted."""
-    if report.refusal is None:
-        return Outcome.OK
-    is_drained = not report.remaining and report.is_drained_only
-    return Outcome.PARTIAL if report.has_progress or is_drained or report.open_ledgers else Outcome.FAILED
-
-
-def report_fields(report: DecommissionReport) -> dict[str, object]:
-    """The report as a structured result."""
-    recoveries = report.recoveries
-    seconds = sum(recovery.seconds for recovery in recoveries)
-    bytes_copied = sum(recovery.bytes_copied for recovery in recoveries)
-    return {
-        "bookie_ids": list(report.bookie_ids),
-        "is_complete": report.is_complete,
-        "is_drained": not report.remaining,
-        "is_cookie_deleted": report.is_cookie_deleted,
-        "is_registered_again": bool(report.registered_again),
-        "ledgers_scanned": report.ledgers_scanned,
-        "remaining_ledgers": [str(ledger_id) for ledger_id in report.remaining],
-        "open_ledgers": [str(each.ledger_id) for each in report.open_ledgers],
-        "accepted_losses": [str(ledger_id) for ledger_id in report.accepted],
-        "ledgers": sum(recovery.ledgers for recovery in recoveries),
-        "ledgers_repaired": sum(recovery.ledgers_repaired for recovery in recoveries),
-        "ledgers_repaired_by_others": sum(recovery.ledgers_repaired_by_others for recovery in recoveries),
-        "ledgers_deleted": sum(recovery.ledgers_deleted for recovery in recoveries),
-        "ledgers_failed": sum(recovery.ledgers_failed for recovery in recoveries),
-        "ledgers_closed": sum(recovery.ledgers_closed for recovery in recoveries),
-        "fragments": sum(recovery.fragments for recovery in recoveries),
-        "entries": sum(recovery.entries for recovery in recoveries),
-        "bytes": bytes_copied,
-        "seconds": round(seconds, 3),
-        "mebibytes_per_second": round(bytes_copied / 2**20 / seconds, 3) if seconds > 0 else None,
-        "verify": recoveries[-1].verify.value if recoveries else None,
-        "refusal": report.refusal,
-    }

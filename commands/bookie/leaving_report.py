@@ -1,0 +1,85 @@
+"""The report of bookies that leave: outcome, fields, and what the operator should do next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commands.context import CommandContext
+from commands.errors import Outcome
+from commands.recovery_rendering import failure_rows, fenced_rows, print_report, shortened
+from commands.rendering import counted
+
+if TYPE_CHECKING:
+    from runtime.replication.decommission import DecommissionReport
+
+
+def print_leaving(context: CommandContext, report: DecommissionReport) -> None:
+    """Print the report, and what the operator should do next."""
+    failures = [row for recovery in report.recoveries for row in failure_rows(recovery)]
+    fenced = [row for recovery in report.recoveries for row in fenced_rows(recovery)]
+    print_report(context, "DecommissionReport", report_fields(report), failures, fenced)
+    names = ", ".join(report.bookie_ids)
+    if report.accepted:
+        context.console.warn(
+            f"{counted(len(report.accepted), 'ledger')} with lost entries are unchanged and still reference bookie "
+            f"{names}: {shortened(report.accepted)}"
+        )
+    if report.refusal is not None:
+        context.console.error(report.refusal + _advice(report))
+    elif report.is_drained_only:
+        words = " ".join(report.bookie_ids)
+        context.console.say(
+            f"bookie {names} is drained and read-only: stop it and run bkctl decommission {words}, or make it writable "
+            f"with bkctl bookie undrain {words}"
+        )
+
+
+def _advice(report: DecommissionReport) -> str:
+    """The advice for ledgers that another run would not move either."""
+    from runtime.replication.recovery_report import FailureReason
+
+    if report.open_ledgers:
+        return "; run the command again later, or close them with --open-ledgers fence"
+    reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
+    if reasons.isdisjoint({FailureReason.LOST, FailureReason.NOT_CLOSED}):
+        return ""
+    return "; for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open"
+
+
+def leaving_outcome(report: DecommissionReport) -> Outcome:
+    """A refusal is a failure, or a partial success when ledgers were moved or a cookie was deleted."""
+    if report.refusal is None:
+        return Outcome.OK
+    is_drained = not report.remaining and report.is_drained_only
+    return Outcome.PARTIAL if report.has_progress or is_drained or report.open_ledgers else Outcome.FAILED
+
+
+def report_fields(report: DecommissionReport) -> dict[str, object]:
+    """The report as a structured result."""
+    recoveries = report.recoveries
+    seconds = sum(recovery.seconds for recovery in recoveries)
+    bytes_copied = sum(recovery.bytes_copied for recovery in recoveries)
+    return {
+        "bookie_ids": list(report.bookie_ids),
+        "is_complete": report.is_complete,
+        "is_drained": not report.remaining,
+        "is_cookie_deleted": report.is_cookie_deleted,
+        "is_registered_again": bool(report.registered_again),
+        "ledgers_scanned": report.ledgers_scanned,
+        "remaining_ledgers": [str(ledger_id) for ledger_id in report.remaining],
+        "open_ledgers": [str(each.ledger_id) for each in report.open_ledgers],
+        "accepted_losses": [str(ledger_id) for ledger_id in report.accepted],
+        "ledgers": sum(recovery.ledgers for recovery in recoveries),
+        "ledgers_repaired": sum(recovery.ledgers_repaired for recovery in recoveries),
+        "ledgers_repaired_by_others": sum(recovery.ledgers_repaired_by_others for recovery in recoveries),
+        "ledgers_deleted": sum(recovery.ledgers_deleted for recovery in recoveries),
+        "ledgers_failed": sum(recovery.ledgers_failed for recovery in recoveries),
+        "ledgers_closed": sum(recovery.ledgers_closed for recovery in recoveries),
+        "fragments": sum(recovery.fragments for recovery in recoveries),
+        "entries": sum(recovery.entries for recovery in recoveries),
+        "bytes": bytes_copied,
+        "seconds": round(seconds, 3),
+        "mebibytes_per_second": round(bytes_copied / 2**20 / seconds, 3) if seconds > 0 else None,
+        "verify": recoveries[-1].verify.value if recoveries else None,
+        "refusal": report.refusal,
+    }
