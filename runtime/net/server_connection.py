@@ -276,7 +276,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._send_answer(call, self._handshake.answer(call))
         elif isinstance(call, Junk):
             self._calls.clear()
-            self._shared.log.report(f"connection from {self.peer} closed", call.reason)
+            if call.is_logged:
+                self._shared.log.report(f"connection from {self.peer} closed", call.reason)
             self.abort()
         else:
             cost_bytes = _cost_bytes(call)

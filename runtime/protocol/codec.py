@@ -7,9 +7,13 @@ packets (v2) may follow a START_TLS in v3, but v3 never follows them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from runtime.protocol.messages import BookieAnswer, Call, Junk, RequestCall
 from runtime.protocol.v3_bookie import V3BookieCodec
+
+_BATCH_READ: Final = b"\x02\x07"
+"""Version and opcode."""
 
 
 class BookieCodec:
@@ -31,4 +35,7 @@ class BookieCodec:
 
 
 def _decode_binary(payload: bytes) -> Call:
+    if payload.startswith(_BATCH_READ):
+        # bkctl's own client tries this once for each bookie, then it reads singly.
+        return Junk("the peer sent a batch read, which is not supported", is_logged=False)
     return Junk(f"the peer uses wire protocol v{payload[0]}, which is not supported (Java: useV2WireProtocol=false)")

@@ -40,11 +40,6 @@ class AddRun(BookieRequest, gc=False):
     bodies: list[bytes]
 
     @property
-    def is_plain(self) -> bool:
-        """Whether no flag is set, as in all adds of a writer."""
-        return not (self.is_recovery_add or self.is_high_priority or self.is_deferred_sync)
-
-    @property
     def size_bytes(self) -> int:
         """Size of all bodies."""
         return sum(map(len, self.bodies))
@@ -154,6 +149,7 @@ class Junk(msgspec.Struct, frozen=True, gc=False):
     """Invalid bytes, after which the connection is closed; always the last call of a connection."""
 
     reason: str
+    is_logged: bool = True
 
 
 QueuedRead: TypeAlias = ReadCall | ReadLacCall | ListEntriesCall

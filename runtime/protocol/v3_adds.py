@@ -1,8 +1,8 @@
 """Adds of wire protocol v3 and their answers without protobuf, for speed. Source: wire section 4.
 
 Pure functions on bytes and ints. They support exactly one form of each message: fields in the order of their numbers,
-shortest varints, no priority, no flag. Protobuf handles all other forms. A property test compares these functions with
-protobuf.
+shortest varints, no priority. A recovery add has its flag before all other fields; there is no other flag. Protobuf
+handles all other forms. A property test compares these functions with protobuf.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ def header_starts(operation: int) -> list[bytes]:
 
 _HEADS: Final = header_starts(_ADD_ENTRY)
 
+RECOVERY_FLAG: Final = b"\xa0\x06\x01"
+"""The flag of a recovery add. Java 4.18 and bkctl write it as the first field, so that the body is the last one."""
+
 _REQUEST_TAG: Final = b"\xaa\x06"
 _ANSWER_TAG: Final = b"\x10\x00\xaa\x06"
 """Status OK, then the inner message."""
@@ -57,6 +60,8 @@ class AddForm(NamedTuple):
     txn_id: int
     step: int
     """Increment of transaction ids: more than 1 if a client sends each entry to several bookies."""
+    is_recovery: bool = False
+    """Whether it has the flag of recovery adds, as the first field."""
 
 
 class PlainAdds(NamedTuple):
@@ -84,7 +89,8 @@ def parse_adds(payloads: Sequence[bytes], first: int, form: AddForm) -> PlainAdd
     This does not parse: it reads the ids from the body, and the bytes before the body must then be exactly those of a
     request with these ids.
     """
-    master_key, overhead, txn_id, step = form
+    master_key, overhead, txn_id, step, is_recovery = form
+    flag = RECOVERY_FLAG if is_recovery else b""
     key_field = b"\x1a" + varint(len(master_key)) + master_key + b"\x22"
     txn_ids: list[int] = []
     ledger_ids: list[int] = []
@@ -104,7 +110,7 @@ def parse_adds(payloads: Sequence[bytes], first: int, form: AddForm) -> PlainAdd
             if body_ledger_id < 0:
                 break
             ledger_id, entry_id_bytes = body_ledger_id, _NOT_YET
-            ledger = b"\x08" + varint(ledger_id) + b"\x10"
+            ledger = flag + b"\x08" + varint(ledger_id) + b"\x10"
         if entry_id < 0:
             break
         entry = (
@@ -131,7 +137,7 @@ def parse_adds(payloads: Sequence[bytes], first: int, form: AddForm) -> PlainAdd
         ledger_ids.append(ledger_id)
         entry_ids.append(entry_id)
         bodies.append(payload[overhead:])
-    return PlainAdds(txn_ids, ledger_ids, entry_ids, bodies, AddForm(master_key, overhead, txn_id, step))
+    return PlainAdds(txn_ids, ledger_ids, entry_ids, bodies, AddForm(master_key, overhead, txn_id, step, is_recovery))
 
 
 def encode_add_answers(ledger_id: int, txn_ids: Sequence[int], entry_ids: Sequence[int]) -> bytes:

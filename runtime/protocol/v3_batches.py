@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from runtime.protocol.v3_adds import header_starts, varint
+from runtime.protocol.v3_adds import RECOVERY_FLAG, header_starts, varint
 
 _READ: Final = 1
 _ADD: Final = 2
@@ -22,9 +22,6 @@ _PLAIN_ANSWER_BYTES_MIN: Final = 16
 
 _READ_TAG: Final = b"\xa2\x06"
 _ADD_TAG: Final = b"\xaa\x06"
-_RECOVERY_FLAG: Final = b"\xa0\x06\x01"
-"""First in the message, as Java 4.18 does, so that the body remains the last field."""
-
 _STATUS_OK: Final = b"\x10\x00"
 _BODY_TAG: Final = b"\x22"
 _LAC_TAG: Final = b"\x28"
@@ -39,7 +36,7 @@ def encode_adds(
     first_txn_id: int, ledger_id: int, master_key: bytes, adds: Iterable[tuple[int, bytes]], is_recovery_add: bool
 ) -> list[bytes]:
     """Encode the frames of adds with consecutive transaction ids; ids must not be negative."""
-    ledger = (_RECOVERY_FLAG if is_recovery_add else b"") + b"\x08" + varint(ledger_id) + b"\x10"
+    ledger = (RECOVERY_FLAG if is_recovery_add else b"") + b"\x08" + varint(ledger_id) + b"\x10"
     key = b"\x1a" + varint(len(master_key)) + master_key + _BODY_TAG
     frames: list[bytes] = []
     sizes = _NO_SIZES

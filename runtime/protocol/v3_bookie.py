@@ -106,9 +106,13 @@ class V3BookieCodec:
             except ProtocolError as error:
                 calls.append(Junk(str(error)))
                 return calls, len(payloads)
-            if isinstance(call, AddRun) and call.is_plain:
+            if isinstance(call, AddRun) and not (call.is_high_priority or call.is_deferred_sync):
+                if self._add_form is not None and self._add_form.is_recovery != call.is_recovery_add:
+                    runs.clear()
                 overhead_bytes = len(payload) - len(call.bodies[0])
-                self._add_form = v3_adds.AddForm(call.master_key, overhead_bytes, call.txn_ids[0], 1)
+                self._add_form = v3_adds.AddForm(
+                    call.master_key, overhead_bytes, call.txn_ids[0], 1, call.is_recovery_add
+                )
                 _join(call, calls, runs)
             else:
                 runs.clear()
@@ -129,7 +133,7 @@ class V3BookieCodec:
 
 
 _Runs: TypeAlias = dict[tuple[int, bytes], AddRun]
-"""Runs that can be extended, by ledger and master key."""
+"""Runs that can be extended, by ledger and master key. All of them are of recovery adds, or none."""
 
 
 def _gather(adds: v3_adds.PlainAdds, calls: list[Call], runs: _Runs) -> None:
@@ -137,12 +141,12 @@ def _gather(adds: v3_adds.PlainAdds, calls: list[Call], runs: _Runs) -> None:
     txn_ids, ledger_ids, entry_ids, bodies, form = adds
     key = form.master_key
     if ledger_ids.count(ledger_ids[0]) == len(ledger_ids):
-        _join(AddRun(ledger_ids[0], key, False, False, False, txn_ids, entry_ids, bodies), calls, runs)
+        _join(AddRun(ledger_ids[0], key, form.is_recovery, False, False, txn_ids, entry_ids, bodies), calls, runs)
         return
     for txn_id, ledger_id, entry_id, body in zip(txn_ids, ledger_ids, entry_ids, bodies, strict=True):
         run = runs.get((ledger_id, key))
         if run is None:
-            run = runs[ledger_id, key] = AddRun(ledger_id, key, False, False, False, [], [], [])
+            run = runs[ledger_id, key] = AddRun(ledger_id, key, form.is_recovery, False, False, [], [], [])
             calls.append(run)
         run.txn_ids.append(txn_id)
         run.entry_ids.append(entry_id)

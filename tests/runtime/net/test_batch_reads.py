@@ -109,11 +109,12 @@ async def test_a_bookie_that_closes_the_connection_is_not_asked_again() -> None:
         assert bookie.connection_count == 1
 
 
-async def test_a_bkctl_bookie_serves_all_entries() -> None:
+async def test_a_bkctl_bookie_serves_all_entries_and_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async with memory_bookie() as bookie, pool_of(bookie) as pool:
         bookie.entries.update({(1, entry_id): body(entry_id) for entry_id in range(10)})
         for _ in range(2):
             assert await pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX) == bodies(*range(10))
+    assert caplog.records == []
 
 
 async def test_a_connection_lost_after_an_answer_says_nothing_about_batch_reads() -> None:

@@ -15,6 +15,7 @@ from runtime.protocol.framing import FRAME_BYTES_MAX, encode_frame
 from runtime.protocol.messages import AddRun, Call, Junk
 from runtime.protocol.v3 import encode_read_request
 from runtime.protocol.v3_adds import AddForm, encode_add_request, parse_adds, varint
+from runtime.protocol.v3_batches import encode_adds
 
 KEYS = (b"k" * 20, b"")
 edges = st.sampled_from([0, 1, 127, 128, 16383, 16384, 2**21, 2**28 - 1, 2**28, 2**35, 2**63 - 1])
@@ -33,6 +34,12 @@ def add_payload(txn_id: int, ledger_id: int, entry_id: int, key: bytes, body: by
     request.addRequest.masterKey = key
     request.addRequest.body = body
     return request.SerializeToString()
+
+
+def recovery_payload(txn_id: int, ledger_id: int, entry_id: int, key: bytes, body: bytes) -> bytes:
+    """A recovery add whose flag comes first, as Java 4.18 writes it."""
+    (frame,) = encode_adds(txn_id, ledger_id, key, [(entry_id, body)], True)
+    return frame[4:]
 
 
 @st.composite
@@ -58,8 +65,10 @@ def payloads(draw: st.DrawFn) -> bytes:
             request.addRequest.writeFlags = draw(st.integers(-1, 3))
             return request.SerializeToString()
         case 3:
+            return recovery_payload(txn_id, ledger_id, entry_id, KEYS[0], body)
+        case 4:
             return payload[: draw(st.integers(1, 80))]
-        case 4:  # a number that is longer than it need be, or any other change
+        case 5:  # a number that is longer than it need be, or any other change
             position = draw(st.integers(0, min(80, len(payload) - 1)))
             changed = draw(st.binary(max_size=2))
             return payload[:position] + changed + payload[position + draw(st.integers(0, 2)) :] or b"\x0a"
@@ -105,6 +114,19 @@ def test_any_adds_are_read_as_protobuf_reads_them(stream: list[bytes], is_repeat
     assert list(map(type, others)) == list(map(type, expected_others))
 
 
+def test_recovery_adds_become_one_run_and_others_keep_their_place() -> None:
+    def payload(entry_id: int, is_recovery: bool) -> bytes:
+        write = recovery_payload if is_recovery else add_payload
+        return write(entry_id + 1, 1, entry_id, KEYS[0], struct.pack(">qqq", 1, entry_id, -1))
+
+    kinds = [True, True, True, False, False, True, True]
+    stream = [payload(entry_id, is_recovery) for entry_id, is_recovery in enumerate(kinds)]
+    calls = BookieCodec(FRAME_BYTES_MAX).decode(stream)
+    runs = [(call.is_recovery_add, call.entry_ids) for call in calls if isinstance(call, AddRun)]
+    assert runs == [(True, [0, 1, 2]), (False, [3, 4]), (True, [5, 6])]
+    assert len(calls) == 3
+
+
 def test_requests_of_any_length_may_follow_an_add() -> None:
     """Shorter than what stands before the body of an add, too: those are read by protobuf, or are junk."""
     for size in range(1, len(SHORTEST)):
@@ -128,11 +150,12 @@ def test_an_add_to_a_negative_ledger_is_read_by_protobuf() -> None:
 
 
 @given(
+    is_recovery=st.booleans(),
     txn_id=txn_ids,
     adds=st.lists(st.tuples(st.integers(1, 3), ids, ids, st.sampled_from([24, 120, 127, 128, 200])), min_size=1),
 )
 def test_what_protobuf_writes_in_this_form_needs_no_protobuf(
-    txn_id: int, adds: list[tuple[int, int, int, int]]
+    is_recovery: bool, txn_id: int, adds: list[tuple[int, int, int, int]]
 ) -> None:
     """All adds of one form are taken: with any gaps in their ids, and to any ledger."""
     stream: list[bytes] = []
@@ -140,11 +163,12 @@ def test_what_protobuf_writes_in_this_form_needs_no_protobuf(
     for step, ledger_id, entry_id, size in adds:
         txn_id = (txn_id + step) % 2**63
         body = struct.pack(">qqq", ledger_id, entry_id, -1) + bytes(size - 24)
-        payload = add_payload(txn_id, ledger_id, entry_id, KEYS[0], body)
+        write = recovery_payload if is_recovery else add_payload
+        payload = write(txn_id, ledger_id, entry_id, KEYS[0], body)
         if not stream or len(payload) - size == len(stream[0]) - len(expected[0][3]):
             stream.append(payload)
             expected.append((txn_id, ledger_id, entry_id, body))
-    form = AddForm(KEYS[0], len(stream[0]) - len(expected[0][3]), 0, 1)
+    form = AddForm(KEYS[0], len(stream[0]) - len(expected[0][3]), 0, 1, is_recovery)
     adds_read = parse_adds(stream, 0, form)
     assert list(zip(*adds_read[:4], strict=True)) == expected
 
