@@ -29,7 +29,7 @@ _MEMBERS = {
     "ledger": _Member("commands.ledger.app", "List, read, verify, close, export, import and delete ledgers."),
     "metadata": _Member("commands.metadata.app", "Examine the metadata of a whole cluster."),
     "autorecovery": _Member("commands.autorecovery.app", "Show and control autorecovery: queue, workers, auditor."),
-    "recover": _Member("commands.recover", "Re-replicate the data of failed bookies."),
+    "recover": _Member("commands.recover", "Re-replicate failed bookies and bad copies of ledgers."),
     "decommission": _Member(
         "commands.decommission", "Move the ledgers of live or dead bookies away, then delete their cookies."
     ),

@@ -1,4 +1,4 @@
-"""``bkctl recover``: re-replicate the data of failed bookies."""
+"""``bkctl recover``: re-replicate failed bookies."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from commands.errors import Outcome
 from commands.help_page import HelpGroup
 from commands.outages import OutageMax, told_when_cut_off
 from commands.parse import all_ledger_ids, parse_bookie_id
+from commands.recover_ledger import recover_ledger
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import PLAN_TABLE, failure_rows, fenced_rows, plan_body, print_report, report_body
 from commands.replication_access import PlacementChoice, VerifyChoice, note_end, replication_access, waiting_sentence
@@ -99,9 +100,10 @@ def outcome_of(report: RecoveryReport) -> Outcome:
     return Outcome.OK if report.is_complete else Outcome.PARTIAL
 
 
-app = group("Re-replicate the data of failed bookies.", failed_bookie, cls=RecoverGroup)
-
-
-@app.callback(help=f"{app.info.help}\n\nbkctl recover ID... is short for bkctl recover failed-bookie ID...")
-def _group() -> None:
-    """Keep ``failed-bookie`` a command of its own: Typer would fold a single one into the group."""
+app = group(
+    "Re-replicate failed bookies and bad copies of ledgers.\n\n"
+    "bkctl recover ID... is short for bkctl recover failed-bookie ID...",
+    failed_bookie,
+    recover_ledger,
+    cls=RecoverGroup,
+)

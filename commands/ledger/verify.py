@@ -71,7 +71,7 @@ async def verify(
         str | None, typer.Option("--copy-rate", metavar="RATE", help="Read at most this much, like 200MiB/s")
     ] = None,
     findings: Annotated[
-        str | None, typer.Option("--findings", metavar="FILE", help="New file that lists the bad copies")
+        str | None, typer.Option("--findings", metavar="FILE", help="New file of bad copies for bkctl recover ledger")
     ] = None,
 ) -> Outcome:
     """Read every entry from every bookie that should have it, and check digests and equality.

@@ -20,7 +20,7 @@ from runtime.metadata.store import Versioned
 from runtime.replication.byte_window import ByteWindow, Lease, for_each_bounded, for_each_leased
 from runtime.replication.check_scope import WHOLE, CheckScope
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate
+from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate, marked_different
 from runtime.replication.copy_rate import CopyRate
 from runtime.replication.fragments import EntryRange, EntryRangeSet, segment_entries
 from storage.errors import BkctlError
@@ -202,7 +202,7 @@ class LedgerChecker:
             if is_open and any(copy.state is CopyState.MISSING for copy in copies):
                 copies = await self._ask_late_ones(copies, credentials, entry_id)
             lease.resize(sum(len(copy.body) for copy in copies))
-            tally.add(entry_id, _marked_different(copies))
+            tally.add(entry_id, marked_different(copies))
 
         await for_each_leased(
             scope.entry_ids(credentials.ledger_id, metadata, entries),
@@ -281,23 +281,3 @@ class _CheckCounts:
             unreadable=self._unreadable.ranges(),
             problem=problem,
         )
-
-
-def _marked_different(copies: list[Copy]) -> list[Copy]:
-    """The copies; those that differ from the majority are marked.
-
-    Payload and length must be equal. The last add confirmed inside an entry may differ, because Java's recovery and
-    re-replication write their own (replication section 4). Without a majority the first copy counts as correct.
-    """
-    contents = [(copy.entry.length, copy.entry.payload) for copy in copies if copy.entry is not None]
-    if len(contents) < 2 or all(content == contents[0] for content in contents):
-        return copies
-    standing = max(contents, key=contents.count)
-    return [
-        copy
-        if copy.entry is None or (copy.entry.length, copy.entry.payload) == standing
-        else msgspec.structs.replace(
-            copy, state=CopyState.DIFFERENT, reason="payload or length differs from the other copies"
-        )
-        for copy in copies
-    ]

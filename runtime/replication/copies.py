@@ -65,6 +65,26 @@ class Copy(msgspec.Struct, frozen=True):
     entry: DecodedEntry | None = None
 
 
+def marked_different(copies: Sequence[Copy]) -> list[Copy]:
+    """The copies; those that differ from the majority are marked.
+
+    Payload and length must be equal. The last add confirmed inside an entry may differ, because Java's recovery and
+    re-replication write their own (replication section 4). Without a majority the first copy counts as correct.
+    """
+    contents = [(copy.entry.length, copy.entry.payload) for copy in copies if copy.entry is not None]
+    if len(contents) < 2 or all(content == contents[0] for content in contents):
+        return list(copies)
+    standing = max(contents, key=contents.count)
+    return [
+        copy
+        if copy.entry is None or (copy.entry.length, copy.entry.payload) == standing
+        else msgspec.structs.replace(
+            copy, state=CopyState.DIFFERENT, reason="payload or length differs from the other copies"
+        )
+        for copy in copies
+    ]
+
+
 def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
     """Average body size of the ledger's entries by its metadata; never negative, even if that is invalid."""
     if metadata.is_closed and metadata.last_entry_id >= 0:

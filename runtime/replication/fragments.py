@@ -7,7 +7,7 @@ a bookie that occurs twice in an ensemble has two stripes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -66,6 +66,43 @@ class EntryRangeSet:
     def ranges(self) -> tuple[EntryRange, ...]:
         """The ids as ascending ranges."""
         return tuple(EntryRange(first, last) for first, last in sorted(self._last_by_first.items()))
+
+
+def joined(ranges: Iterable[EntryRange]) -> tuple[EntryRange, ...]:
+    """The entries of all ranges, as ascending ranges that neither overlap nor touch."""
+    found: list[EntryRange] = []
+    for entries in sorted((each for each in ranges if each.count), key=lambda each: each.first_entry_id):
+        if found and entries.first_entry_id <= found[-1].last_entry_id + 1:
+            last = max(found[-1].last_entry_id, entries.last_entry_id)
+            found[-1] = EntryRange(found[-1].first_entry_id, last)
+        else:
+            found.append(entries)
+    return tuple(found)
+
+
+def in_and_out_of(
+    ranges: Sequence[EntryRange], others: Sequence[EntryRange]
+) -> tuple[tuple[EntryRange, ...], tuple[EntryRange, ...]]:
+    """The entries of ``ranges`` that are in ``others``, and the rest. Both are ascending and do not overlap."""
+    others = [each for each in others if each.count]
+    inside: list[EntryRange] = []
+    outside: list[EntryRange] = []
+    position = 0
+    for entries in ranges:
+        first = entries.first_entry_id
+        while position < len(others) and others[position].last_entry_id < first:
+            position += 1
+        at = position
+        while at < len(others) and others[at].first_entry_id <= entries.last_entry_id:
+            common = EntryRange(
+                max(first, others[at].first_entry_id), min(entries.last_entry_id, others[at].last_entry_id)
+            )
+            outside.append(EntryRange(first, common.first_entry_id - 1))
+            inside.append(common)
+            first = common.last_entry_id + 1
+            at += 1
+        outside.append(EntryRange(first, entries.last_entry_id))
+    return tuple(each for each in inside if each.count), tuple(each for each in outside if each.count)
 
 
 def format_ranges(ranges: Sequence[EntryRange], count_max: int = 5) -> str:

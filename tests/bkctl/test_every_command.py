@@ -90,6 +90,7 @@ EFFECTS = {
     "ledger rewrite-bookie": {Effect.DESTROYS},
     "ledger write-test": {Effect.REVERSIBLE},
     "recover failed-bookie": {Effect.HARMFUL},
+    "recover ledger": {Effect.HARMFUL},
     "storage adopt": {Effect.HARMFUL},
     "storage hand-back": {Effect.HARMFUL},
     "storage index rebuild": {Effect.HARMFUL},
@@ -134,6 +135,7 @@ def words_for(name: str) -> list[str]:
         "bookie init": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
         "bookie index rebuild": [BOOKIE, "--online"],
         "bookie sanity": [BOOKIE],
+        "recover ledger": ["0"],
         **{f"bookie {name}": ["--dir", "/nowhere"] for name in ("log-level", "set-mode", "stop")},
         **{f"bookie gc {name}": ["--dir", "/nowhere"] for name in ("resume", "run", "suspend")},
     }

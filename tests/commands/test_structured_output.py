@@ -136,6 +136,7 @@ class Invocations:
             "ledger write-test": ("--entries", "2", "-E", "2", "-W", "2", "-A", "2"),
             "metadata doctor": (),
             "recover failed-bookie": (stopped.id, "-n"),
+            "recover ledger": ("0", "-n"),
             "storage check": directories,
             "storage entrylog ledgers": (own,),
             "storage entrylog scan": (own,),

@@ -43,8 +43,9 @@ def _must_not_fail(error: BkctlError) -> None:
 class RepairCluster:
     """Make it with ``repair_cluster``. ``copies``: what each bookie stores, by ledger and entry."""
 
-    def __init__(self, clock: VirtualClock, store: ModelMetadataStore, server: ModelZooKeeper) -> None:
+    def __init__(self, clock: VirtualClock, store: ModelMetadataStore, server: ModelZooKeeper, link: ModelLink) -> None:
         self.clock = clock
+        self.link = link
         self.metadata_store = store
         self.copies: dict[str, dict[int, dict[int, bytes]]] = {}
         self.requests: list[BookieRequest] = []
@@ -181,8 +182,9 @@ async def repair_cluster(config: ReplicationConfig | None = None, seed: int = 0)
     """A cluster without bookies and ledgers."""
     clock = VirtualClock(seed)
     server = ModelZooKeeper(clock)
-    store = await ModelMetadataStore.connect(server, ModelLink(), clock, ZooKeeperConfig())
-    cluster = RepairCluster(clock, store, server)
+    link = ModelLink()
+    store = await ModelMetadataStore.connect(server, link, clock, ZooKeeperConfig())
+    cluster = RepairCluster(clock, store, server, link)
     try:
         await cluster.build(config or ReplicationConfig())
         yield cluster

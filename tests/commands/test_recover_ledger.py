@@ -1,0 +1,114 @@
+"""``bkctl ledger verify --findings`` and ``bkctl recover ledger`` against real bookies that lost entries."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed
+from tests.processes import BookieProcess, Cluster
+
+pytestmark = pytest.mark.cluster
+
+ENTRY_COUNT = 9
+
+
+def damage(bookie: BookieProcess) -> None:
+    """Spoil the record of entry 4, which becomes unreadable, and the payload of entry 6."""
+    logs = Path(bookie.directory, "ledgers", "current").glob("*.log")
+    log = max(logs, key=lambda each: each.stat().st_size)
+    data = bytearray(log.read_bytes())
+    for entry_id, offset in ((4, -HEADER_AND_DIGEST_BYTES), (6, 0)):
+        data[data.index(b"bkctl write-test, entry %d " % entry_id) + offset] ^= 0x55
+    log.write_bytes(data)
+
+
+def forget(bookie: BookieProcess, ledger_id: int, *entry_ids: int) -> None:
+    """Delete entries from the index of a stopped bookie."""
+    index = plyvel.DB(f"{bookie.directory}/ledgers/current/ldb-locations")
+    for entry_id in entry_ids:
+        key = struct.pack(">qq", ledger_id, entry_id)
+        assert index.get(key) is not None
+        index.delete(key, sync=True)
+    index.close()
+
+
+def test_lost_and_damaged_copies_are_written_again_on_the_same_bookies(cluster: Cluster, tmp_path: Path) -> None:
+    written = succeed(cluster, "ledger", "write-test", "--entries", str(ENTRY_COUNT), "-E", "3", "-W", "3")
+    ledger_id = int(written.json()["items"][0]["ledger_id"])
+    before = succeed(cluster, "ledger", "show", str(ledger_id)).json()
+    cluster.down()
+    damaged, forgetful = cluster.bookies[0], cluster.bookies[1]
+    damage(damaged)
+    forget(forgetful, ledger_id, 3, 4, 5)
+    cluster.up(3)
+    findings = str(tmp_path / "bad.jsonl")
+
+    verified = cluster.run("ledger", "verify", "--all", "--copy-rate", "100MiB/s", "--findings", findings)
+    assert verified.exit_code == 10
+    header, *found, end = (json.loads(line) for line in Path(findings).read_text().splitlines())
+    assert (header["kind"], header["instance_id"] is not None, end["findings"]) == ("LedgerFindings", True, 3)
+    assert sorted(
+        (each["bookie_id"], each["state"], each["first_entry_id"], each["copies"]) for each in found
+    ) == sorted([(damaged.id, "failed", "4", 1), (damaged.id, "corrupt", "6", 1), (forgetful.id, "missing", "3", 3)])
+    again = cluster.run("ledger", "verify", "--all", "--findings", findings)
+    assert (again.exit_code, "already exists" in again.stderr) == (5, True)
+
+    saved = str(tmp_path / "plan.json")
+    planned = succeed(cluster, "recover", "ledger", "--findings", findings, "--plan-out", saved).json()
+    assert (planned["ledgers"], planned["copies"], planned["copies_left"]) == (1, 5, 0)
+    assert [(each["bookie_id"], each["entries"]) for each in planned["items"] if each["state"] == "missing"] == [
+        (forgetful.id, "3-5")
+    ]
+    report = succeed(cluster, "recover", "ledger", "--findings", findings, "--apply", saved, "--yes").json()
+    assert [report[f"copies_{name}"] for name in ("planned", "written", "not_needed", "left")] == [5, 5, 0, 0]
+    repeated = succeed(cluster, "recover", "ledger", str(ledger_id), "--yes").json()
+    assert (repeated["copies_planned"], repeated["left"]) == (0, [])
+
+    cluster.down()
+    cluster.up(3)
+    assert succeed(cluster, "ledger", "verify", "--all").json()["copies_good"] == 3 * ENTRY_COUNT
+    sample = succeed(cluster, "ledger", "verify", "--all", "--sample", "1%", "--seed", "7")
+    assert (sample.json()["entries"] in {2, 3}, sample.json()["entries_total"]) == (True, ENTRY_COUNT)
+    assert "this was a sample" in sample.stderr
+    assert sample.json()["sample"] == {"share": 0.01, "seed": 7}
+    part = succeed(cluster, "ledger", "verify", str(ledger_id), "--entries", "2-4").json()
+    assert (part["entries"], part["copies_good"]) == (3, 9)
+    assert succeed(cluster, "ledger", "show", str(ledger_id)).json() == before
+
+
+def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_path: Path) -> None:
+    written = succeed(cluster, "ledger", "write-test", "--entries", "4", "-E", "3", "-W", "3")
+    ledger_id = int(written.json()["items"][0]["ledger_id"])
+    cluster.down()
+    for bookie in cluster.bookies:
+        forget(bookie, ledger_id, 2)
+    forget(cluster.bookies[0], ledger_id, 1)
+    cluster.up(3)
+
+    result = cluster.run("recover", "ledger", str(ledger_id), "--yes")
+
+    assert result.exit_code == 9
+    report = result.json()
+    assert (report["copies_written"], report["copies_left"]) == (1, 3)
+    assert {(each["entries"], each["reason"]) for each in report["left"]} == {("2", "no bookie has a good copy")}
+    assert cluster.run("recover", "ledger", str(ledger_id), "--yes").exit_code == 9
+
+    findings = tmp_path / "bad.jsonl"
+    for arguments, code, sentence in (
+        ((), 2, "specify ledger IDs, or --findings FILE"),
+        (("4711",), 4, "no such ledger"),
+        (("--findings", str(findings)), 2, "cannot read the findings"),
+    ):
+        refused = cluster.run("recover", "ledger", *arguments)
+        assert (refused.exit_code, sentence in refused.stderr) == (code, True), refused.stderr
+    assert cluster.run("ledger", "verify", "--all", "--findings", str(findings)).exit_code == 10
+    other = cluster.run("recover", "ledger", "4711", "--findings", str(findings))
+    assert (other.exit_code, "has no findings about ledger 4711" in other.stderr) == (2, True)
+    findings.write_text(findings.read_text().replace('"root":"', '"root":"/other'))
+    other = cluster.run("recover", "ledger", "--findings", str(findings))
+    assert (other.exit_code, "is about another cluster" in other.stderr) == (2, True)
