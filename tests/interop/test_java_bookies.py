@@ -87,6 +87,31 @@ async def test_bkctl_recovers_what_a_java_writer_left(
     assert refused.value.code == FENCED_CODE
 
 
+async def test_an_open_ledger_on_java_bookies_is_explained_without_a_fence_and_closed(
+    java_bookies_uri: str, java_client_of_java: JavaClient, bkctl_client_of_java: LedgerClient
+) -> None:
+    entries = payloads(50)
+    ledger_id = await java_writes(java_client_of_java, entries[:40], "CRC32C", is_closing=False)
+    empty = (await bkctl_creates(bkctl_client_of_java, "CRC32C")).ledger_id
+    for each, last in ((ledger_id, "39"), (empty, None)):
+        result = run_bkctl("ledger", "explain", str(each), "--metadata-uri", java_bookies_uri, "-o", "json")
+        assert result.exit_code == 0, result
+        explained = result.json()
+        assert (explained["closable"], explained["problems"]) == (True, [])
+        assert {each["answers"] for each in explained["bookies"]} == {True}
+        assert last in {each["last_entry_id"] for each in explained["bookies"]}
+    assert await java_client_of_java.append(ledger_id, entries[40:]) == list(range(40, 50))
+
+    arguments = ("--grace", "0s", "--yes", "--metadata-uri", java_bookies_uri, "-o", "json")
+    closed = run_bkctl("ledger", "close", str(ledger_id), str(empty), *arguments)
+    assert closed.exit_code == 0, closed
+    assert [row["last_entry_id"] for row in closed.json()["ledgers"]] == ["49", None]
+    with pytest.raises(JavaError) as refused:
+        await java_client_of_java.append(ledger_id, [b"too late"])
+    assert refused.value.code == FENCED_CODE
+    assert await java_client_of_java.read(ledger_id, password=PASSWORD) == entries
+
+
 async def test_verify_and_audit_work_on_java_bookies(java_bookies_uri: str, java_client_of_java: JavaClient) -> None:
     ledger_id = await java_writes(java_client_of_java, payloads(100), "CRC32C")
     verified = run_bkctl("ledger", "verify", str(ledger_id), "-o", "json", "--metadata-uri", java_bookies_uri)
