@@ -182,8 +182,8 @@ def _next_steps(
         yield what_helps(ledger_id, metadata, list(missing_answers), valid, "able to give a valid answer")
     elif last_lost:
         yield (
-            f"a live writer replaces {joined(last_lost)} at its next add; if it has none, bkctl ledger close "
-            f"{ledger_id} closes it, and then its last segment can be copied"
+            f"a live writer replaces {joined(last_lost)} at its next add; if there is none, a recovery closes the "
+            f"ledger after a while and copies its last segment; bkctl ledger close {ledger_id} closes it now"
         )
     elif metadata.state is LedgerState.IN_RECOVERY:
         yield f"its next reader with recovery, or bkctl ledger close {ledger_id}, closes it"
@@ -202,7 +202,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
     for segment in facts.segments:
         first_of.setdefault(segment.ensemble, segment.entries.first_entry_id)
     for bookie_id in sorted(facts.metadata.bookies() - facts.registrations.live):
-        command = f"bkctl recover failed-bookie {bookie_id}"
+        command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
         movable: list[SegmentFacts] = []
         stuck: list[SegmentFacts] = []
         targets: set[str] = set()

@@ -32,6 +32,7 @@ from runtime.replication.copies import pause_s
 from runtime.replication.copy_targets import CopyNeed, TargetChooser, stripe_bytes
 from runtime.replication.fragments import EntryRange, Fragment, fragments_naming, stripe_count
 from runtime.replication.ledger_activity import LedgerActivity
+from runtime.replication.ledger_close import why_not_closable
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import OutageWait
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired
@@ -292,6 +293,10 @@ class _Repair:
             return versioned
         if (reason := self._order.why_left_open(metadata)) is not None:
             self._fail(metadata, place, FailureReason.OPEN, (), reason)
+            return versioned
+        unclosable = why_not_closable(self._ledger_id, metadata, (await self._live_bookies.refresh()).live)
+        if unclosable is not None:
+            self._fail(metadata, place, FailureReason.NOT_CLOSED, (), unclosable.reason)
             return versioned
         self._require_lock()
         if metadata.state is LedgerState.OPEN:  # at this version: the writer may have just replaced the bookie

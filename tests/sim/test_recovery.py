@@ -88,6 +88,27 @@ def test_an_open_segment_of_a_leaving_bookie_is_closed_only_with_consent(policy:
     simulate(scenario)
 
 
+def test_a_ledger_that_cannot_be_closed_is_not_fenced() -> None:
+    """Its writer may be alive: then it replaces both lost bookies, and a fence would only stop it."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b3", "b4", "b5")
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, state=LedgerState.OPEN), entries=3)
+
+        report = await cluster.recover("b1")
+
+        (failure,) = report.failures
+        assert failure.reason is FailureReason.NOT_CLOSED
+        assert "entries may exist that only b1 and b2 can have (not registered)" in failure.detail
+        assert (await cluster.ports.ledgers.read(ledger_id)).value.state is LedgerState.OPEN
+        assert cluster.asked("b3") == []
+
+        await cluster.start("b2")
+        assert (await cluster.recover("b1")).is_complete
+
+    simulate(scenario)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_t42_every_entry_is_copied_once_however_few_a_batch_answers(seed: int) -> None:
     """The modelled bookies answer any part of a batch, in any order."""

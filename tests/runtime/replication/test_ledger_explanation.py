@@ -95,8 +95,8 @@ def test_a_lost_bookie_and_who_could_replace_it() -> None:
             (4, "b3"): None,
             (4, "b4"): taken,
         }
-        command = "bkctl recover failed-bookie b1 would copy its entries of 2 segments (from entry 0 and 4) to"
-        assert f"{command} b3 or b4" in found.next_steps
+        command = f"bkctl recover failed-bookie b1 --ledger {ledger_id}"
+        assert f"{command} would copy its entries of 2 segments (from entry 0 and 4) to b3 or b4" in found.next_steps
         assert "no auditor is elected" in steps(found)
 
     simulate(scenario)
@@ -125,7 +125,7 @@ def test_without_a_candidate_the_recovery_would_fail_for_these_reasons() -> None
         refused = {each.bookie_id: each.refused_by for each in found.candidates if each.first_entry_id == 0}
         assert refused["b4"] is not None
         assert refused["b4"].startswith("does not answer")
-        assert "b1 would leave 2 segments (from entry 0 and 4): no bookie can take the copies (" in steps(found)
+        assert "would leave 2 segments (from entry 0 and 4): no bookie can take the copies (" in steps(found)
         assert "1 does not answer" in steps(found)
         assert any(each.startswith("no live bookie has the entries of b3 and b1") for each in found.problems)
 
@@ -146,7 +146,7 @@ def test_a_rule_refuses_a_candidate_by_name() -> None:
         }
         assert verdicts["b4"] == ("/r2", "racks per write quorum: b4, b2: 1 rack instead of 2")
         assert verdicts["b5"] == ("/r3", "racks per write quorum: b5, b3: 1 rack instead of 2")
-        recovery = "bkctl recover failed-bookie b1 would"
+        recovery = f"bkctl recover failed-bookie b1 --ledger {ledger_id} would"
         assert f"{recovery} copy its entries of 1 segment (from entry 4) to b3 or b5" in found.next_steps
         assert f"{recovery} leave 1 segment (from entry 0): no bookie can take the copies (" in steps(found)
         assert "2 racks per write quorum); --placement best-effort accepts broken rules" in steps(found)
@@ -183,7 +183,8 @@ def test_what_an_open_ledger_needs_to_be_closed() -> None:
         found = await explained(cluster, safe)
         assert found.is_closable
         assert found.problems[0].startswith("it is in recovery")
-        assert f"a live writer replaces b2 at its next add; if it has none, bkctl ledger close {safe}" in steps(found)
+        assert "a live writer replaces b2 at its next add" in steps(found)
+        assert f"bkctl ledger close {safe} closes it now" in steps(found)
 
     simulate(scenario)
 
