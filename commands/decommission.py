@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from commands.bookie.admin_access import read_token
+from commands.bookie.by_retention import wait_for_retention
 from commands.bookie.leaving import (
     WAIT_DEFAULT,
     LeavingIds,
@@ -32,6 +33,7 @@ async def decommission(
     context: CommandContext,
     bookie_ids: LeavingIds,
     drain_only: Annotated[bool, typer.Option("--drain-only", help="Move the ledgers away and stop nothing")] = False,
+    by_retention: Annotated[bool, typer.Option("--by-retention", help="Copy nothing, wait for deletions")] = False,
     stop_command: Annotated[
         str | None, typer.Option("--stop-command", metavar="CMD", help="Stops a drained bookie; {} is its ID")
     ] = None,
@@ -46,12 +48,13 @@ async def decommission(
     placement: PlacementChoice = None,
     verify: VerifyChoice = None,
 ) -> Outcome:
-    """Move the ledgers of live or dead bookies away, then delete their cookies.
-
-    Live ones serve, read-only, until nothing needs them; then stop them.
-    """
+    """Move the ledgers of live or dead bookies away, then delete their cookies."""
     if drain_only and (stop_command is not None or accept_loss is not None):
         raise InvalidArgumentError("--drain-only stops no bookie: use it without --stop-command and --accept-loss")
+    if by_retention and (drain_only or accept_loss is not None or open_ledgers is not None):
+        raise InvalidArgumentError(
+            "--by-retention copies nothing: use it without --drain-only, --open-ledgers and --accept-loss"
+        )
     accepted = frozenset(read_ledger_ids(accept_loss)) if accept_loss is not None else frozenset()
     request = LeavingRequest(
         bookie_ids=tuple(parse_bookie_id(each) for each in bookie_ids),
@@ -66,6 +69,8 @@ async def decommission(
         verify=verify,
         token=read_token(None),
     )
+    if by_retention and not await wait_for_retention(context, request):
+        return Outcome.PARTIAL
     report = await let_leave(context, request)
     print_leaving(context, report)
     return leaving_outcome(report)

@@ -77,7 +77,7 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
             found = await operation.plan(ids, lambda each: console.say(waiting_sentence(each)), request.accepted)
         if found.live:
             verdict = await _check_cluster(session, access, found)
-            _require_yes(context, verdict, request)
+            require_yes(context, verdict, request)
         is_fencing = _policy(found, request) is OpenLedgers.FENCE
         access = access._replace(open_ledgers=OpenLedgers.FENCE if is_fencing else OpenLedgers.SKIP)
         plan = _change_plan(access, found, request)
@@ -235,7 +235,7 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
     )
 
 
-def _require_yes(context: CommandContext, verdict: StopVerdict, request: LeavingRequest) -> None:
+def require_yes(context: CommandContext, verdict: StopVerdict, request: LeavingRequest) -> None:
     """Show what objects; RefusedError if it refuses, unless the risk is accepted or nothing would be changed."""
     names = ", ".join(verdict.bookie_ids)
     for row in objection_rows(verdict):

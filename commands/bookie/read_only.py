@@ -66,8 +66,11 @@ class BookieSwitch:
                 f"bookie {name} is still read-only after {wait_s:g} s (--wait): bkctl bookie state {name} shows why"
             )
 
-    async def require_persistent(self, bookie_id: str) -> None:
-        """RefusedError unless the bookie stays read-only over a restart; errors of the admin interface."""
+    async def keeps_read_only(self, bookie_id: str) -> bool:
+        """Whether an operator has made it read-only; errors of the admin interface.
+
+        RefusedError for a bookie that would forget that at a restart.
+        """
         async with admin_of(self._context, self._session, bookie_id, self._token) as client:
             state = await self._state(client)
             if is_java(state) and not await _is_persistent(client):
@@ -75,6 +78,7 @@ class BookieSwitch:
                     f"nothing was changed: bookie {bookie_id} is a Java bookie that becomes writable at a restart: set "
                     f"{PERSIST_SETTING}=true in its configuration and restart it"
                 )
+            return is_mode_set(state, Mode.READ_ONLY, None)
 
     async def _set(self, bookie_id: str, mode: Mode, reason: str | None) -> None:
         async with admin_of(self._context, self._session, bookie_id, self._token) as client:

@@ -175,3 +175,36 @@ def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(clust
     done = cluster.run("decommission", victim, "--yes", "-o", "json")
     assert (done.exit_code, done.json()["is_cookie_deleted"]) == (0, True), done
     assert cluster.run("decommission", victim, "--yes", "--stop-command", "'").exit_code == 2
+
+
+def test_a_bookie_leaves_when_retention_has_emptied_it(cluster: Cluster) -> None:
+    written = cluster.run("ledger", "write-test", "--ledgers", "4", "--entries", "5", "-E", "3", "-W", "2", "-A", "2")
+    assert written.exit_code == 0, written.stderr
+    on_it = ("ledger", "list", "--bookie")
+    victim = max(cluster.bookies, key=lambda each: len(cluster.run(*on_it, each.id, "-o", "name").stdout.split())).id
+    ledger_ids = cluster.run(*on_it, victim, "-o", "name").stdout.split()
+    assert ledger_ids
+    command = ("decommission", victim, "--by-retention", "--yes", "-o", "json")
+
+    for _ in range(2):
+        waiting = cluster.run(*command)
+        assert waiting.exit_code == 9, waiting
+        left = waiting.json()
+        assert (left["kind"], left["ledgers"], left["open_ledgers"]) == ("RetentionReport", len(ledger_ids), 0)
+        assert left["bytes"] > 0
+        assert state_of(cluster, victim) == "read-only"
+    assert cluster.run(*command, "--drain-only").exit_code == 2
+
+    os.kill(cluster.bookie(victim).pid, signal.SIGTERM)
+    while is_alive(cluster.bookie(victim).pid):
+        cluster.run("bookie", "list")
+    down = cluster.run(*command)
+    assert (down.exit_code, "is down" in down.stderr) == (3, True), down
+    cluster.start_bookie(victim)
+    assert state_of(cluster, victim) == "read-only"
+
+    for ledger_id in ledger_ids:
+        assert cluster.run("ledger", "delete", ledger_id, "--confirm", ledger_id).exit_code == 0
+    stop = f"kill -TERM {cluster.bookie(victim).pid}"
+    done = cluster.run(*command, "--stop-command", stop)
+    assert (done.exit_code, done.json()["is_cookie_deleted"], done.json()["entries"]) == (0, True, 0), done

@@ -1,0 +1,115 @@
+"""``bkctl decommission --by-retention``: bookies that stay read-only until retention has deleted their ledgers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from commands.bookie.leaving import LeavingRequest, require_yes
+from commands.bookie.read_only import BookieSwitch
+from commands.context import CommandContext
+from commands.rendering import Column, Table, counted, size, time_text
+from commands.session import Session, open_session
+from runtime.errors import RefusedError
+from runtime.replication.bookie_mode import ModeWatch
+from runtime.replication.metadata_outage import OutageWait
+
+if TYPE_CHECKING:
+    from runtime.replication.retention import RetentionTally
+
+_OWNER_TABLE = Table(
+    "Owners",
+    Column("owner", "OWNER"),
+    Column("ledgers", "LEDGERS", is_right=True),
+    Column("bytes", "BYTES", size, is_right=True),
+    Column("oldest", "OLDEST", priority=1),
+)
+
+
+async def wait_for_retention(context: CommandContext, request: LeavingRequest) -> bool:
+    """Make the bookies read-only, and print what is left on them; True once nothing is left.
+
+    RefusedError if a bookie is down with ledgers on it, or would forget its mode at a restart; errors of the gate.
+    """
+    from commands.safety.gate import nothing_to_change, open_change
+    from runtime.replication.retention import scan_for_retention
+
+    ids = sorted(set(request.bookie_ids))
+    async with open_session(context) as session:
+        ports = (await session.client()).ports
+        outage = OutageWait(session.registrations.snapshot, ports.clock, request.wait_s, lambda _: None)
+        watch = ModeWatch(session.registrations, ports.clock, outage)
+        switch = BookieSwitch(context, session, watch, request.token)
+        left = await scan_for_retention(ports, ids)
+        found = await watch.look(ids)
+        if found.down and not left.is_empty:
+            raise RefusedError(
+                f"nothing was changed: bookie {found.down[0]} is down, so its ledgers have one copy less until "
+                "they are deleted: start it, or run the command without --by-retention"
+            )
+        todo = [each for each in found.serving if not await switch.keeps_read_only(each)]
+        if left.is_empty and not todo:
+            return True
+        items = [{"action": "set-mode", "path": each, "mode": "read-only", "expected_version": None} for each in todo]
+        plan = session.plan(subject=", ".join(ids), summary=_summary(ids, todo, left), items=items)
+        if todo:
+            await _require_enough_others(context, session, request)
+            async with open_change(context, plan, session.store, bookie_ids=ids):
+                await switch.make_read_only(todo, request.wait_s, "leaves the cluster by retention")
+            left = await scan_for_retention(ports, ids)
+        else:
+            nothing_to_change(context, plan)
+    if not left.is_empty:
+        _print_left(context, session, ids, left)
+    return left.is_empty
+
+
+async def _require_enough_others(context: CommandContext, session: Session, request: LeavingRequest) -> None:
+    """RefusedError if writers need the bookies; nothing is copied, so space and targets do not matter."""
+    from runtime.replication.stop_scan import scan_for_stop
+    from runtime.replication.stop_verdict import StopReason
+
+    ports = (await session.client()).ports
+    parts = (ports, session.store, session.registrations, request.bookie_ids)
+    verdict = await scan_for_stop(*parts, foreign=session.foreign, is_removal=True)
+    of_writers = {StopReason.NO_SUCCESSOR, StopReason.NEW_LEDGERS, StopReason.PLACEMENT}
+    objections = tuple(each for each in verdict.objections if each.reason in of_writers)
+    require_yes(context, msgspec.structs.replace(verdict, objections=objections), request)
+
+
+def _summary(ids: list[str], todo: list[str], left: RetentionTally) -> list[str]:
+    names = ", ".join(ids)
+    summary = []
+    if todo:
+        summary.append(f"will make bookie {', '.join(todo)} read-only, also after a restart, and copy nothing")
+    share = left.total
+    summary.append(
+        f"{counted(share.ledgers, 'ledger')} ({size(share.bytes_on_them)}) are on bookie {names} until they are deleted"
+    )
+    return summary
+
+
+def _print_left(context: CommandContext, session: Session, ids: list[str], left: RetentionTally) -> None:
+    shares = sorted(left.by_owner.items(), key=lambda each: (-each[1].bytes_on_them, each[0]))
+    rows = [
+        {
+            "owner": owner,
+            "ledgers": share.ledgers,
+            "bytes": share.bytes_on_them,
+            "oldest": time_text(share.oldest_ms),
+        }
+        for owner, share in shares
+    ]
+    body = {
+        "bookie_ids": ids,
+        "ledgers": left.total.ledgers,
+        "open_ledgers": left.open_ledgers,
+        "unreadable_ledgers": [str(each) for each in left.unreadable],
+        "bytes": left.total.bytes_on_them,
+        "oldest": time_text(left.total.oldest_ms),
+        "oldest_age_s": None if left.total.oldest_ms is None else session.age_s(left.total.oldest_ms),
+    }
+    context.console.record("RetentionReport", body, show={"bytes": size}, details={"owners": rows})
+    context.console.table(_OWNER_TABLE, rows)
+    context.console.say("not yet: run the same command again when retention has deleted these ledgers")
