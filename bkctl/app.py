@@ -22,6 +22,7 @@ class _Member(NamedTuple):
 
 
 _MEMBERS = {
+    "status": _Member("commands.status", "Show what is down, at risk or in repair, and what to do."),
     "bookie": _Member("commands.bookie.app", "Run a bookie; list and check the cluster's bookies."),
     "cluster": _Member("commands.cluster.app", "Create, inspect, back up, restore or delete cluster metadata."),
     "cookie": _Member("commands.cookie.app", "Inspect and repair cookies; find why a bookie cannot start."),
@@ -33,7 +34,7 @@ _MEMBERS = {
     "decommission": _Member(
         "commands.decommission", "Move the ledgers of live or dead bookies away, then delete their cookies."
     ),
-    "audit": _Member("commands.audit", "Count live copies of every write set, and list under-replicated ledgers."),
+    "audit": _Member("commands.audit", "Count live copies, and list under-replicated ledgers."),
     "config": _Member("commands.configuration", "Show and explain settings, with the source of each value."),
     "dev": _Member("commands.dev.app", "Run servers on this machine: a cluster, or only ZooKeeper."),
 }

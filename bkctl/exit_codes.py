@@ -28,6 +28,7 @@ class ExitCode(enum.IntEnum):
     AUTH = 11
     INTEGRITY = 12
     CONFIG = 13
+    CRITICAL = 14
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -52,6 +53,8 @@ _OUTCOMES = {
     Outcome.FAILED: ExitCode.FAILED,
     Outcome.PARTIAL: ExitCode.PARTIAL,
     Outcome.FINDINGS: ExitCode.FINDINGS,
+    Outcome.CRITICAL: ExitCode.CRITICAL,
+    Outcome.METADATA_UNAVAILABLE: ExitCode.METADATA_UNAVAILABLE,
 }
 
 # The nearest base class of an error decides, so a family needs one row and each exception to it another.

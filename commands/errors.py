@@ -67,3 +67,5 @@ class Outcome(enum.Enum):
     FAILED = "the operation ran and failed"
     PARTIAL = "some items done, some failed"
     FINDINGS = "the checks ran and found problems"
+    CRITICAL = "the checks ran and found problems that must not wait"
+    METADATA_UNAVAILABLE = "the checks found that ZooKeeper does not answer"

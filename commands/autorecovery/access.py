@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
 from commands.context import CommandContext
 from commands.session import Session
-from storage.json_text import JsonTextError, decode_json
 
 if TYPE_CHECKING:
     from runtime.metadata.replication.election import Candidate
@@ -63,24 +60,3 @@ async def change_setting(
         is_changed = await carry_out()
         change.details["changed"] = is_changed
     return is_changed
-
-
-class SwitchNote(msgspec.Struct, frozen=True):
-    """Who disabled replication, why, and the intended end; None: not given."""
-
-    by: str | None = None
-    reason: str | None = None
-    until: str | None = None
-
-
-def encode_note(note: SwitchNote) -> bytes:
-    """Bytes for the switch."""
-    return msgspec.json.encode(note)
-
-
-def decode_note(data: bytes) -> SwitchNote:
-    """The note; an empty one if the data is something else."""
-    try:
-        return decode_json(data, SwitchNote)
-    except JsonTextError:
-        return SwitchNote()

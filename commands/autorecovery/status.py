@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-
-from commands.autorecovery.access import SwitchNote, decode_note, readable, warn_of_second_auditor
+from commands.autorecovery.access import readable, warn_of_second_auditor
 from commands.command import command
 from commands.context import CommandContext
 from commands.rendering import time_text
@@ -21,12 +19,13 @@ async def show_status(context: CommandContext) -> None:
     """
     from runtime.metadata.replication.election import read_auditor, read_pulsar_auditor
     from runtime.metadata.replication.lock import list_locked_ids
+    from runtime.metadata.replication.switch_note import SwitchNote, decode_note
     from runtime.metadata.replication.switches import PeriodicCheck
 
     async with open_session(context) as session:
         off = await session.switches.switched_off()
         note = SwitchNote() if off is None else decode_note(off.note)
-        is_overdue = note.until is not None and _is_past(note.until, session.now_ms)
+        is_overdue = note.is_overdue(session.now_ms)
         auditor = await read_auditor(session.store, session.root, session.foreign)
         if auditor is not None and not auditor.is_pulsar:
             warn_of_second_auditor(context, await read_pulsar_auditor(session.store, session.root))
@@ -71,11 +70,3 @@ async def _count_pending(session: Session) -> tuple[int, bool]:
                 return count, True
             count += 1
     return count, False
-
-
-def _is_past(time: str, now_ms: int) -> bool:
-    try:
-        moment = datetime.datetime.fromisoformat(time)
-    except ValueError:
-        return False
-    return moment.tzinfo is not None and moment.timestamp() * 1000 < now_ms

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from commands.autorecovery.access import SwitchNote, change_setting, encode_note
+from commands.autorecovery.access import change_setting
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
@@ -52,6 +52,7 @@ async def disable(
     """
     from commands.safety.audit_trail import user_name
     from runtime.metadata.paths import Paths
+    from runtime.metadata.replication.switch_note import SwitchNote, encode_note
 
     seconds = None if duration is None else parse_duration_s(duration)
     async with open_session(context) as session:

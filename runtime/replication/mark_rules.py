@@ -1,4 +1,4 @@
-"""Whether the mark of an under-replicated ledger is still needed. Pure. Source: replication sections 1, 1.1 and 8.
+"""Whether the mark of an under-replicated ledger is still needed. Pure. Source: replication sections 1 and 8.
 
 A mark asks for a check of a ledger. It names bookies that lacked entries, or were down, when it was made; without any,
 it asks for a repair of the ledger's placement. A registration proves that a bookie is up, not that it has its entries.

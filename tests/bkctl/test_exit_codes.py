@@ -125,7 +125,14 @@ def test_commands_that_start_servers(error: BaseException, code: int, path: str)
 
 def test_outcomes() -> None:
     codes = {outcome: exit_code_of_outcome(outcome) for outcome in Outcome}
-    assert codes == {Outcome.OK: 0, Outcome.FAILED: 1, Outcome.PARTIAL: 9, Outcome.FINDINGS: 10}
+    assert codes == {
+        Outcome.OK: 0,
+        Outcome.FAILED: 1,
+        Outcome.METADATA_UNAVAILABLE: 6,
+        Outcome.PARTIAL: 9,
+        Outcome.FINDINGS: 10,
+        Outcome.CRITICAL: 14,
+    }
     assert exit_code_of_outcome(None) == 0
 
 

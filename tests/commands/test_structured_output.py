@@ -137,6 +137,7 @@ class Invocations:
             "metadata doctor": (),
             "recover failed-bookie": (stopped.id, "-n"),
             "recover ledger": ("0", "-n"),
+            "status": (),
             "storage check": directories,
             "storage entrylog ledgers": (own,),
             "storage entrylog scan": (own,),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import urllib.parse
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Self
 
 import msgspec
@@ -189,10 +189,19 @@ def bookie_lock_path(root: str, bookie_id: str) -> str:
 
 async def operations_on_bookies(store: MetadataStore, root: str) -> list[OperationHolder]:
     """Holders of bookie locks, one for each locked bookie. Call ``store.sync`` first."""
-    path = operation_lock_path(root)
-    prefix = f"{path.rpartition('/')[2]}{_BOOKIE}"
+    prefix = f"{operation_lock_path(root).rpartition('/')[2]}{_BOOKIE}"
+    return await _holders(store, lambda name: name.startswith(prefix))
+
+
+async def running_operations(store: MetadataStore, root: str) -> list[OperationHolder]:
+    """Operations that hold the lock of the cluster or of one of its bookies; each once."""
+    name = operation_lock_path(root).rpartition("/")[2]
+    return list(dict.fromkeys(await _holders(store, lambda each: each.partition(_BOOKIE)[0] == name)))
+
+
+async def _holders(store: MetadataStore, is_wanted: Callable[[str], bool]) -> list[OperationHolder]:
     names = await children_of(store, DIRECTORY)
-    found = [await _read_holder(store, f"{DIRECTORY}/{name}") for name in names if name.startswith(prefix)]
+    found = [await _read_holder(store, f"{DIRECTORY}/{name}") for name in names if is_wanted(name)]
     return [holder for holder in found if holder is not None]
 
 

@@ -25,14 +25,22 @@ class _MigrationFlag(msgspec.Struct):
 
 async def require_no_migration(store: MetadataStore, root: str) -> None:
     """RefusedError if a migration forbids changes of the metadata below ``root``; MetadataError."""
-    path = root.rpartition("/")[0] + FLAG_PATH
-    try:
-        node = await store.get(path)
-    except NoNodeError:
-        return
-    reason = why_forbidden(node.data)
+    reason = await read_migration(store, root)
     if reason is not None:
-        raise RefusedError(f"{reason} ({path})")
+        raise RefusedError(f"{reason} ({flag_path(root)})")
+
+
+async def read_migration(store: MetadataStore, root: str) -> str | None:
+    """Why a migration forbids changes of the metadata below ``root``; None if it does not. One operation."""
+    try:
+        return why_forbidden((await store.get(flag_path(root))).data)
+    except NoNodeError:
+        return None
+
+
+def flag_path(root: str) -> str:
+    """Node with the state of a migration."""
+    return root.rpartition("/")[0] + FLAG_PATH
 
 
 def why_forbidden(data: bytes) -> str | None:

@@ -209,7 +209,7 @@ async def list_marks(
     marks. Marks created or deleted meanwhile may or may not be seen. Unreadable marks are always listed, because their
     bookies are unknown. Creates nothing. Close the iterator to stop early.
     """
-    ids = _marked_ids(store, Paths(root).under_replicated_ledgers, foreign)
+    ids = list_marked_ids(store, root, foreign)
     async with (
         aclosing(ids),
         aclosing(pipelined(ids, lambda ledger_id: read_mark(store, root, ledger_id), window)) as marks,
@@ -225,8 +225,12 @@ def _is_wanted(mark: UnderReplicationMark | None, missing: str | None, not_missi
     return (missing is None or missing in mark.missing_bookies) and not_missing not in mark.missing_bookies
 
 
-async def _marked_ids(store: MetadataStore, top: str, foreign: ForeignNames) -> AsyncGenerator[int, None]:
-    """Ids whose directory exists, ascending."""
+async def list_marked_ids(store: MetadataStore, root: str, foreign: ForeignNames) -> AsyncGenerator[int, None]:
+    """Ids of the ledgers that have a directory for a mark, ascending; a few may have no mark in it.
+
+    One operation for each 65536 neighbouring ids. Creates nothing. Close the iterator to stop early.
+    """
+    top = Paths(root).under_replicated_ledgers
 
     async def names(directory: str) -> tuple[str, list[str]]:
         return directory, await list_groups(store, directory, foreign)

@@ -437,8 +437,8 @@ class ZooKeeperStore:
         stopped = asyncio.Event()
         # A separate daemon thread: kazoo may wait long for a server that does not respond.
         threading.Thread(target=self._stop_client, args=(stopped,), name="zookeeper-close", daemon=True).start()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+        with contextlib.suppress(TimeoutError):  # a store that never had a session has little to wait for
+            async with asyncio.timeout(CLOSE_TIMEOUT_S if self._session_id or self._sessions_lost_count else 0.2):
                 await stopped.wait()
 
     def _stop_client(self, stopped: asyncio.Event) -> None:

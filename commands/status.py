@@ -1,0 +1,307 @@
+"""``bkctl status``: the state of a cluster on one screen, for the person who was just paged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import msgspec
+import typer
+
+from commands.command import command, group
+from commands.config import OutputForm
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError, Outcome
+from commands.parse import parse_duration_s
+from commands.rendering import Column, Lines, Table, counted, percent, size, time_text
+from commands.session import open_session, require_metadata_uri
+
+if TYPE_CHECKING:
+    from runtime.replication.cluster_status import BookieLook, ClusterLook, StatusFinding, Urgency
+
+_CLEAR = b"\x1b[H\x1b[2J"
+_TIMEOUT_S = 1.5
+"""Longest wait for a session with ZooKeeper, and for the answer of a bookie."""
+_CLOSE_TIMEOUT_S = 0.5
+
+_FINDINGS = Table(
+    "Findings",
+    Column("severity", "SEVERITY"),
+    Column("part", "PART", is_wide=True),
+    Column("finding", "FINDING"),
+    Column("command", "COMMAND"),
+    name="part",
+)
+
+
+class _Look(NamedTuple):
+    """One look at the cluster, and the time until it is repaired, as far as it is known."""
+
+    status: ClusterLook
+    seconds_left: float | None = None
+
+
+@command("status", example="status --watch", is_cut=True)
+async def show_status(
+    context: CommandContext,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C")] = False,
+    interval: Annotated[
+        str | None, typer.Option("--interval", metavar="DURATION", help="Time between two looks (default: 2s)")
+    ] = None,
+) -> Outcome:
+    """Show what is down, at risk or in repair, and what to do.
+
+    Reads registrations, disks, marks, locks and switches, but no ledgers, and ends within seconds also if ZooKeeper or
+    a bookie does not answer. What was not measured is "unknown". --watch also estimates how long repairs will take.
+    Exits with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer.
+    """
+    if interval is not None and not watch:
+        raise InvalidArgumentError("--interval needs --watch")
+    interval_s = parse_duration_s(interval or "2s")
+    if watch and not (context.console.is_for_people or context.console.form is OutputForm.JSONL):
+        raise InvalidArgumentError("--watch prints tables or lines: use -o table, wide or jsonl")
+    require_metadata_uri(context)
+    if watch:
+        await _watch(context, interval_s)
+    return _print(context, _Look(await _look(context)))
+
+
+async def _watch(context: CommandContext, interval_s: float) -> None:
+    """Until the command is interrupted."""
+    import asyncio
+
+    from runtime.replication.cluster_status import seconds_left
+
+    first: ClusterLook | None = None
+    while True:
+        status = await _look(context)
+        if context.console.width is not None:
+            context.console.raw(_CLEAR)
+        _print(context, _Look(status, None if first is None else seconds_left(first, status)))
+        if first is None or first.marks is None:
+            first = status
+        await asyncio.sleep(interval_s)
+
+
+async def _look(context: CommandContext) -> ClusterLook:
+    """One look, on a session of its own: what fails becomes part of the status. ClusterNotFoundError."""
+    import asyncio
+    from contextlib import AsyncExitStack, suppress
+
+    from runtime.errors import MetadataUnavailableError
+    from runtime.net.loop import LoopClock
+    from runtime.replication.cluster_status import ClusterLook
+    from runtime.replication.status_survey import StatusLimits, StatusSurvey
+
+    zookeeper = context.settings.zookeeper
+    timeout_s = min(zookeeper.operation_timeout_s, _TIMEOUT_S)
+    hurried = context.with_settings(zookeeper=msgspec.structs.replace(zookeeper, operation_timeout_s=timeout_s))
+    clock = LoopClock()
+    at_end = AsyncExitStack()
+    try:
+        session = await at_end.enter_async_context(open_session(hurried, must_exist=False, warns_of_restore=False))
+        bookies = session.bookies(timeout_max_s=timeout_s)
+        limits = StatusLimits(bookie_s=timeout_s)
+        return await StatusSurvey(session.store, session.root, bookies, clock, limits).look()
+    except MetadataUnavailableError as error:
+        return ClusterLook(now_ms=clock.now_ms(), unknown={"zookeeper": str(error)})
+    finally:
+        with suppress(TimeoutError):  # the session has no nodes, so its end need not be awaited
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await at_end.aclose()
+
+
+def _print(context: CommandContext, look: _Look) -> Outcome:
+    from runtime.replication.cluster_status import findings_of, worst
+
+    console = context.console
+    findings = findings_of(look.status)
+    severity = worst(findings)
+    rows: list[dict[str, object]] = [
+        {"severity": each.severity.name.lower(), "part": each.part, "finding": each.sentence, "command": each.command}
+        for each in findings
+    ]
+    if console.is_for_people:
+        console.record("ClusterStatus", _screen(context, look, severity, findings))
+        console.table(_FINDINGS, rows)
+    else:
+        body = _body(context, look, severity)
+        details = console.cut({"findings": rows, "bookies": _bookie_rows(look.status)})
+        console.record("ClusterStatus", body, name="severity", details=details, lines=Lines(_FINDINGS, rows))
+    return _outcome(look.status, severity)
+
+
+def _outcome(status: ClusterLook, severity: Urgency) -> Outcome:
+    from runtime.replication.cluster_status import Urgency
+
+    if status.zookeeper_ms is None:
+        return Outcome.METADATA_UNAVAILABLE
+    if severity is Urgency.CRITICAL:
+        return Outcome.CRITICAL
+    return Outcome.FINDINGS if severity is Urgency.WARNING else Outcome.OK
+
+
+# --- structured formats --------------------------------------------------------------------------------------------
+
+
+def _body(context: CommandContext, look: _Look, severity: Urgency) -> dict[str, object]:
+    """Stable fields; None: unknown."""
+    status = look.status
+    root, marks, locks, switches = status.root, status.marks, status.locks, status.autorecovery
+    return {
+        "severity": severity.name.lower(),
+        "metadata_uri": context.settings.metadata_uri,
+        "instance_id": None if root is None else root.instance_id,
+        "zookeeper_reachable": status.zookeeper_ms is not None,
+        "zookeeper_latency_ms": None if status.zookeeper_ms is None else round(status.zookeeper_ms, 3),
+        **_bookie_counts(status),
+        "marks_at_least": None if marks is None else marks.at_least,
+        "marks_at_most": None if marks is None else marks.at_most,
+        "oldest_mark_read_at": None if marks is None else time_text(marks.oldest_ms),
+        "ledgers_with_one_copy": None,
+        "repairs": None if locks is None else locks.count,
+        "repair_holders": None if locks is None else [f"{name} {count}" for name, count in locks.holders.items()],
+        "oldest_repair_since": None if locks is None else time_text(locks.oldest_ms),
+        "operations": None if root is None else list(root.operations),
+        "seconds_left": None if look.seconds_left is None else round(look.seconds_left),
+        "auditor_elected": None if status.auditor is None else status.auditor.is_elected,
+        "auditor": None if status.auditor is None else status.auditor.bookie_id,
+        "autorecovery_enabled": None if switches is None else switches.off_since_ms is None,
+        "lost_bookie_recovery_delay_s": None if switches is None else switches.delay_s,
+        "last_full_check": None if switches is None else time_text(switches.full_check_ms),
+        "changes_forbidden": None if root is None else root.migration is not None,
+        "unknown": [f"{part}: {reason}" for part, reason in status.unknown.items()],
+    }
+
+
+def _bookie_counts(status: ClusterLook) -> dict[str, object]:
+    if status.bookies is None:
+        return dict.fromkeys(
+            ("bookies_writable", "bookies_read_only", "bookies_down", "bookies_silent", "total_bytes", "free_bytes")
+        )
+    return {
+        "bookies_writable": sum(each.is_writable is True for each in status.bookies),
+        "bookies_read_only": sum(each.is_writable is False for each in status.bookies),
+        "bookies_down": sum(not each.is_registered for each in status.bookies),
+        "bookies_silent": sum(each.problem is not None for each in status.bookies),
+        "total_bytes": sum(each.total_bytes or 0 for each in status.bookies),
+        "free_bytes": sum(each.free_bytes or 0 for each in status.bookies),
+    }
+
+
+def _bookie_rows(status: ClusterLook) -> list[dict[str, object]]:
+    return [
+        {
+            "id": each.bookie_id,
+            "state": _state(each),
+            "has_cookie": each.has_cookie,
+            "total_bytes": each.total_bytes,
+            "free_bytes": each.free_bytes,
+            "problem": each.problem,
+        }
+        for each in status.bookies or ()
+    ]
+
+
+def _state(bookie: BookieLook) -> str:
+    return {True: "writable", False: "read-only", None: "down"}[bookie.is_writable]
+
+
+# --- the screen ----------------------------------------------------------------------------------------------------
+
+
+def _screen(
+    context: CommandContext, look: _Look, severity: Urgency, findings: list[StatusFinding]
+) -> dict[str, object]:
+    """One line of text for each question, in the order in which a person asks them."""
+    status = look.status
+    answer = "does not answer" if status.zookeeper_ms is None else f"answers in {status.zookeeper_ms:.0f} ms"
+    lines: dict[str, object] = {
+        "status": f"{severity.name.lower()}, {counted(len(findings), 'finding')}",
+        "cluster": context.settings.metadata_uri,
+        "zookeeper": answer,
+    }
+    if status.zookeeper_ms is None:
+        return lines
+    return lines | {
+        "bookies": _bookies_text(status),
+        "at risk": _marks_text(status),
+        "in repair": _repairs_text(status),
+        "time left": _time_left_text(look),
+        "disks": _disks_text(status),
+        "autorecovery": _autorecovery_text(status),
+    }
+
+
+def _bookies_text(status: ClusterLook) -> str:
+    if status.bookies is None:
+        return "unknown"
+    counts = _bookie_counts(status)
+    words = {"writable": "bookies_writable", "read-only": "bookies_read_only", "down": "bookies_down"}
+    text = ", ".join(f"{counts[key]} {word}" for word, key in words.items())
+    return text + (f"; {counts['bookies_silent']} did not answer" if counts["bookies_silent"] else "")
+
+
+def _marks_text(status: ClusterLook) -> str:
+    marks = status.marks
+    if marks is None:
+        return "unknown"
+    if marks.at_most == 0:
+        return "no ledger is marked as under-replicated (bkctl audit counts copies)"
+    age = "" if marks.oldest_ms is None else f", oldest mark {_age(status, marks.oldest_ms)}"
+    return f"{marks} ledgers are marked{age}; with one copy left: unknown (bkctl audit)"
+
+
+def _repairs_text(status: ClusterLook) -> str:
+    parts = []
+    if status.locks is None:
+        parts.append("unknown")
+    elif not status.locks.count:
+        parts.append("no ledger is locked")
+    else:
+        holders = ", ".join(f"{name} {count}" for name, count in list(status.locks.holders.items())[:3])
+        oldest = "" if status.locks.oldest_ms is None else f", longest {_age(status, status.locks.oldest_ms)}"
+        parts.append(f"{counted(status.locks.count, 'ledger')} locked ({holders}{oldest})")
+    parts += status.root.operations if status.root is not None else ()
+    return "; ".join(parts)
+
+
+def _time_left_text(look: _Look) -> str:
+    from runtime.replication.cluster_status import age_text
+
+    if look.seconds_left is not None:
+        return f"about {age_text(look.seconds_left)} at the pace of this watch"
+    if look.status.marks is not None and look.status.marks.at_most == 0:
+        return "nothing to repair"
+    return "unknown (--watch measures it)"
+
+
+def _disks_text(status: ClusterLook) -> str:
+    used = {each.bookie_id: each.used_fraction for each in status.bookies or () if each.used_fraction is not None}
+    if not used:
+        return "unknown"
+    counts = _bookie_counts(status)
+    fullest = max(used, key=lambda bookie_id: used[bookie_id] or 0.0)
+    free, total = size(counts["free_bytes"]), size(counts["total_bytes"])
+    return f"{free} of {total} free; fullest: {fullest}, {percent(used[fullest])} used"
+
+
+def _autorecovery_text(status: ClusterLook) -> str:
+    switches, auditor = status.autorecovery, status.auditor
+    if auditor is None:
+        text = "auditor unknown"
+    else:
+        text = f"auditor {auditor.bookie_id or 'unknown'}" if auditor.is_elected else "no auditor"
+    if switches is None:
+        return text
+    state = "enabled" if switches.off_since_ms is None else f"disabled for {_age(status, switches.off_since_ms)}"
+    checked = "never" if switches.full_check_ms is None else f"{_age(status, switches.full_check_ms)} ago"
+    return f"{state}, {text}, delay {switches.delay_s or 0}s, last full check {checked}"
+
+
+def _age(status: ClusterLook, since_ms: int) -> str:
+    from runtime.replication.cluster_status import age_text
+
+    return age_text(max(0, status.now_ms - since_ms) / 1000)
+
+
+app = group("", show_status)

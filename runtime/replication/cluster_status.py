@@ -1,0 +1,301 @@
+"""The state of a cluster as an operator needs it first, and what is wrong with it. Pure.
+
+``ClusterLook`` has only what was measured: a part that did not answer is None, and ``unknown`` has the reason.
+Nothing here needs a scan of the ledgers.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from runtime.metadata.replication.switch_note import SwitchNote
+
+DISK_WARNING_FRACTION = 0.90
+DISK_CRITICAL_FRACTION = 0.95
+"""Java's defaults of diskUsageWarnThreshold and diskUsageThreshold; at the second a bookie becomes read-only."""
+LATENCY_WARNING_MS = 250.0
+DELAY_WARNING_S = 3600
+"""A longer delay leaves the ledgers of a dead bookie without their copies for more than an hour."""
+MARK_AGE_WARNING_MS = 3_600_000
+LOCK_AGE_WARNING_MS = 6 * 3_600_000
+FULL_CHECK_AGE_MS = 15 * 86_400_000
+"""Java's auditor checks all ledgers every week by default: after this, at least one check is missing."""
+_NAMED_MAX = 5
+
+
+class Urgency(enum.IntEnum):
+    """How urgent a finding is."""
+
+    OK = 0
+    NOTICE = 1
+    WARNING = 2
+    CRITICAL = 3
+
+
+class StatusFinding(msgspec.Struct, frozen=True):
+    """A finding: ``part`` is a stable name, ``command`` shows more or fixes it."""
+
+    severity: Urgency
+    part: str
+    sentence: str
+    command: str
+
+
+class BookieLook(msgspec.Struct, frozen=True):
+    """A bookie. ``is_writable`` None: not registered. ``problem``: why a registered one did not report its disks."""
+
+    bookie_id: str
+    is_writable: bool | None
+    has_cookie: bool
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    problem: str | None = None
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the bookie has a registration."""
+        return self.is_writable is not None
+
+    @property
+    def used_fraction(self) -> float | None:
+        """Used part of its disks; None if unknown."""
+        if not self.total_bytes or self.free_bytes is None:
+            return None
+        return 1 - self.free_bytes / self.total_bytes
+
+
+class MarkCount(msgspec.Struct, frozen=True):
+    """Marks of under-replicated ledgers: ``at_least`` were read; there are not more than ``at_most`` (None: unknown).
+
+    ``oldest_ms``: when the oldest of those read was made.
+    """
+
+    at_least: int
+    at_most: int | None
+    oldest_ms: int | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all marks were read."""
+        return self.at_least == self.at_most
+
+    def __str__(self) -> str:
+        if self.is_exact:
+            return f"{self.at_least:,}"
+        if self.at_most is None:
+            return f"at least {self.at_least:,}"
+        return f"{self.at_least:,} to {self.at_most:,}"
+
+
+class RepairLocks(msgspec.Struct, frozen=True):
+    """Held replication locks: how many, how many of each holder (of those read), since when the oldest is held."""
+
+    count: int
+    holders: Mapping[str, int]
+    oldest_ms: int | None = None
+
+
+class AuditorStatus(msgspec.Struct, frozen=True):
+    """The auditor; ``is_elected`` False: there is none. ``bookie_id`` is None if its vote cannot be read."""
+
+    is_elected: bool
+    bookie_id: str | None = None
+
+
+class AutorecoveryStatus(msgspec.Struct, frozen=True):
+    """Switches of autorecovery. ``off_since_ms`` None: enabled. ``delay_s`` None: never set."""
+
+    off_since_ms: int | None = None
+    note: SwitchNote = SwitchNote()
+    delay_s: int | None = None
+    full_check_ms: int | None = None
+    """When the last check of all ledgers ended; None: never."""
+
+
+class RootStatus(msgspec.Struct, frozen=True):
+    """The root: identity, unfinished work, and why changes are forbidden (None: they are not)."""
+
+    instance_id: str | None = None
+    is_restore_unfinished: bool = False
+    migration: str | None = None
+    operations: tuple[str, ...] = ()
+    """Commands that are changing the cluster or one of its bookies."""
+
+
+class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at a cluster found; a part is None if it is unknown, and ``unknown`` has the reasons."""
+
+    now_ms: int
+    zookeeper_ms: float | None = None
+    """How long ZooKeeper took to answer; None: it did not."""
+    root: RootStatus | None = None
+    bookies: tuple[BookieLook, ...] | None = None
+    marks: MarkCount | None = None
+    locks: RepairLocks | None = None
+    auditor: AuditorStatus | None = None
+    autorecovery: AutorecoveryStatus | None = None
+    unknown: Mapping[str, str] = {}
+
+
+def findings_of(status: ClusterLook) -> list[StatusFinding]:
+    """What is wrong, most urgent first."""
+    if status.zookeeper_ms is None:
+        reason = status.unknown.get("zookeeper", "no answer")
+        return [StatusFinding(Urgency.CRITICAL, "zookeeper", reason, "bkctl cluster info --debug")]
+    found = [
+        *_root_findings(status.root),
+        *_bookie_findings(status.bookies),
+        *_disk_findings(status.bookies),
+        *_replication_findings(status),
+        *_mark_findings(status),
+    ]
+    if status.zookeeper_ms >= LATENCY_WARNING_MS:
+        sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
+        found.append(StatusFinding(Urgency.WARNING, "zookeeper", sentence, "bkctl cluster info --debug"))
+    for part, reason in status.unknown.items():
+        found.append(
+            StatusFinding(Urgency.WARNING, part, f"unknown: {reason}", _COMMANDS.get(part, "bkctl cluster info"))
+        )
+    return sorted(found, key=lambda each: -each.severity)
+
+
+def worst(findings: list[StatusFinding]) -> Urgency:
+    """Urgency of the worst finding."""
+    return max((each.severity for each in findings), default=Urgency.OK)
+
+
+def seconds_left(before: ClusterLook, now: ClusterLook) -> float | None:
+    """Time until no ledger is marked, at the pace between two looks; None if it is unknown, or no mark was cleared."""
+    counts = [_total(before.marks), _total(now.marks)]
+    seconds = (now.now_ms - before.now_ms) / 1000
+    if counts[0] is None or counts[1] is None or seconds <= 0 or counts[1] >= counts[0]:
+        return None
+    return counts[1] * seconds / (counts[0] - counts[1])
+
+
+def _total(marks: MarkCount | None) -> int | None:
+    return None if marks is None else marks.at_most
+
+
+_COMMANDS = {
+    "bookies": "bkctl bookie list",
+    "marks": "bkctl autorecovery pending --count",
+    "locks": "bkctl autorecovery running",
+    "auditor": "bkctl autorecovery auditor",
+    "autorecovery": "bkctl autorecovery status",
+}
+
+
+def _root_findings(root: RootStatus | None) -> Iterator[StatusFinding]:
+    if root is None:
+        return
+    if root.is_restore_unfinished:
+        yield StatusFinding(
+            Urgency.CRITICAL,
+            "restore",
+            "a restore is unfinished, so only a part of the metadata is there",
+            "bkctl cluster restore FILE",
+        )
+    if root.migration is not None:
+        yield StatusFinding(Urgency.WARNING, "migration", root.migration, "bkctl metadata doctor")
+
+
+def _bookie_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFinding]:
+    if bookies is None:
+        return
+    down = [each.bookie_id for each in bookies if not each.is_registered]
+    silent = [each.bookie_id for each in bookies if each.is_registered and each.problem is not None]
+    read_only = [each.bookie_id for each in bookies if each.is_writable is False]
+    foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
+    several = len(down) + len(silent) > 1
+    if not any(each.is_writable for each in bookies):
+        yield StatusFinding(Urgency.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
+    if down:
+        fix = f"bkctl recover {down[0]} --dry-run" if len(down) == 1 else "bkctl bookie list --state down"
+        severity = Urgency.CRITICAL if several else Urgency.WARNING
+        yield StatusFinding(severity, "bookies_down", f"{_these(down, 'is', 'are')} not registered", fix)
+    if silent:
+        severity = Urgency.CRITICAL if several else Urgency.WARNING
+        sentence = f"{_these(silent, 'is', 'are')} registered, but did not answer"
+        yield StatusFinding(severity, "bookies_silent", sentence, f"bkctl bookie info {silent[0]}")
+    if read_only:
+        sentence = f"{_these(read_only, 'is', 'are')} read-only"
+        yield StatusFinding(Urgency.NOTICE, "bookies_read_only", sentence, f"bkctl bookie show {read_only[0]}")
+    if foreign:
+        sentence = f"{_these(foreign, 'is', 'are')} registered without a cookie"
+        yield StatusFinding(Urgency.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
+
+
+def _disk_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFinding]:
+    used = {each.bookie_id: each.used_fraction for each in bookies or () if each.used_fraction is not None}
+    critical = [bookie_id for bookie_id, fraction in used.items() if fraction >= DISK_CRITICAL_FRACTION]
+    warning = [
+        bookie_id for bookie_id, fraction in used.items() if DISK_WARNING_FRACTION <= fraction < DISK_CRITICAL_FRACTION
+    ]
+    for severity, full in ((Urgency.CRITICAL, critical), (Urgency.WARNING, warning)):
+        if full:
+            limit = DISK_CRITICAL_FRACTION if severity is Urgency.CRITICAL else DISK_WARNING_FRACTION
+            sentence = f"disks of {_these(full, 'is', 'are')} at least {limit:.0%} full"
+            yield StatusFinding(severity, "disks", sentence, "bkctl bookie info")
+
+
+def _replication_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    switches = status.autorecovery
+    if switches is not None and switches.off_since_ms is not None:
+        note = switches.note
+        overdue = f"; it was to be enabled by {note.until}" if note.is_overdue(status.now_ms) else ""
+        by = f" by {note.by}" if note.by else ""
+        why = f" ({note.reason})" if note.reason else ""
+        sentence = f"autorecovery has been disabled{by} for {_age(status.now_ms, switches.off_since_ms)}{why}{overdue}"
+        yield StatusFinding(Urgency.WARNING, "autorecovery_disabled", sentence, "bkctl autorecovery enable")
+    if status.auditor is not None and not status.auditor.is_elected:
+        sentence = "no auditor is elected, so lost bookies are not noticed"
+        yield StatusFinding(Urgency.WARNING, "no_auditor", sentence, "bkctl autorecovery auditor")
+    if switches is None:
+        return
+    if switches.delay_s is not None and switches.delay_s > DELAY_WARNING_S:
+        sentence = f"ledgers of a lost bookie are replicated only after {age_text(switches.delay_s)}"
+        yield StatusFinding(Urgency.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")
+    checked_ms = switches.full_check_ms
+    if checked_ms is not None and status.now_ms - checked_ms > FULL_CHECK_AGE_MS:
+        sentence = f"the last check of all ledgers ended {_age(status.now_ms, checked_ms)} ago"
+        yield StatusFinding(Urgency.NOTICE, "full_check", sentence, "bkctl autorecovery reset-checks all-ledgers")
+
+
+def _mark_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    marks, locks = status.marks, status.locks
+    if marks is not None and (marks.at_least or not marks.is_exact):
+        is_old = marks.oldest_ms is not None and status.now_ms - marks.oldest_ms > MARK_AGE_WARNING_MS
+        age = "" if marks.oldest_ms is None else f"; the oldest mark is {_age(status.now_ms, marks.oldest_ms)} old"
+        sentence = f"{marks} ledgers are marked as under-replicated{age}"
+        command = "bkctl autorecovery repair-marks --dry-run" if is_old else "bkctl autorecovery pending"
+        yield StatusFinding(Urgency.WARNING, "marks", sentence, command)
+        if is_old and locks is not None and not locks.count:
+            sentence = "no ledger is being repaired: no replication lock is held"
+            yield StatusFinding(Urgency.WARNING, "no_repair", sentence, "bkctl autorecovery status")
+    if locks is not None and locks.oldest_ms is not None and status.now_ms - locks.oldest_ms > LOCK_AGE_WARNING_MS:
+        sentence = f"a ledger has been locked for repair for {_age(status.now_ms, locks.oldest_ms)}"
+        yield StatusFinding(Urgency.NOTICE, "old_lock", sentence, "bkctl autorecovery running")
+
+
+def age_text(seconds: float) -> str:
+    """Seconds as the largest unit that fits."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)}{unit}"
+    return f"{int(seconds)}s"
+
+
+def _age(now_ms: int, since_ms: int) -> str:
+    return age_text(max(0, now_ms - since_ms) / 1000)
+
+
+def _these(bookie_ids: list[str], singular: str, plural: str) -> str:
+    named = ", ".join(bookie_ids[:_NAMED_MAX])
+    if len(bookie_ids) == 1:
+        return f"bookie {named} {singular}"
+    more = f" and {len(bookie_ids) - _NAMED_MAX} more" if len(bookie_ids) > _NAMED_MAX else ""
+    return f"{len(bookie_ids)} bookies ({named}{more}) {plural}"

@@ -1,0 +1,126 @@
+"""``bkctl status`` on real bookies: healthy, with faults, and where ZooKeeper does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from runtime.metadata.paths import Paths
+from runtime.metadata.replication.election import AuditorElection
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.metadata.replication.switches import ReplicationSwitches
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.loop import LoopClock
+from tests.processes import Cluster, TerminalSession, run_bkctl
+
+ABSENT = "10.0.0.9:3181"
+
+
+async def _plant(store: MetadataStore, root: str) -> AuditorElection:
+    """Two marks, one of which is being repaired; a bookie of the past; autorecovery disabled; an auditor."""
+    marks = UnderReplicationMarks(store, root, LoopClock())
+    for ledger_id in (1, 2):
+        await marks.mark(ledger_id, [ABSENT])
+    assert await ReplicationLocks(store, root, "worker-host").acquire(2) is not None
+    await store.create(Paths(root).cookie(ABSENT), b"")
+    await ReplicationSwitches(store, root).disable(b'{"by":"ann","reason":"kernel update"}')
+    await ReplicationSwitches(store, root).set_recovery_delay(7200)
+    election = AuditorElection(store, root, ABSENT, lambda _: None)
+    await election.campaign()
+    return election
+
+
+async def _clear(metadata_uri: str) -> None:
+    uri = parse_metadata_uri(metadata_uri)
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        assert await UnderReplicationMarks(store, uri.root, LoopClock()).clear(1, 0)
+
+
+def _watch(cluster: Cluster, clear_one_mark: Callable[[], None]) -> None:
+    """The screen is drawn again, and has an estimate once a mark was cleared."""
+    variables = {"BKCTL_METADATA_URI": cluster.metadata_uri}
+    with TerminalSession("status", "--watch", "--interval", "50ms", "-o", "table", **variables) as session:
+        session.wait_for("2 ledgers are marked")
+        clear_one_mark()
+        session.wait_for("at the pace of this watch")
+        session.type("\x03")
+        assert session.exit_code() == 130
+
+
+def test_status_of_a_cluster_before_and_after_things_fail(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(2)
+    result = cluster.run("status")
+    assert result.exit_code == 10, result
+    body = result.json()
+    assert (body["kind"], body["severity"], body["bookies_writable"]) == ("ClusterStatus", "warning", 2)
+    assert [each["part"] for each in body["findings"]] == ["no_auditor"]
+    assert (body["marks_at_least"], body["marks_at_most"], body["unknown"]) == (0, 0, [])
+    assert body["total_bytes"] > body["free_bytes"] > 0
+
+    uri = parse_metadata_uri(cluster.metadata_uri)
+    silent = cluster.bookies[0]
+
+    async def look() -> None:
+        async with await ZooKeeperStore.connect(uri.servers) as store:
+            await _plant(store, uri.root)
+            os.kill(silent.pid, signal.SIGSTOP)
+            try:
+                result = await asyncio.to_thread(cluster.run, "status")
+            finally:
+                os.kill(silent.pid, signal.SIGCONT)
+            assert result.exit_code == 14, result
+            body = result.json()
+            parts = {each["part"]: each["severity"] for each in body["findings"]}
+            assert parts == {
+                "bookies_down": "critical",
+                "bookies_silent": "critical",
+                "autorecovery_disabled": "warning",
+                "recovery_delay": "warning",
+                "marks": "warning",
+            }
+            assert all(each["command"].startswith("bkctl ") for each in body["findings"])
+            states = {each["id"]: (each["state"], each["problem"] is None) for each in body["bookies"]}
+            assert states == {
+                ABSENT: ("down", True),
+                silent.id: ("writable", False),
+                cluster.bookies[1].id: ("writable", True),
+            }
+            assert (body["marks_at_least"], body["marks_at_most"]) == (2, 2)
+            assert (body["repairs"], body["repair_holders"]) == (1, ["worker-host 1"])
+            assert (body["auditor_elected"], body["auditor"]) == (True, ABSENT)
+            assert (body["autorecovery_enabled"], body["lost_bookie_recovery_delay_s"]) == (False, 7200)
+            screen = await asyncio.to_thread(cluster.run, "status", "-o", "table")
+            assert "in repair     1 ledger locked (worker-host 1, longest" in screen.stdout
+            assert "by ann for" in screen.stdout
+            await asyncio.to_thread(_watch, cluster, lambda: asyncio.run(_clear(cluster.metadata_uri)))
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize("is_accepting", [False, True], ids=["refused", "silent"])
+def test_a_zookeeper_that_does_not_answer_is_a_finding(is_accepting: bool) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if is_accepting:
+            server.listen()
+        result = run_bkctl("status", BKCTL_METADATA_URI=f"zk://127.0.0.1:{server.getsockname()[1]}/ledgers")
+    assert result.exit_code == 6, result
+    body = result.json()
+    assert (body["severity"], body["zookeeper_reachable"], body["bookies_writable"]) == ("critical", False, None)
+    (finding,) = body["findings"]
+    assert finding["part"] == "zookeeper"
+    assert "no ZooKeeper server responds" in finding["finding"]
+
+
+def test_a_cluster_that_does_not_exist_is_an_error(metadata_uri: str) -> None:
+    assert run_bkctl("status", BKCTL_METADATA_URI=metadata_uri).exit_code == 4
+    assert run_bkctl("status", "--interval", "1s", BKCTL_METADATA_URI=metadata_uri).exit_code == 2
+    assert run_bkctl("status", "--watch", "-o", "json", BKCTL_METADATA_URI=metadata_uri).exit_code == 2

@@ -1,0 +1,147 @@
+"""Findings are a pure function of a look: none for a healthy cluster, one for each thing that is wrong."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from runtime.metadata.replication.switch_note import SwitchNote
+from runtime.replication.cluster_status import (
+    AuditorStatus,
+    AutorecoveryStatus,
+    BookieLook,
+    ClusterLook,
+    MarkCount,
+    RepairLocks,
+    RootStatus,
+    Urgency,
+    findings_of,
+    seconds_left,
+    worst,
+)
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+GOOD = BookieLook("b1:3181", is_writable=True, has_cookie=True, total_bytes=100, free_bytes=60)
+
+
+def bookie(name: str, **changes: Any) -> BookieLook:
+    return msgspec.structs.replace(GOOD, bookie_id=f"{name}:3181", **changes)
+
+
+HEALTHY = ClusterLook(
+    now_ms=NOW_MS,
+    zookeeper_ms=2.0,
+    root=RootStatus("an-id"),
+    bookies=(GOOD, bookie("b2"), bookie("b3")),
+    marks=MarkCount(0, 0),
+    locks=RepairLocks(0, {}),
+    auditor=AuditorStatus(is_elected=True, bookie_id="b1:3181"),
+    autorecovery=AutorecoveryStatus(delay_s=0, full_check_ms=NOW_MS - HOUR_MS),
+)
+DOWN = bookie("b4", is_writable=None, total_bytes=None, free_bytes=None)
+SILENT = bookie("b5", problem="no answer within 1.5 s", total_bytes=None, free_bytes=None)
+OLD_MARKS = MarkCount(2113, 10_000, NOW_MS - 3 * HOUR_MS)
+
+FAULTS: list[tuple[str, Urgency, dict[str, Any]]] = [
+    ("restore", Urgency.CRITICAL, {"root": RootStatus("an-id", is_restore_unfinished=True)}),
+    ("migration", Urgency.WARNING, {"root": RootStatus("an-id", migration="Pulsar is migrating its metadata")}),
+    ("bookies_down", Urgency.WARNING, {"bookies": (GOOD, DOWN)}),
+    ("bookies_down", Urgency.CRITICAL, {"bookies": (GOOD, DOWN, bookie("b6", is_writable=None))}),
+    ("bookies_down", Urgency.CRITICAL, {"bookies": (GOOD, DOWN, SILENT)}),
+    ("bookies_silent", Urgency.WARNING, {"bookies": (GOOD, SILENT)}),
+    ("bookies_read_only", Urgency.NOTICE, {"bookies": (GOOD, bookie("b2", is_writable=False))}),
+    ("bookies_without_cookie", Urgency.WARNING, {"bookies": (GOOD, bookie("b2", has_cookie=False))}),
+    ("no_writable_bookie", Urgency.CRITICAL, {"bookies": (bookie("b2", is_writable=False),)}),
+    ("no_writable_bookie", Urgency.CRITICAL, {"bookies": ()}),
+    ("disks", Urgency.WARNING, {"bookies": (GOOD, bookie("b2", free_bytes=10))}),
+    ("disks", Urgency.CRITICAL, {"bookies": (GOOD, bookie("b2", free_bytes=5))}),
+    ("marks", Urgency.WARNING, {"marks": MarkCount(1, 1, NOW_MS - 1000)}),
+    ("marks", Urgency.WARNING, {"marks": MarkCount(0, None)}),
+    ("no_repair", Urgency.WARNING, {"marks": OLD_MARKS}),
+    ("old_lock", Urgency.NOTICE, {"locks": RepairLocks(1, {"host": 1}, NOW_MS - 7 * HOUR_MS)}),
+    ("no_auditor", Urgency.WARNING, {"auditor": AuditorStatus(is_elected=False)}),
+    ("autorecovery_disabled", Urgency.WARNING, {"autorecovery": AutorecoveryStatus(off_since_ms=NOW_MS - 1)}),
+    ("recovery_delay", Urgency.WARNING, {"autorecovery": AutorecoveryStatus(delay_s=7200)}),
+    ("full_check", Urgency.NOTICE, {"autorecovery": AutorecoveryStatus(full_check_ms=NOW_MS - 400 * HOUR_MS)}),
+    ("zookeeper", Urgency.WARNING, {"zookeeper_ms": 900.0}),
+    ("zookeeper", Urgency.CRITICAL, {"zookeeper_ms": None, "unknown": {"zookeeper": "connection refused"}}),
+    ("marks", Urgency.WARNING, {"marks": None, "unknown": {"marks": "no answer within 2 s"}}),
+]
+
+
+def test_a_healthy_cluster_has_no_finding() -> None:
+    assert findings_of(HEALTHY) == []
+    assert worst([]) is Urgency.OK
+    new = msgspec.structs.replace(HEALTHY, autorecovery=AutorecoveryStatus())
+    assert findings_of(new) == [], "no check has run yet, and no delay was ever set"
+
+
+@pytest.mark.parametrize(("part", "severity", "changes"), FAULTS)
+def test_each_fault_is_found_with_a_command(part: str, severity: Urgency, changes: dict[str, Any]) -> None:
+    found = findings_of(msgspec.structs.replace(HEALTHY, **changes))
+    (finding,) = [each for each in found if each.part == part]
+    assert finding.severity is severity
+    assert finding.command.startswith("bkctl ")
+    assert finding.sentence
+
+
+def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
+    source = random.Random(5)
+    for _ in range(500):
+        chosen = [each for each in source.sample(FAULTS, 6) if each[2].get("zookeeper_ms", 0) is not None]
+        changes: dict[str, Any] = {}
+        expected: list[tuple[str, Urgency]] = []
+        for part, severity, change in chosen:
+            if changes.keys().isdisjoint(change):
+                changes |= change
+                if part != "no_repair" or "locks" not in changes:
+                    expected.append((part, severity))
+        found = findings_of(msgspec.structs.replace(HEALTHY, **changes))
+        severities = [each.severity for each in found]
+        assert severities == sorted(severities, reverse=True)
+        known = {(each.part, each.severity) for each in found}
+        if "locks" in changes:
+            expected = [each for each in expected if each[0] != "no_repair"]
+        assert known.issuperset(expected), (chosen, found)
+        assert worst(found) == max((severity for _, severity in expected), default=Urgency.OK)
+
+
+def test_sentences_name_what_a_person_needs() -> None:
+    note = SwitchNote("ann", "kernel update", "2023-01-01T00:00:00Z")
+    status = msgspec.structs.replace(
+        HEALTHY,
+        bookies=tuple(bookie(f"b{number}", is_writable=None) for number in range(7)),
+        marks=OLD_MARKS,
+        autorecovery=AutorecoveryStatus(off_since_ms=NOW_MS - 2 * HOUR_MS, note=note),
+    )
+    sentences = {each.part: each.sentence for each in findings_of(status)}
+    assert sentences["bookies_down"] == (
+        "7 bookies (b0:3181, b1:3181, b2:3181, b3:3181, b4:3181 and 2 more) are not registered"
+    )
+    assert sentences["marks"].startswith(
+        "2,113 to 10,000 ledgers are marked as under-replicated; the oldest mark is 3h"
+    )
+    assert sentences["autorecovery_disabled"] == (
+        "autorecovery has been disabled by ann for 2h (kernel update); it was to be enabled by 2023-01-01T00:00:00Z"
+    )
+
+
+def test_counts_show_what_is_known() -> None:
+    assert (str(MarkCount(7, 7)), str(MarkCount(7, 9)), str(MarkCount(7, None))) == ("7", "7 to 9", "at least 7")
+
+
+def test_the_time_left_needs_two_counts_and_progress() -> None:
+    def look(seconds: int, at_most: int | None) -> ClusterLook:
+        return msgspec.structs.replace(HEALTHY, now_ms=NOW_MS + seconds * 1000, marks=MarkCount(0, at_most))
+
+    assert seconds_left(look(0, 100), look(10, 80)) == 40
+    assert seconds_left(look(0, 100), look(10, 0)) == 0
+    assert seconds_left(look(0, 100), look(10, 100)) is None
+    assert seconds_left(look(0, 100), look(10, 101)) is None
+    assert seconds_left(look(0, None), look(10, 80)) is None
+    assert seconds_left(look(0, 100), msgspec.structs.replace(HEALTHY, marks=None)) is None
+    assert seconds_left(look(10, 100), look(10, 80)) is None
