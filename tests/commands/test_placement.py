@@ -55,8 +55,13 @@ def test_a_copy_that_breaks_a_rule_needs_consent(operator: Operator) -> None:
     assert "no target keeps the placement rules for some fragments (racks per write quorum: 1)" in shown_plan
     assert "left alone without --placement best-effort" in shown_plan
 
+    refused = operator.run(*RECOVER, "--yes", "--to", "b3:3181")
+    assert refused.exit_code == 3
+    assert "copies to b3:3181 alone would break placement rules of some fragments (racks per write quorum: 1)" in (
+        refused.stderr
+    )
     refused = operator.run(*RECOVER, "--yes")
-    assert refused.exit_code != 0
+    assert refused.exit_code == 9
     assert "no bookie that keeps the placement rules" in refused.stdout
     assert body(refused.stdout)["copies_breaking_placement"] == {}
 

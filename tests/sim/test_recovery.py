@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from runtime.ledger.metadata import LedgerState
@@ -274,3 +275,31 @@ def test_t16_a_lock_is_waited_for_at_least_as_long_as_other_ledgers_are_in_progr
         assert report.seconds >= 4, "the lock was asked for until the other ledger was done"
 
     simulate(scenario, ReplicationConfig(lock_wait_s=2))
+
+
+def test_t13_one_lost_ledger_is_reported_and_a_second_run_does_only_its_work() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        metadata = msgspec.structs.replace(
+            ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=50), custom_metadata=(("application", b"orders"),)
+        )
+        ids = [await cluster.store(metadata) for _ in range(100)]
+        lost = ids[2]
+        for entry_id in (1, 2):
+            del cluster.copies["b2"][lost][entry_id]
+
+        report = await cluster.recover("b1")
+
+        assert (report.ledgers, report.ledgers_repaired, report.ledgers_failed) == (100, 99, 1)
+        (failure,) = report.failures
+        assert (failure.ledger_id, failure.reason) == (lost, FailureReason.LOST)
+        assert (failure.entries, failure.owner) == ((EntryRange(1, 2),), "application orders")
+
+        cluster.requests.clear()
+        plan = await cluster.recovery.plan(["b1"])
+        assert [each.ledger_id for each in plan.ledgers] == [lost]
+        report = await cluster.recovery.run(plan)
+        assert (report.ledgers, report.failures) == (1, (failure,))
+        assert {request.ledger_id for request in cluster.requests} == {lost}
+
+    simulate(scenario)

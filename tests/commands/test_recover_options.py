@@ -1,0 +1,162 @@
+"""Options of ``bkctl recover failed-bookie``: targets, ledgers, and what happens to open ledgers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from runtime.ledger.changes import new_ledger, to_closed, to_in_recovery
+from runtime.ledger.metadata import DigestType, LedgerMetadata
+from runtime.ledger.metadata_format import encode_ledger_metadata
+from runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.commands.cluster.conftest import Operator
+from tests.processes import Cluster, run_bkctl
+
+DEAD = "b1:3181"
+TOPIC = (("application", b"pulsar"), ("pulsar/managed-ledger", b"t/n/persistent/a"))
+
+
+def planted(ensemble: tuple[str, ...]) -> LedgerMetadata:
+    metadata = new_ledger(ensemble, len(ensemble), len(ensemble), DigestType.CRC32C, b"")
+    return msgspec.structs.replace(metadata, custom_metadata=TOPIC, ctime_ms=1_700_000_000_000)
+
+
+def cookie_of(bookie_id: str) -> bytes:
+    return encode_cookie(Cookie(bookie_id=bookie_id, journal_directories=("/j",), ledger_directories=("/l",)))
+
+
+async def plant(store: MetadataStore, root: str, *ledgers: LedgerMetadata) -> None:
+    """Ledgers 0, 1, ..."""
+    for number, metadata in enumerate(ledgers):
+        data = encode_ledger_metadata(metadata)
+        await store.create(f"{root}/00/0000/L{number:04d}", data, make_parents=True)
+
+
+@pytest.fixture
+def operator(tmp_path: Path, metadata_uri: str) -> Iterator[Operator]:
+    """Two empty ledgers and an open one on b1, which is down. Other bookies are only registered; b5 is read-only."""
+    operator = Operator(tmp_path, metadata_uri)
+    operator.succeed("cluster", "init")
+    closed = to_closed(planted((DEAD, "b2:3181")), -1, 0)
+
+    async def add(store: MetadataStore) -> None:
+        await plant(store, operator.root, closed, closed, planted((DEAD, "b2:3181")))
+        cookies = {f"cookies/{each}": cookie_of(each) for each in (DEAD, "b6:3181")}
+        available = [*(f"available/b{number}:3181" for number in (2, 3, 4)), "available/readonly/b5:3181"]
+        nodes = dict.fromkeys(available, b"") | cookies
+        await asyncio.gather(
+            *(store.create(f"{operator.root}/{path}", data, make_parents=True) for path, data in nodes.items()),
+        )
+
+    operator.on_store(add)
+    yield operator
+    operator.end()
+
+
+def ensemble_of(operator: Operator, ledger_id: int) -> list[str]:
+    shown = operator.succeed("ledger", "show", str(ledger_id), "-o", "json").json()
+    ensemble: list[str] = shown["ensembles"][-1]["ensemble"]
+    return ensemble
+
+
+def test_a_wrong_target_or_ledger_is_refused(operator: Operator) -> None:
+    for arguments, exit_code, sentence in (
+        (["--ledger", "0", "--ledger", "seventeen"], 2, "'seventeen' is not a ledger id"),
+        (["--ledger", "0", "--ledger", "99"], 4, "ledger 99"),
+        (["--to", DEAD], 3, f"bookie {DEAD} cannot be a target: its ledgers are moved"),
+        (["--to", "b3:3181", "--to", "b5:3181"], 3, "bookie b5:3181 cannot be a target: it is read-only"),
+        (["--to", "b6:3181"], 3, "bookie b6:3181 cannot be a target: it is not registered"),
+        (["--to", "b7:3181"], 4, "bookie b7:3181 is unknown: no cookie, and it is not registered"),
+        (["--to", "b/7"], 2, "'b/7' is not a valid bookie id"),
+    ):
+        result = operator.run("recover", DEAD, *arguments, "--yes")
+        assert (result.exit_code, sentence in result.stderr) == (exit_code, True), result
+    assert [ensemble_of(operator, ledger_id)[0] for ledger_id in (0, 1, 2)] == [DEAD] * 3
+
+
+def test_only_the_given_ledgers_move_and_only_to_the_given_bookies(operator: Operator) -> None:
+    arguments = ("recover", DEAD, "--ledger", "0x1", "--to", "b4:3181", "-o", "json")
+    saved = str(operator.directory / "plan.json")
+    plan = operator.succeed(*arguments, "--plan-out", saved).json()
+    assert (plan["ledgers"], plan["ledgers_scanned"], plan["targets"]) == (1, 1, ["b4:3181"])
+    assert [item["ledger_id"] for item in plan["items"]] == ["1"]
+    other = operator.run("recover", DEAD, "--ledger", "1", "--to", "b3:3181", "--apply", saved, "--yes")
+    assert (other.exit_code, "the saved plan no longer fits" in other.stderr) == (5, True), other
+    done = operator.succeed(*arguments, "--apply", saved, "--yes").json()
+    assert (done["ledgers_repaired"], done["failures"], done["fenced"]) == (1, [], [])
+    assert ensemble_of(operator, 1) == ["b4:3181", "b2:3181"]
+    assert ensemble_of(operator, 0) == [DEAD, "b2:3181"]
+    again = operator.succeed(*arguments, "--yes")
+    assert (again.json()["ledgers"], "none of 1 ledger needs to be moved" in again.stderr) == (0, True), again
+
+
+def test_a_plan_says_what_is_fenced_and_what_cannot_be_moved(operator: Operator) -> None:
+    planned = operator.run("recover", DEAD, "--dry-run", "--to", "b2:3181", "-o", "json")
+    assert planned.exit_code == 0, planned
+    plan: dict[str, Any] = planned.json()
+    by_id = {item["ledger_id"]: item for item in plan["items"]}
+    assert (by_id["2"]["owner"], by_id["2"]["created"]) == ("topic persistent://t/n/a", "2023-11-14T22:13:20.000Z")
+    assert (by_id["2"]["bytes"], by_id["0"]["bytes"], by_id["0"]["owner"]) == (None, 0, None)
+    assert by_id["0"]["problem"].startswith("too few bookies to copy to: 1 needed, 0 found")
+    assert (plan["ledgers_without_target"], plan["ledgers_fenced_first"], plan["ledgers_of_unknown_size"]) == (3, 1, 1)
+    summary = "\n".join(plan["summary"])
+    assert (
+        "will fence and close 1 open ledger, which stops the writers, unless these replace the bookie within "
+        in summary
+    )
+    assert "30 s: 2 (topic persistent://t/n/a, " in summary
+    assert "3 ledgers cannot be recovered completely: too few bookies to copy to" in summary
+
+    skipping = operator.run("recover", DEAD, "--dry-run", "--open-ledgers", "skip", "-o", "json").json()
+    assert "will leave the last segment of 1 open ledger as it is: 2 (topic" in "\n".join(skipping["summary"])
+    fencing = operator.run("recover", DEAD, "--dry-run", "--open-ledgers", "fence", "-o", "json").json()
+    assert "will fence and close 1 open ledger first, which stops the writers: 2 (" in "\n".join(fencing["summary"])
+
+
+def test_open_ledgers_are_left_alone_or_fenced_after_the_wait(cluster: Cluster, tmp_path: Path) -> None:
+    """Real bookies: an open ledger without entries, and one whose recovery was interrupted."""
+    cluster.up(4)
+    dead, *others = [bookie.id for bookie in cluster.bookies]
+    ledgers = [planted((dead, *others[:2])), to_in_recovery(planted((dead, *others[:2])))]
+    uri = parse_metadata_uri(cluster.metadata_uri)
+
+    async def add() -> None:
+        async with await ZooKeeperStore.connect(uri.servers) as store:
+            await plant(store, uri.root, *ledgers)
+
+    asyncio.run(add())
+    cluster.kill_bookie(dead)
+    config = tmp_path / "config.toml"
+    config.write_text("[replication]\nopen_ledger_wait_s = 0.2\n")
+
+    def recover(*arguments: str) -> tuple[int, Any]:
+        command = ("recover", dead, "--yes", "-o", "json", *arguments)
+        result = run_bkctl(*command, BKCTL_METADATA_URI=cluster.metadata_uri, BKCTL_CONFIG=str(config))
+        return result.exit_code, result.json()
+
+    exit_code, report = recover("--open-ledgers", "skip")
+    assert (exit_code, report["ledgers_repaired"], report["ledgers_failed"]) == (9, 1, 1), report
+    (left,) = report["failures"]
+    assert left["ledgers"] == [
+        {
+            "ledger_id": "0",
+            "owner": "topic persistent://t/n/a",
+            "entries": [],
+            "detail": f"its last segment is open and references {dead}",
+        }
+    ]
+    assert report["fenced"] == [{"ledger_id": "1", "owner": "topic persistent://t/n/a"}]
+
+    exit_code, report = recover()
+    assert (exit_code, report["ledgers"], report["failures"]) == (0, 1, []), report
+    assert report["fenced"] == [{"ledger_id": "0", "owner": "topic persistent://t/n/a"}]
+    shown = cluster.run("ledger", "show", "0", "-o", "json").json()
+    assert (shown["state"], dead in shown["ensembles"][-1]["ensemble"]) == ("closed", False)
