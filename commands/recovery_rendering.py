@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from commands.context import CommandContext
 from commands.rendering import Column, Table, counted, decimal, duration, size, time_text
@@ -89,24 +89,49 @@ def plan_body(plan: RecoveryPlan) -> dict[str, object]:
     }
 
 
-def plan_rows(ledgers: Iterable[LedgerPlan], *, is_best_effort: bool = False) -> list[dict[str, object]]:
-    """The ledgers of a plan, in the order of work."""
-    return [
-        {
-            "ledger_id": str(ledger.ledger_id),
-            "expected_version": ledger.metadata_version,
-            "state": ledger.ledger_state,
-            "fragments": ledger.fragments,
-            "entries": None if ledger.needs_fencing else ledger.entries,
-            "bytes": ledger.bytes_to_copy,
-            "surviving_copies": ledger.surviving_copies,
-            "needs_fencing": ledger.needs_fencing,
-            "owner": None if ledger.open_look is None else ledger.open_look.owner,
-            "created": None if ledger.open_look is None else time_text(ledger.open_look.created_ms),
-            "problem": _problem(ledger, is_best_effort=is_best_effort),
-        }
-        for ledger in ledgers
-    ]
+class PlanItems(Sequence[dict[str, Any]]):
+    """The ledgers of a plan as items for the gate, made when they are needed, followed by other items."""
+
+    def __init__(
+        self,
+        ledgers: Sequence[LedgerPlan],
+        item_of: Callable[[LedgerPlan], dict[str, Any]],
+        more: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        self._ledgers = ledgers
+        self._item_of = item_of
+        self._more = more
+
+    def __len__(self) -> int:
+        return len(self._ledgers) + len(self._more)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        count = len(self._ledgers)
+        return self._item_of(self._ledgers[position]) if position < count else self._more[position - count]
+
+
+def plan_row(ledger: LedgerPlan, *, is_best_effort: bool = False) -> dict[str, Any]:
+    """One ledger of a plan."""
+    return {
+        "ledger_id": str(ledger.ledger_id),
+        "expected_version": ledger.metadata_version,
+        "state": ledger.ledger_state,
+        "fragments": ledger.fragments,
+        "entries": None if ledger.needs_fencing else ledger.entries,
+        "bytes": ledger.bytes_to_copy,
+        "surviving_copies": ledger.surviving_copies,
+        "needs_fencing": ledger.needs_fencing,
+        "owner": None if ledger.open_look is None else ledger.open_look.owner,
+        "created": None if ledger.open_look is None else time_text(ledger.open_look.created_ms),
+        "problem": _problem(ledger, is_best_effort=is_best_effort),
+    }
 
 
 def _problem(ledger: LedgerPlan, *, is_best_effort: bool) -> str | None:

@@ -13,7 +13,7 @@ from commands.context import CommandContext
 from commands.errors import Outcome
 from commands.outages import report_outage
 from commands.parse import parse_duration_s
-from commands.recovery_rendering import PLAN_TABLE, RecoveryChoices, plan_body, plan_rows, plan_summary
+from commands.recovery_rendering import PLAN_TABLE, PlanItems, RecoveryChoices, plan_body, plan_row, plan_summary
 from commands.session import Session
 from commands.shared_options import setting_option
 from runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig, VerifyMode
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.replication.bookie_recovery import BookieRecovery
-    from runtime.replication.recovery_plan import RecoveryPlan
+    from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
 
 PlacementChoice = Annotated[PlacementMode | None, setting_option(ReplicationConfig, "placement", "MODE")]
 VerifyChoice = Annotated[VerifyMode | None, setting_option(ReplicationConfig, "verify", "MODE")]
@@ -52,14 +52,16 @@ class ReplicationAccess(NamedTuple):
         more_items: Sequence[dict[str, Any]] = (),
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
-        items = [
-            {"action": "recover", "path": self.ledgers.path(int(str(row["ledger_id"]))), **row}
-            for row in plan_rows(found.ledgers, is_best_effort=self.choices.is_best_effort)
-        ]
+        is_best_effort = self.choices.is_best_effort
+
+        def item_of(ledger: LedgerPlan) -> dict[str, Any]:
+            row = plan_row(ledger, is_best_effort=is_best_effort)
+            return {"action": "recover", "path": self.ledgers.path(ledger.ledger_id), **row}
+
         return self.session.plan(
             subject=", ".join(found.bookie_ids),
             summary=(*plan_summary(found, self.choices), *more_summary),
-            items=(*items, *more_items),
+            items=PlanItems(found.ledgers, item_of, more_items),
             arguments={
                 "bookie_ids": list(found.bookie_ids),
                 "placement": self.config.placement.value,

@@ -134,7 +134,7 @@ class Session:
             instance_id=self.instance_id,
             subject=subject,
             summary=tuple(summary),
-            items=tuple(items),
+            items=items,
             arguments=dict(arguments or {}),
             tier=tier,
         )

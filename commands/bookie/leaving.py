@@ -17,7 +17,7 @@ from commands.bookie.restart_check import objection_rows
 from commands.context import CommandContext
 from commands.outages import told_when_cut_off
 from commands.recovery_progress import recovery_progress
-from commands.recovery_rendering import plan_rows, shortened
+from commands.recovery_rendering import plan_row, shortened
 from commands.rendering import counted
 from commands.replication_access import note_end, replication_access, waiting_sentence
 from commands.session import Session, open_session
@@ -250,8 +250,10 @@ def require_yes(context: CommandContext, verdict: StopVerdict, request: LeavingR
 
 def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: LeavingRequest) -> Plan:
     """Read-only mode, the recovery, the ledgers whose loss is accepted, then the deletion of the cookies."""
-    rows = plan_rows(found.accepted)
-    items = [{"action": "accept loss", "path": access.ledgers.path(int(str(row["ledger_id"]))), **row} for row in rows]
+    items = [
+        {"action": "accept loss", "path": access.ledgers.path(ledger.ledger_id), **plan_row(ledger)}
+        for ledger in found.accepted
+    ]
     summary = []
     live = sorted(found.live)
     if live:
@@ -261,8 +263,8 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
         )
         items += [{"action": "set-mode", "path": each, "mode": "read-only", "expected_version": None} for each in live]
     if found.accepted:
-        left = "1 ledger as it is" if len(rows) == 1 else f"{len(rows)} ledgers as they are"
-        they = "it" if len(rows) == 1 else "they"
+        left = "1 ledger as it is" if len(found.accepted) == 1 else f"{len(found.accepted)} ledgers as they are"
+        they = "it" if len(found.accepted) == 1 else "they"
         summary.append(f"will leave {left}, with entries proven lost; {they} will still reference {found.names}")
     if not request.is_drain_only:
         if live:

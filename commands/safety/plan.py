@@ -7,6 +7,7 @@ all fields but ``summary``, which is for display. Two plans with the same hash d
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -26,9 +27,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     ``command`` and ``tier`` (of its effect: 1 reversible, 2 harmful, 3 destructive) default to those of the running
     command. ``subject`` is the name that must be typed to confirm a destructive plan. ``items`` are the changes in
-    order, JSON values only: ``action`` (``create``, ``set``, ``delete`` or a word of the command's own), ``path``,
-    ``expected_version`` (None: there is no node), and everything else that determines the change. ``arguments`` are
-    options that determine the plan as a whole.
+    order; a sequence may make them when they are needed, as there may be millions. Each has JSON values only:
+    ``action`` (``create``, ``set``, ``delete`` or a word of the command's own), ``path``, ``expected_version`` (None:
+    there is no node), and everything else that determines the change. ``arguments`` are options that determine the plan
+    as a whole.
     """
 
     command: str = ""
@@ -37,26 +39,46 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     instance_id: str | None
     subject: str = ""
     summary: tuple[str, ...] = ()
-    items: tuple[dict[str, Any], ...] = ()
+    items: Sequence[dict[str, Any]] = ()
     arguments: dict[str, Any] = {}
 
     @property
     def plan_hash(self) -> str:
         """Identity of the plan, 64 hexadecimal digits."""
-        fields = msgspec.to_builtins(self)
+        fields = self._without_items()
         del fields["summary"]
-        return hashlib.sha256(_sorted_json.encode(fields)).hexdigest()
+        digest = hashlib.sha256()
+        for position, name in enumerate(sorted([*fields, "items"])):
+            digest.update(b"," if position else b"{")
+            digest.update(_sorted_json.encode(name) + b":")
+            for part in self._items_json() if name == "items" else (_sorted_json.encode(fields[name]),):
+                digest.update(part)
+        digest.update(b"}")
+        return digest.hexdigest()
+
+    def _without_items(self) -> dict[str, Any]:
+        fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(self, items=()))
+        del fields["items"]
+        return fields
+
+    def _items_json(self) -> Iterator[bytes]:
+        """The JSON of the items, one after another: all of them at once may take much memory."""
+        yield b"["
+        for position, item in enumerate(self.items):
+            yield (b"," if position else b"") + _sorted_json.encode(item)
+        yield b"]"
 
     def body(self) -> dict[str, Any]:
         """The plan as a structured result, without its items."""
-        fields: dict[str, Any] = msgspec.to_builtins(self)
-        del fields["items"]
-        return {**fields, "changes": len(self.items), "plan_hash": self.plan_hash}
+        return {**self._without_items(), "changes": len(self.items), "plan_hash": self.plan_hash}
 
 
 def save_plan(plan: Plan, path: str) -> None:
     """Write the plan to a private file; OSError."""
-    fields = {**msgspec.to_builtins(plan), "plan_hash": plan.plan_hash}
+    fields = {
+        **msgspec.to_builtins(msgspec.structs.replace(plan, items=tuple(plan.items))),
+        "plan_hash": plan.plan_hash,
+    }
     write_whole(path, msgspec.json.format(msgspec.json.encode(envelope(_KIND, fields)), indent=2) + b"\n")
 
 
@@ -69,6 +91,7 @@ def load_plan(path: str) -> Plan:
             raise InvalidArgumentError(f"{path} is not a plan saved by bkctl")
         saved_hash = fields.pop("plan_hash", None)
         plan = msgspec.convert(fields, Plan)
+        plan = msgspec.structs.replace(plan, items=tuple(plan.items))
     except OSError as error:
         raise InvalidArgumentError(f"cannot read the plan {path}: {error.strerror}") from error
     except (JsonTextError, msgspec.ValidationError) as error:

@@ -71,6 +71,11 @@ class TargetChooser:
         self._assigned: Counter[str] = Counter()
         self._bytes = _BytesOnTheWay()
 
+    @property
+    def is_restricted(self) -> bool:
+        """Whether only some of the writable bookies are targets."""
+        return bool(self._only)
+
     async def choose(self, need: CopyNeed) -> Choice | NoChoice:
         """A writable bookie for one copy, or why there is none; MetadataError, ConfigurationError.
 

@@ -400,7 +400,9 @@ class _Repair:
             return f"{found.sentence} (--placement best-effort accepts that)"
         if self._unusable:
             return "every other writable bookie failed: " + "; ".join(self._unusable.values())
-        return found.sentence if found.is_by_rules else "every writable bookie is already in the ensemble"
+        if found.is_by_rules or self._targets.is_restricted:
+            return found.sentence
+        return "every writable bookie is already in the ensemble"
 
     def _result(self, metadata: LedgerMetadata) -> LedgerRepaired:
         """The result, based on the currently stored metadata."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from commands.bookie.leaving import LeavingRequest, _change_plan
-from commands.recovery_rendering import failure_rows, plan_summary
+from commands.recovery_rendering import PlanItems, failure_rows, plan_row, plan_summary
+from commands.rendering import duration
 from commands.replication_access import ReplicationAccess
 from commands.session import Session
 from runtime.metadata.uri import parse_metadata_uri
+from runtime.placement.rules import BrokenRule, PlacementRule
+from runtime.replication.copy_targets import TargetForecast
 from runtime.replication.decommission import DecommissionPlan
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired, RecoveryTally
@@ -85,3 +90,45 @@ def test_a_failure_names_its_ledger_once() -> None:
         {"ledger_id": "17", "owner": "topic persistent://t/n/a", "entries": [], "detail": "recovery stopped"}
     ]
     assert str(failure) == "ledger 17: the ledger could not be closed: recovery stopped"
+
+
+def test_items_of_a_plan_are_made_when_they_are_needed() -> None:
+    made: list[int] = []
+
+    def item_of(each: LedgerPlan) -> dict[str, Any]:
+        made.append(each.ledger_id)
+        return {"ledger_id": each.ledger_id}
+
+    items = PlanItems([movable(number) for number in range(5)], item_of, [{"action": "delete cookie"}])
+    assert (len(items), made) == (6, [])
+    assert (items[1], items[-1], items[4:]) == ({"ledger_id": 1}, items[5], [{"ledger_id": 4}, items[5]])
+    assert made == [1, 4]
+    assert [item.get("ledger_id") for item in items] == [0, 1, 2, 3, 4, None]
+
+
+def test_a_row_says_why_a_ledger_cannot_be_moved() -> None:
+    metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
+    broken = (BrokenRule(PlacementRule.RACKS, "b2, b3: 1 rack instead of 2"),)
+
+    def planned(forecast: TargetForecast) -> LedgerPlan:
+        return plan_ledger(1, metadata, 0, DEAD, LIVE, lambda *_: forecast)
+
+    assert plan_row(lost(1))["problem"] == "some entries have no live copy"
+    assert plan_row(planned(TargetForecast(why_none="1 needed, 0 found")))["problem"] == (
+        "too few bookies to copy to: 1 needed, 0 found"
+    )
+    by_rule = planned(TargetForecast(broken))
+    assert str(plan_row(by_rule)["problem"]).startswith("every target breaks a placement rule: racks per write quorum")
+    assert plan_row(by_rule, is_best_effort=True)["problem"] is None
+    assert plan_row(movable(1))["problem"] is None
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min")])
+def test_time_spans(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_large_plan_says_what_its_time_would_be() -> None:
+    large = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=60 * 1024**3)
+    sentences = plan_summary(plan(plan_ledger(1, large, 0, DEAD, LIVE)))
+    assert sentences[1] == "its time is unknown until it runs: 10 min at 100.0 MiB/s"

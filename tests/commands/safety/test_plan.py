@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -21,6 +22,16 @@ PLAN = Plan(
     summary=("one cookie goes",),
     items=({"action": "delete", "path": "/ledgers/cookies/b1", "expected_version": 3},),
 )
+
+
+def test_the_hash_is_that_of_the_whole_json() -> None:
+    longer = msgspec.structs.replace(PLAN, items=(*PLAN.items, {"b": 1, "a": [2]}))
+    for plan in (PLAN, longer, Plan(root="/x", instance_id=None)):
+        fields = msgspec.to_builtins(plan)
+        del fields["summary"]
+        encoded = msgspec.json.encode(fields, order="sorted")
+        assert plan.plan_hash == hashlib.sha256(encoded).hexdigest()
+        assert ("items" in plan.body(), plan.body()["changes"]) == (False, len(plan.items))
 
 
 def test_a_saved_plan_comes_back_and_is_private(tmp_path: Path) -> None:
