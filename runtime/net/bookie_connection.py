@@ -78,13 +78,16 @@ class BookieConnection(FrameConnection):
 
     def _take(self, payloads: list[bytes]) -> None:
         batches = self._batches
-        for payload in payloads:
-            txn_id = v3_batches.txn_id_of(payload)
+        place = 0
+        while place < len(payloads):
+            txn_id = v3_batches.txn_id_of(payloads[place])
             batch = batches.get(txn_id)
-            if batch is not None and batch.take_plain(txn_id, payload):
-                del batches[txn_id]
-            else:
-                self._take_answer(v3.decode_response(payload))
+            taken = 0 if batch is None else batch.take_run(payloads, place, txn_id)
+            for taken_id in range(txn_id, txn_id + taken):
+                del batches[taken_id]
+            if taken == 0:
+                self._take_answer(v3.decode_response(payloads[place]))
+            place += taken or 1
 
     def _take_answer(self, answer: Answer) -> None:
         batch = self._batches.get(answer.txn_id)

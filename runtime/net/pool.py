@@ -73,6 +73,7 @@ class RequestAges:
 class BookiePool:
     """One connection per bookie, opened by the first request, and reopened by the first request after a loss.
 
+    Batch reads have another one. A bookie that ends it without an answer gets single reads from then on.
     All connections share one sequence of transaction ids. Create and use it on one loop.
     """
 

@@ -28,21 +28,45 @@ class RequestBatch(Generic[OutcomeT]):
         self._entry_ids = entry_ids
         self._outcomes: list[OutcomeT | Status] = [Status.UNAVAILABLE] * len(entry_ids)
         self._left = len(entry_ids)
+        self._next = 0
+        """While the outcomes come in order: where the next one belongs."""
+        self._is_ordered = True
 
     def note(self, txn_id: int, outcome: OutcomeT | Status) -> None:
         """Record the outcome of a request; call it once for each."""
-        self._outcomes[txn_id - self.first_txn_id] = outcome
-        self._left -= 1
+        self._note_run(txn_id - self.first_txn_id, [outcome])
+
+    def take_run(self, payloads: Sequence[bytes], start: int, txn_id: int) -> int:
+        """Record the outcomes of payloads from index ``start`` on; returns how many it took.
+
+        They are the positive answers, in their usual form, to this request, and to those after it if outcomes came in
+        order so far.
+        """
+        place = txn_id - self.first_txn_id
+        count_max = len(payloads) - start if self._is_ordered and place == self._next else 1
+        entry_ids = self._entry_ids[place : place + count_max]
+        outcomes = self._outcomes_of(payloads[start : start + len(entry_ids)], txn_id, entry_ids)
+        if outcomes:
+            self._note_run(place, outcomes)
+        return len(outcomes)
+
+    def _note_run(self, place: int, outcomes: list[OutcomeT | Status]) -> None:
+        self._outcomes[place : place + len(outcomes)] = outcomes
+        if place == self._next:
+            self._next += len(outcomes)
+        else:
+            self._is_ordered = False
+        self._left -= len(outcomes)
         if self._left == 0 and not self._future.done():
             self._future.set_result(self._outcomes)
 
     @abstractmethod
-    def take_plain(self, txn_id: int, payload: bytes) -> bool:
-        """Record the outcome if the payload is the positive answer to this request, in its usual form."""
-
-    @abstractmethod
     def take(self, answer: Answer) -> bool:
         """Record the outcome if the answer has the right type."""
+
+    @abstractmethod
+    def _outcomes_of(self, payloads: Sequence[bytes], txn_id: int, entry_ids: Sequence[int]) -> list[OutcomeT | Status]:
+        """The outcomes of the first payloads that are positive answers in their usual form."""
 
 
 class AddBatch(RequestBatch[Status]):
@@ -54,19 +78,15 @@ class AddBatch(RequestBatch[Status]):
         super().__init__(first_txn_id, entry_ids, future)
         self._form = AddAnswerForm(ledger_id)
 
-    def take_plain(self, txn_id: int, payload: bytes) -> bool:
-        """Record OK if the payload is the positive answer to this request, in its usual form."""
-        if not self._form.matches(payload, txn_id, self._entry_ids[txn_id - self.first_txn_id]):
-            return False
-        self.note(txn_id, Status.OK)
-        return True
-
     def take(self, answer: Answer) -> bool:
         """Record the outcome if the answer has the right type."""
         if not isinstance(answer, AddAnswer):
             return False
         self.note(answer.txn_id, answer.status)
         return True
+
+    def _outcomes_of(self, payloads: Sequence[bytes], txn_id: int, entry_ids: Sequence[int]) -> list[Status]:
+        return [Status.OK] * self._form.count(payloads, txn_id, entry_ids)
 
 
 class ReadBatch(RequestBatch[bytes]):
@@ -78,14 +98,6 @@ class ReadBatch(RequestBatch[bytes]):
         super().__init__(first_txn_id, entry_ids, future)
         self._form = ReadAnswerForm(ledger_id)
 
-    def take_plain(self, txn_id: int, payload: bytes) -> bool:
-        """Record the body if the payload is the positive answer to this request, in its usual form."""
-        body = self._form.body(payload, txn_id, self._entry_ids[txn_id - self.first_txn_id])
-        if body is None:
-            return False
-        self.note(txn_id, body)
-        return True
-
     def take(self, answer: Answer) -> bool:
         """Record the outcome if the answer has the right type."""
         if not isinstance(answer, ReadAnswer):
@@ -96,3 +108,6 @@ class ReadBatch(RequestBatch[bytes]):
         else:
             self.note(answer.txn_id, Status.IO_ERROR if answer.body is None else answer.body)
         return True
+
+    def _outcomes_of(self, payloads: Sequence[bytes], txn_id: int, entry_ids: Sequence[int]) -> list[bytes | Status]:
+        return list(self._form.bodies(payloads, txn_id, entry_ids))

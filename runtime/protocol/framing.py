@@ -86,18 +86,18 @@ class FrameSplitter:
             payloads.append(payload)
         received = bytes(self._received[self._start :])
         start, end = 0, len(received)
-        while end - start >= LENGTH.size:
-            body_start = start + LENGTH.size
-            (payload_bytes,) = LENGTH.unpack_from(received, start)
-            if not 0 < payload_bytes <= self._frame_bytes_max - LENGTH.size:
+        unpack, word_bytes, payload_bytes_max = LENGTH.unpack_from, LENGTH.size, self._frame_bytes_max - LENGTH.size
+        while start + word_bytes <= end:
+            (payload_bytes,) = unpack(received, start)
+            if not 0 < payload_bytes <= payload_bytes_max:
                 if not payloads:
                     raise _length_error(payload_bytes)
                 self._start += start
                 return payloads
-            stop = body_start + payload_bytes
+            stop = start + word_bytes + payload_bytes
             if stop > end:
                 break
-            payloads.append(received[body_start:stop])
+            payloads.append(received[start + word_bytes : stop])
             start = stop
         self._start += start
         self._move_to_head(end)

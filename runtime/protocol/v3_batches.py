@@ -98,14 +98,22 @@ class AddAnswerForm:
         self._txn_bytes = self._entry_bytes = 0
         self._head = self._middle = b""
 
-    def matches(self, payload: bytes, txn_id: int, entry_id: int) -> bool:
-        """Whether this is the positive answer to this add."""
-        txn, entry = varint(txn_id), varint(entry_id)
-        if len(txn) != self._txn_bytes or len(entry) != self._entry_bytes:
-            self._txn_bytes, self._entry_bytes = len(txn), len(entry)
-            self._head = _ADD_HEADS[len(txn)]
-            self._middle = _STATUS_OK + _ADD_TAG + varint(len(self._ledger) + len(entry)) + self._ledger
-        return payload == self._head + txn + self._middle + entry
+    def count(self, payloads: Sequence[bytes], txn_id: int, entry_ids: Sequence[int]) -> int:
+        """How many payloads, from the first one on, are the positive answers to these adds.
+
+        The transaction ids of the adds are consecutive. Both sequences have the same length.
+        """
+        count = 0
+        for payload, entry_id in zip(payloads, entry_ids, strict=True):
+            txn, entry = varint(txn_id + count), varint(entry_id)
+            if len(txn) != self._txn_bytes or len(entry) != self._entry_bytes:
+                self._txn_bytes, self._entry_bytes = len(txn), len(entry)
+                self._head = _ADD_HEADS[len(txn)]
+                self._middle = _STATUS_OK + _ADD_TAG + varint(len(self._ledger) + len(entry)) + self._ledger
+            if payload != self._head + txn + self._middle + entry:
+                break
+            count += 1
+        return count
 
 
 class ReadAnswerForm:
@@ -114,35 +122,45 @@ class ReadAnswerForm:
     def __init__(self, ledger_id: int) -> None:
         self._ledger = b"\x08\x00\x10" + varint(ledger_id) + b"\x18"
         self._sizes = _NO_SIZES
-        self._head: bytes | None = None
-        self._middle = self._end = self._lac = b""
+        self._parts: tuple[bytes, bytes, bytes] | None = None
+        self._lac = b""
 
     def expect_lac(self, last_add_confirmed: int | None) -> None:
         """The LAC that the next answers probably have."""
         self._lac = b"" if last_add_confirmed is None else _LAC_TAG + varint(last_add_confirmed % _U64_END)
         self._sizes = _NO_SIZES
 
-    def body(self, payload: bytes, txn_id: int, entry_id: int) -> bytes | None:
-        """The body, if this is the positive answer to this read."""
-        txn, entry = varint(txn_id), varint(entry_id)
-        if (len(payload), len(txn), len(entry)) != self._sizes:
-            self._sizes = len(payload), len(txn), len(entry)
-            self._derive()
-        if self._head is None:
-            return None
-        start = self._head + txn + self._middle + entry + self._end
-        if not (payload.startswith(start) and payload.endswith(self._lac)):
-            return None
-        return payload[len(start) : len(payload) - len(self._lac)]
+    def bodies(self, payloads: Sequence[bytes], txn_id: int, entry_ids: Sequence[int]) -> list[bytes]:
+        """The bodies of the payloads, from the first one on, that are the positive answers to these reads.
 
-    def _derive(self) -> None:
-        """Derive the bytes around the ids from the sizes of payload and ids."""
+        The transaction ids of the reads are consecutive. Both sequences have the same length.
+        """
+        bodies: list[bytes] = []
+        lac = self._lac
+        for payload, entry_id in zip(payloads, entry_ids, strict=True):
+            txn, entry = varint(txn_id), varint(entry_id)
+            if (len(payload), len(txn), len(entry)) != self._sizes:
+                self._sizes = len(payload), len(txn), len(entry)
+                self._parts = self._derived()
+            if self._parts is None:
+                break
+            head, middle, end = self._parts
+            start = head + txn + middle + entry + end
+            if not (payload.startswith(start) and payload.endswith(lac)):
+                break
+            bodies.append(payload[len(start) : len(payload) - len(lac)])
+            txn_id += 1
+        return bodies
+
+    def _derived(self) -> tuple[bytes, bytes, bytes] | None:
+        """The bytes around the ids, derived from the sizes of payload and ids."""
         payload_bytes, txn_bytes, entry_bytes = self._sizes
         inner_bytes = _without_length(payload_bytes - _TXN_START - txn_bytes - len(_STATUS_OK) - len(_READ_TAG))
         body_bytes = _without_length(inner_bytes - len(self._ledger) - entry_bytes - len(_BODY_TAG) - len(self._lac))
-        self._head = None if body_bytes < 0 else _READ_HEADS[txn_bytes]
-        self._middle = _STATUS_OK + _READ_TAG + varint(max(0, inner_bytes)) + self._ledger
-        self._end = _BODY_TAG + varint(max(0, body_bytes))
+        if body_bytes < 0:
+            return None
+        middle = _STATUS_OK + _READ_TAG + varint(inner_bytes) + self._ledger
+        return _READ_HEADS[txn_bytes], middle, _BODY_TAG + varint(body_bytes)
 
 
 def _without_length(size: int) -> int:

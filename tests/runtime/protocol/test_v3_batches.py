@@ -75,7 +75,7 @@ def test_positive_answers_to_adds_are_recognized(txn_id: int, ledger_id: int, en
     for number, entry_id in enumerate(entry_ids):
         payload = add_answer(txn_id + number, ledger_id, entry_id)
         assert txn_id_of(payload) == txn_id + number
-        assert form.matches(payload, txn_id + number, entry_id)
+        assert form.count([payload], txn_id + number, [entry_id]) == 1
 
 
 @given(
@@ -92,7 +92,7 @@ def test_positive_answers_to_reads_are_recognized(
     for number, (entry_id, size) in enumerate(reads):
         payload = read_answer(txn_id + number, ledger_id, entry_id, bytes(size), lac)
         assert txn_id_of(payload) == txn_id + number
-        assert form.body(payload, txn_id + number, entry_id) == bytes(size)
+        assert form.bodies([payload], txn_id + number, [entry_id]) == [bytes(size)]
 
 
 @given(data=st.data(), txn_id=ids, ledger_id=ids, entry_id=ids, others=st.tuples(ids, ids, ids))
@@ -103,7 +103,7 @@ def test_no_other_answer_to_an_add_is_taken_for_a_positive_one(
     payload = add_answer(txn_id, ledger_id, entry_id)
     if data is not None:
         payload = data.draw(changes(data.draw(st.sampled_from([payload, add_answer(*others)]))))
-    if AddAnswerForm(ledger_id).matches(payload, txn_id, entry_id):
+    if AddAnswerForm(ledger_id).count([payload], txn_id, [entry_id]):
         assert v3.decode_response(payload) == AddAnswer(txn_id, Status.OK)
         assert payload == add_answer(txn_id, ledger_id, entry_id)
     txn_id_of(payload)  # never fails
@@ -122,12 +122,27 @@ def test_no_other_answer_to_a_read_is_taken_for_a_positive_one(
     payload = data.draw(changes(read_answer(txn_id, ledger_id, entry_id, bytes(size), lac)))
     form = ReadAnswerForm(ledger_id)
     form.expect_lac(expected_lac)
-    body = form.body(payload, txn_id, entry_id)
-    if body is not None:
+    for body in form.bodies([payload], txn_id, [entry_id]):
         answer = v3.decode_response(payload)
         assert isinstance(answer, ReadAnswer)
         assert (answer.txn_id, answer.status, answer.body) == (txn_id, Status.OK, body)
     txn_id_of(payload)
+
+
+@given(first_txn_id=ids, ledger_id=ids, entry_ids=st.lists(ids, min_size=1, max_size=6), wrong=st.integers(0, 6))
+def test_a_run_of_answers_ends_at_the_first_other_one(
+    first_txn_id: int, ledger_id: int, entry_ids: list[int], wrong: int
+) -> None:
+    found = {place: bytes(90 + place % 3) for place in range(len(entry_ids))}
+    adds, reads = [], []
+    for place, entry_id in enumerate(entry_ids):
+        answered_id = (entry_id + (place == wrong)) % 2**63
+        adds.append(add_answer(first_txn_id + place, ledger_id, answered_id))
+        reads.append(read_answer(first_txn_id + place, ledger_id, answered_id, found[place], 7))
+    form = ReadAnswerForm(ledger_id)
+    form.expect_lac(7)
+    assert AddAnswerForm(ledger_id).count(adds, first_txn_id, entry_ids) == min(wrong, len(entry_ids))
+    assert form.bodies(reads, first_txn_id, entry_ids) == list(found.values())[:wrong]
 
 
 def test_java_s_positive_answers_need_no_protobuf() -> None:
@@ -139,13 +154,13 @@ def test_java_s_positive_answers_need_no_protobuf() -> None:
         txn_id, ledger_id, entry_id = txn_id_of(row.payload), row.inner["ledgerId"], row.inner["entryId"]
         if row.operation == "ADD_ENTRY":
             adds += 1
-            assert AddAnswerForm(ledger_id).matches(row.payload, txn_id, entry_id), row.name
+            assert AddAnswerForm(ledger_id).count([row.payload], txn_id, [entry_id]), row.name
         elif row.operation == "READ_ENTRY" and "lacUpdateTimestamp" not in row.inner:
             answer = v3.decode_response(row.payload)
             assert isinstance(answer, ReadAnswer)
             form = ReadAnswerForm(ledger_id)
             form.expect_lac(answer.max_last_add_confirmed)
             reads += 1
-            assert form.body(row.payload, txn_id, entry_id) == answer.body, row.name
+            assert form.bodies([row.payload], txn_id, [entry_id]) == [answer.body], row.name
     assert adds > 5
     assert reads > 5
