@@ -83,7 +83,7 @@ def _candidates(facts: LedgerFacts) -> Iterator[CandidateVerdict]:
     seen = set()
     for segment in facts.segments:
         lost = _lost_members(facts, segment)
-        view = facts.survey.view(segment.ensemble)
+        view = facts.survey.view((*segment.ensemble, *facts.registrations.read_only))
         rules = msgspec.structs.replace(facts.rules, is_strict=True)
         for index in lost:
             if (segment.ensemble, index) in seen:
@@ -239,7 +239,10 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
     if not state.is_enabled and (is_incomplete or state.mark is not None):
         yield "autorecovery is disabled: Java's workers repair nothing until bkctl autorecovery enable"
     elif state.mark is not None and not is_incomplete:
-        yield "it is marked as under-replicated, but no missing copy was found: a replication worker clears the mark"
+        yield (
+            "it is marked as under-replicated, but no missing copy was found: a replication worker, or bkctl "
+            "autorecovery repair-marks, clears the mark"
+        )
     elif state.mark is not None and state.lock is None:
         yield "it is marked as under-replicated: a replication worker, if one runs, repairs it"
     elif is_incomplete and state.mark is None and state.auditor is None:

@@ -15,6 +15,7 @@ from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.metadata.replication.switches import ReplicationSwitches
 from runtime.placement.rack_sources import RackTable
 from runtime.placement.rules import PlacementRules
+from runtime.placement.view import BookieSpace
 from runtime.protocol.status import Status
 from runtime.replication.audit import ReplicationState
 from runtime.replication.config import ReplicationConfig
@@ -91,9 +92,11 @@ def test_a_lost_bookie_and_who_could_replace_it() -> None:
             (0, "b2"): taken,
             (0, "b3"): taken,
             (0, "b4"): None,
+            (0, "b5"): "not writable",
             (4, "b2"): taken,
             (4, "b3"): None,
             (4, "b4"): taken,
+            (4, "b5"): "not writable",
         }
         command = f"bkctl recover failed-bookie b1 --ledger {ledger_id}"
         assert f"{command} would copy its entries of 2 segments (from entry 0 and 4) to b3 or b4" in found.next_steps
@@ -150,6 +153,28 @@ def test_a_rule_refuses_a_candidate_by_name() -> None:
         assert f"{recovery} copy its entries of 1 segment (from entry 4) to b3 or b5" in found.next_steps
         assert f"{recovery} leave 1 segment (from entry 0): no bookie can take the copies (" in steps(found)
         assert "2 racks per write quorum); --placement best-effort accepts broken rules" in steps(found)
+
+    simulate(scenario)
+
+
+def test_groups_and_reserves_refuse_candidates() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        policy = b"""{"policyClass": "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy",
+            "properties": {"isolationBookieGroups": "gold"}}"""
+        labels = (("EnsemblePlacementPolicyConfig", policy),)
+        ledger_id = await filled(cluster, msgspec.structs.replace(CLOSED, custom_metadata=labels))
+        await cluster.stop("b1")
+        facts = await look(cluster, ledger_id)
+        survey = msgspec.structs.replace(
+            facts.survey,
+            groups={"gold": frozenset({"b1", "b2", "b3", "b4"}), "silver": frozenset({"b5"})},
+            space={"b4": BookieSpace(1000, 50), "b5": BookieSpace(1000, 900)},
+        )
+        rules = PlacementRules(reserve_fraction=0.1)
+        found = explain(msgspec.structs.replace(facts, survey=survey, rules=rules))
+        refused = {each.bookie_id: each.refused_by for each in found.candidates if each.first_entry_id == 0}
+        assert refused["b4"] == "no space above its reserve"
+        assert refused["b5"] == "isolation groups: not in the ledger's groups: b5"
 
     simulate(scenario)
 
