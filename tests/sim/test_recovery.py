@@ -12,10 +12,16 @@ from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import RecoveryProgress
+from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
-from runtime.replication.copies import CopyState
-from runtime.replication.fragments import EntryRange
+from runtime.replication.copies import CopyReader, CopyState
+from runtime.replication.flow_window import FlowWindows
+from runtime.replication.fragments import EntryRange, fragments_naming
+from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.recovery_report import FailureReason
+from runtime.replication.replicator import Replicator
+from runtime.replication.source_reads import StripeJob
+from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
@@ -301,5 +307,71 @@ def test_t13_one_lost_ledger_is_reported_and_a_second_run_does_only_its_work() -
         report = await cluster.recovery.run(plan)
         assert (report.ledgers, report.failures) == (1, (failure,))
         assert {request.ledger_id for request in cluster.requests} == {lost}
+
+    simulate(scenario)
+
+
+def test_t6_an_old_segment_of_an_open_ledger_is_moved_although_the_last_one_has_the_same_bookies() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4")
+        segments = {0: ("b1", "b2"), 5: ("b3", "b2"), 9: ("b1", "b2")}
+        ledger_id = await cluster.store(ledger({**segments}, 2, 2, state=LedgerState.OPEN), entries=2)
+
+        report = await cluster.recover("b1", open_ledgers=OpenLedgers.SKIP)
+
+        ensembles = await cluster.ensembles(ledger_id)
+        assert ensembles[0][0] in {"b3", "b4"}
+        assert (ensembles[5], ensembles[9]) == (segments[5], segments[9])
+        assert [failure.reason for failure in report.failures] == [FailureReason.OPEN]
+
+    simulate(scenario)
+
+
+def test_t11_an_open_ledger_that_was_never_written_is_closed_and_moved() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b4")
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, state=LedgerState.OPEN))
+
+        assert (await cluster.recover("b3")).is_complete
+
+        metadata = (await cluster.ports.ledgers.read(ledger_id)).value
+        assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, -1)
+        assert metadata.bookies() == {"b1", "b2", "b4"}
+
+    simulate(scenario)
+
+
+def test_an_earlier_part_of_a_copy_is_verified_again_and_only_bad_entries_are_copied_again() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1023, length=1)
+        ledger_id = await cluster.store(metadata)
+        earlier = dict(list(cluster.copies["b2"][ledger_id].items())[:512])
+        del earlier[7]
+        earlier[300] = earlier[300][:-1] + b"?"
+        cluster.copies["b3"][ledger_id] = earlier
+        verified: list[int] = []
+        config = ReplicationConfig()
+        single_reads = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
+        replicator = Replicator(
+            cluster.ports,
+            CopyReader(cluster.ports.bookies, cluster.clock, single_reads, config, lambda _: True),
+            FlowWindows(config.bytes_in_flight_max),
+            single_reads,
+            config,
+            lambda *_: None,
+            lambda _, entry_id: verified.append(entry_id),
+        )
+        (fragment,) = fragments_naming(metadata, ["b1"])
+        keys = credentials(ledger_id)
+        job = StripeJob(keys, metadata, fragment, 0, "b3", frozenset({"b1"}), copied_until=511)
+
+        outcome = await replicator.copy(job, LedgerActivity(ledger_id, 0))
+
+        assert outcome.is_complete
+        assert sorted(cluster.asked("b3", "add")) == [7, 300, *range(512, 1024)]
+        assert cluster.copies["b3"][ledger_id] == cluster.copies["b2"][ledger_id]
+        assert verified == sorted(verified)
+        assert verified[-1] == 1023
 
     simulate(scenario)
