@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.bookies.cookies import Cookie, CookieStore
 from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
 from runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint
@@ -25,6 +26,7 @@ from runtime.net.loop import LoopClock
 from tests.interop.java import JavaError
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import bkctl, init_by_java
+from tests.runtime.replication.samples import ledger
 
 _CAPITAL = re.compile("[A-Z]")
 WRITABLE = "10.0.0.1:3181"
@@ -221,6 +223,21 @@ async def test_java_reads_our_marks_locks_votes_and_switches(
     await election.resign()
     nobody = await java.shell("whoisauditor")
     assert nobody.values("auditor") == []
+
+
+async def test_java_lists_the_marks_that_repair_marks_leaves(
+    java: JavaMetadata, store: ZooKeeperStore, root: str
+) -> None:
+    """Java marked a ledger that was deleted, and one whose bookies are all down; it can mark the first one again."""
+    await init_by_java(java, LedgerTree.HIERARCHICAL)
+    lost = ledger({0: [WRITABLE, READ_ONLY]}, 2, 2, last_entry_id=9, length=90)
+    await store.create(f"{root}/00/0000/L0008", encode_ledger_metadata(lost), make_parents=True)
+    await java.call("mark", ledger_ids=[7, 8], missing=[WRITABLE, READ_ONLY])
+    await bkctl(java, "autorecovery", "repair-marks", "--yes", exit_code=10)
+    listed = await java.shell("listunderreplicated", "-pmr")
+    assert (listed.values("ledgerId"), listed.values("missingReplica")) == (["8"], [WRITABLE, READ_ONLY])
+    await java.call("mark", ledger_ids=[7], missing=[WRITABLE])
+    assert sorted((await java.shell("listunderreplicated")).values("ledgerId")) == ["7", "8"]
 
 
 async def test_bkctl_reads_javas_marks_locks_votes_and_switches(

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from runtime.client import LedgerClient
 from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.metadata.store import ANY_VERSION
 from runtime.net.loop import LoopClock
 from tests.commands.autorecovery.test_autorecovery import A, B, Stage
+from tests.processes import Cluster
 from tests.runtime.replication.samples import ledger
 
 CLOSED = msgspec.structs.replace(
@@ -93,3 +98,32 @@ async def test_marks_that_ask_only_for_placement_follow_the_setting(stage: Stage
     cleared = await stage.succeed("repair-marks", "--yes", "--conf", str(conf))
     assert (cleared["cleared"], cleared["items"]) == (1, [])
     assert await stage.store.exists(path) is None
+
+
+def test_real_bookies_that_were_up_or_come_back(start_cluster: Callable[[int], Cluster]) -> None:
+    """The copies decide about a bookie that was up; a bookie that came back was only down. Nothing is copied."""
+    cluster = start_cluster(2)
+    returned, always_up = cluster.bookies
+
+    async def write_and_mark() -> None:
+        async with await LedgerClient.connect(cluster.metadata_uri) as client:
+            for missing in (returned.id, always_up.id):
+                async with await client.create(ensemble_size=2, write_quorum_size=2) as writer:
+                    await writer.append(b"an entry")
+                marks = UnderReplicationMarks(client.store, client.ports.ledgers.root, LoopClock())
+                await marks.mark(writer.ledger_id, [missing])
+
+    asyncio.run(write_and_mark())
+    os.kill(returned.pid, signal.SIGTERM)
+    cluster.start_bookie(returned.id)
+    while cluster.run("bookie", "list", "--state", "down").json()["items"]:
+        pass  # it registers after it listens
+    result = cluster.run("autorecovery", "repair-marks", "--yes")
+    assert result.exit_code == 0, result
+    body = result.json()
+    assert (body["marks"], body["cleared"], body["hopeless"]) == (2, 1, 0)
+    (left,) = body["items"]
+    assert (left["state"], left["missing_bookies"]) == ("copies not checked", [always_up.id])
+    deep = cluster.run("autorecovery", "repair-marks", "--deep", "--yes").json()
+    assert (deep["marks"], deep["cleared"], deep["items"]) == (1, 1, [])
+    assert cluster.run("autorecovery", "pending", "--count").json()["count"] == 0
