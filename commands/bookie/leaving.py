@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.bookie.leaving_report import leaving_outcome, report_fields
+from commands.bookie.leaving_report import leaving_outcome, nothing_left, report_fields
 from commands.bookie.restart_check import objection_rows
 from commands.context import CommandContext
 from commands.outages import told_when_cut_off
@@ -52,6 +52,7 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
     bookie_ids: tuple[str, ...]
     wait_s: float
     is_drain_only: bool = False
+    is_absence_fine: bool = False
     open_ledgers: OpenLedgers | None = None
     stop_words: tuple[str, ...] = ()
     accepted: frozenset[int] = frozenset()
@@ -71,6 +72,11 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
+        if request.is_absence_fine:
+            ids = await operation.known(ids)
+            if not ids:
+                console.say(f"bookie {', '.join(request.bookie_ids)} is not in the cluster: nothing is left to do")
+                return nothing_left(request.bookie_ids)
         if context.settings.is_rehearsal:
             found = await operation.preview(ids, request.accepted)
         else:

@@ -46,6 +46,13 @@ def _advice(report: DecommissionReport) -> str:
     return "; for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open"
 
 
+def nothing_left(bookie_ids: tuple[str, ...]) -> DecommissionReport:
+    """The report on bookies that are not in the cluster."""
+    from runtime.replication.decommission import DecommissionReport
+
+    return DecommissionReport(bookie_ids=bookie_ids, recoveries=(), ledgers_scanned=0, remaining=())
+
+
 def leaving_outcome(report: DecommissionReport) -> Outcome:
     """A refusal is a failure, or a partial success when ledgers were moved or a cookie was deleted."""
     if report.refusal is None:

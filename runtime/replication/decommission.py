@@ -118,6 +118,14 @@ class Decommission:
         self._own_deletes: set[str] = set()
         """Cookies that were deleted here, or whose delete was sent but not answered."""
 
+    async def known(self, bookie_ids: Sequence[str]) -> tuple[str, ...]:
+        """The bookies that are registered, have a cookie, or are referenced by a ledger."""
+        live = (await self.watch.look(bookie_ids)).serving
+        absent = {each for each in bookie_ids if each not in live and await self._cookie_version(each) is None}
+        if absent:
+            absent.intersection_update((await self._recovery.scan(sorted(absent))).unnamed)
+        return tuple(each for each in bookie_ids if each not in absent)
+
     async def plan(
         self,
         bookie_ids: Sequence[str],

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.bookies.registration import Registrations
 from runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_ensemble, choose_replacements
 from runtime.placement.isolation import IsolationDemand, isolation_demand
@@ -25,8 +25,10 @@ from runtime.replication.fragments import fragments_naming
 
 LEDGER_IDS_MAX = 100
 """Ledgers that an objection names."""
-FREE_FRACTION_MIN = 0.05
-"""A bookie with less free space than this part, or than the configured reserve, cannot take over."""
+FREE_FRACTION_MIN = 0.01
+"""A bookie with less free space than this part, or than the configured reserve, cannot take over.
+
+It is small because bookies become read-only at thresholds of their own."""
 
 
 class StopReason(enum.Enum):
@@ -149,7 +151,8 @@ class StopCheck:
         self._bytes += sum((row.payload_bytes or 0) * len(self._ids.intersection(row.write_set)) for row in rows)
         if not metadata.is_closed and not self._ids.isdisjoint(metadata.last_segment.ensemble):
             self._open_on_them += 1
-            self._judge_writer(ledger_id, metadata, isolation)
+            if metadata.state is LedgerState.OPEN:
+                self._judge_writer(ledger_id, metadata, isolation)
         if self._is_removal:
             self._judge_targets(ledger_id, metadata)
         else:
@@ -285,7 +288,7 @@ class StopCheck:
             )
         gone = sorted(self._ids - self._live_now)
         if gone:
-            self._note(StopReason.NOT_REGISTERED, f"bookie {', '.join(gone)} is not running already")
+            self._note(StopReason.NOT_REGISTERED, f"bookie {', '.join(gone)} is already down")
 
     def _judge_space(self) -> None:
         """Whether the other bookies have room for the copies, above their reserve."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,9 +23,15 @@ SIZES = ("-E", "2", "-W", "2", "-A", "2")
 POLL_S = 0.05
 
 
-@pytest.fixture
-def cluster(start_cluster: Callable[[int], Cluster]) -> Cluster:
-    return start_cluster(4)
+@pytest.fixture(scope="module")
+def cluster(new_metadata_uri: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Enough bookies for all tests, which remove one each at most."""
+    cluster = Cluster(str(tmp_path_factory.mktemp("cluster")), new_metadata_uri())
+    try:
+        cluster.up(6)
+        yield cluster
+    finally:
+        cluster.stop()
 
 
 async def run(cluster: Cluster, *arguments: str) -> BkctlResult:
@@ -118,7 +124,7 @@ async def test_a_live_bookie_leaves_while_a_writer_works(cluster: Cluster, tmp_p
 def test_a_drain_that_is_killed_is_repeated_and_can_be_undone(cluster: Cluster) -> None:
     written = cluster.run("ledger", "write-test", "--ledgers", "8", "--entries", "10", *SIZES)
     assert written.exit_code == 0, written.stderr
-    victim = cluster.bookies[0].id
+    victim = cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split()[0]
     killed = start_bkctl("bookie", "drain", victim, "--yes", "-u", cluster.metadata_uri)
 
     async def wait_for_read_only() -> None:
@@ -181,7 +187,8 @@ def test_a_bookie_leaves_when_retention_has_emptied_it(cluster: Cluster) -> None
     written = cluster.run("ledger", "write-test", "--ledgers", "4", "--entries", "5", "-E", "3", "-W", "2", "-A", "2")
     assert written.exit_code == 0, written.stderr
     on_it = ("ledger", "list", "--bookie")
-    victim = max(cluster.bookies, key=lambda each: len(cluster.run(*on_it, each.id, "-o", "name").stdout.split())).id
+    writable = cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split()
+    victim = max(writable, key=lambda each: len(cluster.run(*on_it, each, "-o", "name").stdout.split()))
     ledger_ids = cluster.run(*on_it, victim, "-o", "name").stdout.split()
     assert ledger_ids
     command = ("decommission", victim, "--by-retention", "--yes", "-o", "json")
@@ -208,3 +215,7 @@ def test_a_bookie_leaves_when_retention_has_emptied_it(cluster: Cluster) -> None
     stop = f"kill -TERM {cluster.bookie(victim).pid}"
     done = cluster.run(*command, "--stop-command", stop)
     assert (done.exit_code, done.json()["is_cookie_deleted"], done.json()["entries"]) == (0, True, 0), done
+    assert cluster.run("decommission", victim, "--yes").exit_code == 4
+    again = cluster.run("decommission", victim, "--yes", "--if-exists", "-o", "json")
+    assert (again.exit_code, again.json()["is_complete"], again.json()["ledgers"]) == (0, True, 0), again
+    assert "nothing is left to do" in again.stderr

@@ -82,6 +82,8 @@ def test_an_open_ledger_needs_answers_to_be_closed_and_a_successor_for_its_write
     verdict = judge(cluster(["b1", "b2", "b3"]), ["b1"], writing)
     assert refusals(verdict) == [StopReason.NO_SUCCESSOR, StopReason.NEW_LEDGERS]
     assert "E=3, Qw=3" in verdict.reasons[1].detail
+    closing = ledger({0: ["b1", "b2", "b3"]}, 3, 2, state=LedgerState.IN_RECOVERY)
+    assert refusals(judge(cluster(["b1", "b2", "b3"]), ["b1"], closing)) == [StopReason.NEW_LEDGERS]
     two = judge(cluster(["b1", "b2", "b3", "b4", "b5", "b6"]), ["b1", "b2"], writing)
     assert refusals(two) == [StopReason.UNCLOSABLE]
 
@@ -107,7 +109,7 @@ def test_marks_and_unreadable_metadata() -> None:
 
 
 def test_a_bookie_with_a_full_disk_does_not_take_over() -> None:
-    full = {"b2": ROOMY, "b3": BookieSpace(total_bytes=1000, free_bytes=20)}
+    full = {"b2": ROOMY, "b3": BookieSpace(total_bytes=1000, free_bytes=5)}
     verdict = judge(cluster(["b1", "b2", "b3"], space=full), ["b1"], CLOSED)
     assert refusals(verdict) == [StopReason.NEW_LEDGERS]
     assert "without space for more: b3" in verdict.reasons[0].detail
