@@ -19,8 +19,8 @@ from runtime.replication.config import ReplicationConfig
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:
-    from runtime.replication.bookie_recovery import RecoveryProgress
     from runtime.replication.metadata_outage import MetadataOutage
+    from runtime.replication.recovery_run import RecoveryProgress
 
 OutageMax = Annotated[str | None, setting_option(ReplicationConfig, "metadata_outage_max_s", "DURATION")]
 
@@ -45,6 +45,8 @@ class JobProgress:
         self._ledgers = ledgers
         self._rest = rest
         self._last: RecoveryProgress | None = None
+        self.file: str | None = None
+        """The job file, if there is one: a later run can continue with it."""
         self.show: Callable[[RecoveryProgress], None] = lambda _: None
 
     def note(self, moment: RecoveryProgress) -> None:
@@ -82,21 +84,23 @@ async def told_when_cut_off(context: CommandContext, ledgers: int, rest: str = "
         if isinstance(error, BkctlError) and not isinstance(error, MetadataUnavailableError) and not progress.has_begun:
             raise  # refused before the first change: the error is complete
         context.console.warn(progress.sentence())
-        context.console.warn(f"to continue: {continuing_command(context.settings.command_line)}")
+        context.console.warn(f"to continue: {continuing_command(context.settings.command_line, progress.file)}")
         if isinstance(error, MetadataUnavailableError):
             raise ChangeCutOffError(str(error), error.path) from error
         raise
 
 
-def continuing_command(command_line: tuple[str, ...]) -> str:
-    """The same command, without its saved plan, which no longer fits once a part of it is done."""
+def continuing_command(command_line: tuple[str, ...], job_file: str | None = None) -> str:
+    """The same command, without its saved plan, which no longer fits once a part of it is done.
+
+    With a job file, what the file says is left out too.
+    """
+    dropped = {"--apply"} if job_file is None else {"--apply", "--resume", "--to", "--ledger"}
     words: list[str] = []
     is_skipping = False
     for word in command_line:
-        if is_skipping or word.startswith("--apply="):
-            is_skipping = False
-        elif word == "--apply":
-            is_skipping = True
+        if is_skipping or word.partition("=")[0] in dropped:
+            is_skipping = word in dropped
         else:
             words.append(word)
-    return shlex.join(["bkctl", *mask_secrets(words)])
+    return shlex.join(["bkctl", *mask_secrets(words), *(() if job_file is None else ("--resume", job_file))])

@@ -9,11 +9,20 @@ import typer
 from commands.command import command, group
 from commands.context import CommandContext
 from commands.effect import Effect
-from commands.errors import Outcome
+from commands.errors import InvalidArgumentError, Outcome
 from commands.help_page import HelpGroup
 from commands.outages import OutageMax, told_when_cut_off
 from commands.parse import all_ledger_ids, parse_bookie_id
 from commands.recover_ledger import recover_ledger
+from commands.recovery_job import (
+    CopyRateChoice,
+    CopyRatePerBookie,
+    JobOptions,
+    Processes,
+    Resume,
+    open_job,
+    read_job_state,
+)
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import PLAN_TABLE, failure_rows, fenced_rows, plan_body, print_report, report_body
 from commands.replication_access import PlacementChoice, VerifyChoice, note_end, replication_access, waiting_sentence
@@ -58,16 +67,21 @@ async def failed_bookie(
     outage_max: OutageMax = None,
     placement: PlacementChoice = None,
     verify: VerifyChoice = None,
+    processes: Processes = None,
+    copy_rate: CopyRateChoice = None,
+    copy_rate_per_bookie: CopyRatePerBookie = None,
+    resume: Resume = None,
 ) -> Outcome:
-    """Copy the entries of failed bookies to others, and replace the failed ones.
-
-    Safe to interrupt and repeat. Keeps cookies. Short form: bkctl recover ID...
-    """
+    """Copy the entries of failed bookies to others, and replace the failed ones."""
     from commands.safety.gate import nothing_to_change
 
     for bookie_id in [*bookie_ids, *(to or ())]:
         parse_bookie_id(bookie_id)
     ledger_ids = all_ledger_ids(ledger) if ledger else None
+    options = JobOptions(processes, copy_rate, copy_rate_per_bookie, resume)
+    options.pace()
+    if resume is not None and (to or ledger):
+        raise InvalidArgumentError("--resume takes targets and ledgers from the job file: leave out --to and --ledger")
     async with open_session(context) as session:
         access = await replication_access(context, session, outage_max, placement, verify, open_ledgers)
         recovery, console = access.recovery, context.console
@@ -76,7 +90,11 @@ async def failed_bookie(
                 console.warn(f"bookie {bookie_id} is registered; it must be down before it can be recovered")
         else:
             await recovery.require_down(bookie_ids, lambda bookie_id: console.say(waiting_sentence(bookie_id)))
-        found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
+        if resume is not None:
+            state = read_job_state(resume, bookie_ids, session.root, session.instance_id)
+            found = await recovery.plan_rest(state)
+        else:
+            found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
         plan = access.change_plan(found)
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
@@ -87,9 +105,14 @@ async def failed_bookie(
                 access.open_change(context, plan, found) as change,
             ):
                 await recovery.require_down(bookie_ids)
-                async with recovery_progress(console, "recovering") as progress:
-                    job.show = progress.show
-                    report = await recovery.run(found, job.note, open_ledgers=open_ledgers)
+                async with (
+                    open_job(context, session, found, options, change.operation_id) as opened,
+                    recovery_progress(console, "recovering") as progress,
+                ):
+                    job.show, job.file = progress.show, opened.path
+                    report = await recovery.run(
+                        found, job.note, open_ledgers=open_ledgers, job=opened.job, processes=opened.processes
+                    )
                 note_end(change, report_body(report), outcome_of(report))
     print_report(context, "RecoveryReport", report_body(report), failure_rows(report), fenced_rows(report))
     return outcome_of(report)

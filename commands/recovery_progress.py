@@ -12,7 +12,7 @@ from commands.progress import Progress
 from commands.rendering import counted, duration, size
 
 if TYPE_CHECKING:
-    from runtime.replication.bookie_recovery import RecoveryProgress
+    from runtime.replication.recovery_run import RecoveryProgress
 
 LINE_INTERVAL_S = 10.0
 LEDGER_COST_BYTES = 64 * 1024

@@ -22,7 +22,6 @@ BkctlError
 ├── BookieError                 one bookie's answer, or no answer; has bookie id and status
 │   ├── NoSuchEntryError, NoSuchLedgerError      the two negatives: these are proof, other errors are not
 │   ├── FencedError, UnauthorizedError, BookieReadOnlyError, TooManyRequestsError
-│   ├── AuthenticationRequiredError, an UnauthorizedError
 │   ├── BookieIOError, BadRequestError, UnknownLedgerStateError
 │   ├── BookieTimeoutError, BookieUnavailableError
 ├── LedgerError
@@ -33,6 +32,7 @@ BkctlError
 │       └── AnswersMissingError    bookies that may have entries gave no valid answer
 ├── BookieNotFoundError         no such bookie in this cluster
 ├── BookieFailedError           a running bookie failed, or its last flush failed
+├── CopyProcessError            processes that copy ledgers cannot start, or ended early
 ├── CookieError                 directories, cookie and cluster do not belong together
 └── RegistrationError           the bookie could not register
 """
@@ -147,10 +147,6 @@ class UnauthorizedError(BookieError):
     """The master key is not the ledger's."""
 
 
-class AuthenticationRequiredError(UnauthorizedError):
-    """The bookie answers only clients that authenticate themselves."""
-
-
 class BookieReadOnlyError(BookieError):
     """The bookie accepts no writes."""
 
@@ -258,6 +254,10 @@ class BookieFailedError(BkctlError):
 
     Acknowledged entries are in the journal, which the next boot replays.
     """
+
+
+class CopyProcessError(BkctlError):
+    """Processes that copy ledgers cannot start, or ended early. What they did is complete or has no effect."""
 
 
 class CookieError(BkctlError):

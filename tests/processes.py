@@ -100,7 +100,7 @@ def striking_children(module: str, number: signal.Signals) -> Iterator[None]:
 
     def strike() -> None:
         while not is_over.wait(0.002):
-            for pid in _children_serving(module):
+            for pid in children_running(module, os.getpid()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
@@ -113,9 +113,10 @@ def striking_children(module: str, number: signal.Signals) -> Iterator[None]:
         sender.join()
 
 
-def _children_serving(module: str) -> list[int]:
+def children_running(module: str, parent: int) -> list[int]:
+    """Children of the process ``parent`` whose command line has ``module``."""
     found: list[int] = []
-    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+    for task in Path(f"/proc/{parent}/task").iterdir():
         with contextlib.suppress(OSError):
             found += [int(child) for child in (task / "children").read_text().split()]
     return [pid for pid in found if module.encode() in _command_of(pid)]

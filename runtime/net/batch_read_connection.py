@@ -1,4 +1,4 @@
-"""Batch reads of one bookie, in v2 and on a connection of their own: no add waits for their large answers."""
+"""Batch reads of one bookie, on a connection of their own: in v2, so that no add waits for their large answers."""
 
 from __future__ import annotations
 

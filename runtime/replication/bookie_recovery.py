@@ -6,56 +6,24 @@ requests in flight, verifies copies before the metadata references them, and con
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
-
-import msgspec
+from collections.abc import Callable, Collection
 
 from runtime.client.ports import ClientPorts
-from runtime.errors import BookieError, LedgerNotFoundError, MetadataError, RefusedError
-from runtime.ledger.owner import owner_of
+from runtime.errors import BookieError, RefusedError
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.replication.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.copies import CopyReader
-from runtime.replication.copy_targets import TargetChooser
-from runtime.replication.flow_window import FlowWindows
-from runtime.replication.ledger_activity import LedgerActivity
-from runtime.replication.ledger_queue import LedgerQueue
-from runtime.replication.ledger_repair import LedgerRepair, RepairOrder, RepairTools
-from runtime.replication.live_bookies import LiveBookies
+from runtime.replication.copy_messages import CopyProcessSetup, RepairSetup
+from runtime.replication.copy_processes import CopyProcesses
+from runtime.replication.job_file import RecordedJob
 from runtime.replication.loss_proof import LossProof
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
-from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
-from runtime.replication.recovery_report import RecoveryReport, RecoveryTally
+from runtime.replication.recovery_plan import RecoveryPlan
+from runtime.replication.recovery_report import RecoveryReport
+from runtime.replication.recovery_run import RecoveryJob, RecoveryProgress, RecoveryRun
 from runtime.replication.recovery_scan import PlanDemand, RecoveryScan
-from runtime.replication.replicator import Replicator
-
-PROGRESS_INTERVAL_NS = 100_000_000
-TICK_S = 1.0
-
-
-class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Progress of a running recovery."""
-
-    ledgers_done: int
-    ledgers_total: int
-    ledgers_failed: int
-    entries_copied: int
-    entries_planned: int
-    bytes_copied: int
-    bytes_planned: int
-    """Estimated; ledgers of unknown size do not count."""
-    waiting_for_writers: int = 0
-    """Open ledgers that are left alone for some time, so that their writers can replace the bookies."""
-    current_ledgers: tuple[int, ...]
-    """Ledgers in progress, oldest first; the first one may be delaying the run."""
-    oldest_s: float = 0.0
-    """Seconds since the work on the oldest ledger began."""
-    oldest_waits_for: str = ""
-    """What the oldest ledger waits for; empty if nothing."""
+from runtime.replication.repair_worker import RepairWorker
 
 
 class BookieRecovery:
@@ -132,6 +100,13 @@ class BookieRecovery:
         demand = _demand(bookie_ids, ledger_ids, unreachable, only_targets)
         return await self.outage.outlast(lambda: self._scan.plan(demand))
 
+    async def plan_rest(self, state: RecordedJob) -> RecoveryPlan:
+        """Plan what an interrupted job has left. Its ledgers may have been deleted meanwhile. Errors as in ``plan``."""
+        start = state.start
+        rest = tuple(ledger_id for ledger_id in state.order if not state.is_done(ledger_id))
+        demand = _demand(start.bookie_ids, rest, None, start.only_targets)._replace(may_be_gone=True)
+        return await self.outage.outlast(lambda: self._scan.plan(demand))
+
     async def scan(
         self,
         bookie_ids: Collection[str],
@@ -153,6 +128,8 @@ class BookieRecovery:
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         *,
         open_ledgers: OpenLedgers = OpenLedgers.FENCE,
+        job: RecoveryJob | None = None,
+        processes: CopyProcessSetup | None = None,
     ) -> RecoveryReport:
         """Carry out a plan, after reading the metadata of each ledger again. Safe to interrupt and repeat.
 
@@ -160,12 +137,25 @@ class BookieRecovery:
         after the plan was made. They are fenced only if the segment is still the same.
 
         ``on_progress`` is called at most ten times per second, and once at the end, even after an error. Unreachable
-        bookies must be down: call ``require_down`` first. Waits during an outage of the metadata store;
-        MetadataOutageError if it is too long.
+        bookies must be down: call ``require_down`` first. ``processes`` None: copies in this process. Waits during an
+        outage of the metadata store; MetadataOutageError if it is too long. CopyProcessError.
         """
-        ports = (self._ports, self._registration, self._locks)
-        order = RepairOrder(frozenset(plan.bookie_ids), frozenset(plan.unreachable), open_ledgers)
-        return await _RecoveryRun(*ports, self._config, plan, order, on_progress, self._on_outage).run()
+        config = self._config
+        setup = RepairSetup(
+            config=config,
+            leaving=frozenset(plan.bookie_ids),
+            unreachable=frozenset(plan.unreachable),
+            open_ledgers=open_ledgers,
+            known=plan.targets,
+            only_targets=plan.targets if plan.is_restricted else (),
+        )
+        run = RecoveryRun(self._ports, config, plan, open_ledgers, on_progress, job)
+        if processes is None:
+            ports = (self._ports, self._registration, self._locks)
+            worker = RepairWorker(*ports, setup, on_range=run.note_range, on_outage=self._on_outage)
+            return await run.run(worker)
+        async with CopyProcesses(processes, setup, on_range=run.note_range, on_outage=self._on_outage) as repairs:
+            return await run.run(repairs)
 
 
 def _demand(
@@ -180,152 +170,3 @@ def _demand(
         ledger_ids=None if ledger_ids is None else tuple(ledger_ids),
         only_targets=frozenset(only_targets),
     )
-
-
-class _RecoveryRun:
-    """State of one run of a plan."""
-
-    def __init__(
-        self,
-        ports: ClientPorts,
-        registration: RegistrationClient,
-        locks: ReplicationLocks,
-        config: ReplicationConfig,
-        plan: RecoveryPlan,
-        order: RepairOrder,
-        on_progress: Callable[[RecoveryProgress], None] | None,
-        on_outage: Callable[[MetadataOutage], None],
-    ) -> None:
-        self._ports = ports
-        self._config = config
-        self._plan = plan
-        self._order = order
-        self._on_progress = on_progress
-        self._progress_at_ns = 0
-        self._on_outage = on_outage
-        self._outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, self._report_outage)
-        self._live_bookies = LiveBookies(registration, ports.clock, config.registration_wait_s, plan.targets)
-        single_reads = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
-        self._copies = CopyReader(ports.bookies, ports.clock, single_reads, config, self._live_bookies.is_live)
-        windows = FlowWindows(config.bytes_in_flight_max)
-        self._repair = LedgerRepair(
-            RepairTools(
-                ports=ports,
-                locks=locks,
-                replicator=Replicator(ports, self._copies, windows, single_reads, config, self._count_copied),
-                live_bookies=self._live_bookies,
-                targets=TargetChooser(
-                    self._live_bookies,
-                    ports.suspects,
-                    ports.clock,
-                    ports.placement,
-                    config.placement,
-                    plan.targets if plan.is_restricted else (),
-                ),
-                outage=self._outage,
-                config=config,
-            )
-        )
-        self._queue = LedgerQueue(self._ledgers(), ports.clock, config)
-        self._tally = RecoveryTally(config.verify)
-        self._totals = plan.totals
-        self._waiting_for_writers = 0
-        self._current: dict[int, LedgerActivity] = {}
-        self._entries_copied = 0
-        self._bytes_copied = 0
-
-    async def run(self) -> RecoveryReport:
-        started_ns = self._ports.clock.monotonic_ns()
-        for bookie_id in self._order.unreachable:
-            self._ports.suspects.add(bookie_id)  # closing a ledger must not choose them again
-        ticking = asyncio.create_task(self._tick())
-        try:
-            await self._outage.outlast(self._live_bookies.refresh)
-            await for_each_bounded(self._queue, self._repair_one, self._config.ledgers_in_parallel)
-        finally:
-            ticking.cancel()
-            self._report_progress(is_forced=True)
-        seconds = (self._ports.clock.monotonic_ns() - started_ns) / 1e9
-        return self._tally.report(self._plan.bookie_ids, seconds, self._plan.unreadable)
-
-    async def _tick(self) -> None:
-        """Report progress also while all ledgers wait."""
-        while self._on_progress is not None:
-            await self._ports.clock.sleep(TICK_S)
-            self._report_progress()
-
-    async def _ledgers(self) -> AsyncIterator[LedgerPlan]:
-        """The ledgers in the order of work; those that wait for their writers come last, after the wait."""
-        waits = self._order.open_ledgers is OpenLedgers.WAIT
-        for ledger in self._plan.ledgers:
-            if not (waits and ledger.may_have_writer):
-                yield ledger
-        if not waits:
-            return
-        due_ns = self._plan.seen_at_ns + int(self._config.open_ledger_wait_s * 1e9)
-        written = [ledger for ledger in self._plan.ledgers if ledger.may_have_writer]
-        wait_ns = due_ns - self._ports.clock.monotonic_ns()
-        if written and wait_ns > 0:
-            self._waiting_for_writers = len(written)
-            self._report_progress(is_forced=True)
-            await self._ports.clock.sleep(wait_ns / 1e9)
-            self._waiting_for_writers = 0
-        for ledger in written:
-            yield ledger
-
-    async def _repair_one(self, ledger: LedgerPlan) -> None:
-        activity = LedgerActivity(ledger.ledger_id, self._ports.clock.monotonic_ns())
-        self._current[ledger.ledger_id] = activity
-        seen = None if ledger.open_look is None else ledger.open_look.segment
-        order = self._order._replace(seen=seen)
-        try:
-            result = await self._outage.outlast(lambda: self._repair.repair(ledger.ledger_id, order, activity))
-            if not self._queue.finish(ledger, result):
-                return
-            if result.failures or result.was_closed:
-                result = result.with_owner(await self._owner(ledger.ledger_id))
-            self._tally.add(result)
-        finally:
-            del self._current[ledger.ledger_id]
-        self._report_progress()
-
-    async def _owner(self, ledger_id: int) -> str | None:
-        """The owner, for the report; None if it cannot be read."""
-        try:
-            return owner_of(dict((await self._ports.ledgers.read(ledger_id)).value.custom_metadata))
-        except (LedgerNotFoundError, MetadataError):
-            return None
-
-    def _report_outage(self, outage: MetadataOutage) -> None:
-        self._live_bookies.note_outage(is_over=outage.is_over)
-        self._copies.note_outage()
-        self._on_outage(outage)
-
-    def _count_copied(self, entries: int, bytes_copied: int) -> None:
-        self._entries_copied += entries
-        self._bytes_copied += bytes_copied
-        self._report_progress()
-
-    def _report_progress(self, *, is_forced: bool = False) -> None:
-        if self._on_progress is None:
-            return
-        now_ns = self._ports.clock.monotonic_ns()
-        if not is_forced and now_ns - self._progress_at_ns < PROGRESS_INTERVAL_NS:
-            return
-        self._progress_at_ns = now_ns
-        oldest = next(iter(self._current.values()), None) or self._queue.oldest_locked()
-        self._on_progress(
-            RecoveryProgress(
-                ledgers_done=self._tally.ledgers,
-                ledgers_total=self._totals.ledgers,
-                ledgers_failed=self._tally.ledgers_failed,
-                entries_copied=self._entries_copied,
-                entries_planned=self._totals.entries,
-                bytes_copied=self._bytes_copied,
-                bytes_planned=self._totals.bytes_to_copy,
-                waiting_for_writers=self._waiting_for_writers,
-                current_ledgers=tuple(self._current),
-                oldest_s=0.0 if oldest is None else (now_ns - oldest.since_ns) / 1e9,
-                oldest_waits_for="" if oldest is None else oldest.waits_for,
-            )
-        )

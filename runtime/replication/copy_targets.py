@@ -76,12 +76,19 @@ class TargetChooser:
         """Whether only some of the writable bookies are targets."""
         return bool(self._only)
 
-    async def choose(self, need: CopyNeed) -> Choice | NoChoice:
+    async def choose(self, need: CopyNeed, preferred: str | None = None) -> Choice | NoChoice:
         """A writable bookie for one copy, or why there is none; MetadataError, ConfigurationError.
 
-        Uses suspects (recently failed bookies) only if the rules leave no other bookie.
+        Uses suspects (recently failed bookies) only if the rules leave no other bookie. ``preferred`` is chosen if the
+        rules allow it: it has a part of the copy.
         """
-        found = await self._choose((await self._live_bookies.refresh()).writable, need)
+        writable = (await self._live_bookies.refresh()).writable
+        found: Choice | NoChoice | None = None
+        if preferred in writable:
+            barred = need.excluded | (set(writable) - {preferred})
+            found = await self._choose(writable, msgspec.structs.replace(need, excluded=barred))
+        if not isinstance(found, Choice):
+            found = await self._choose(writable, need)
         if isinstance(found, NoChoice):  # before giving up, check whether one has returned
             found = await self._choose((await self._live_bookies.refresh(0)).writable, need)
         if isinstance(found, Choice):

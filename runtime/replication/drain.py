@@ -16,10 +16,11 @@ from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.ledger.owner import owner_of
 from runtime.replication.bookie_mode import ModeWatch
-from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
+from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import OpenLedgers
 from runtime.replication.recovery_plan import RecoveryPlan
 from runtime.replication.recovery_report import FailureReason, RecoveryReport
+from runtime.replication.recovery_run import RecoveryProgress
 
 PASSES_MAX = 3
 """Maximum passes that find new work: a ledger created during the first one may reference a bookie too."""

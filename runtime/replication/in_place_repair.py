@@ -14,7 +14,6 @@ from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError
 from runtime.metadata.pipeline import each_of
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.replication.bookie_recovery import RecoveryProgress
 from runtime.replication.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.check_scope import CheckScope
 from runtime.replication.checker import LedgerChecker
@@ -34,6 +33,7 @@ from runtime.replication.in_place_plan import (
 )
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
+from runtime.replication.recovery_run import RecoveryProgress
 
 
 @dataclasses.dataclass(frozen=True)

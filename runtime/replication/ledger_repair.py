@@ -31,6 +31,7 @@ from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copies import pause_s
 from runtime.replication.copy_targets import CopyNeed, TargetChooser, stripe_bytes
 from runtime.replication.fragments import EntryRange, Fragment, fragments_naming, stripe_count
+from runtime.replication.job_file import JobRange
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.ledger_close import why_not_closable
 from runtime.replication.live_bookies import LiveBookies
@@ -93,13 +94,15 @@ class RepairOrder(NamedTuple):
 
     ``leaving``: bookies to replace; one that still serves is the preferred source of its own entries. ``unreachable``:
     bookies that are never asked. Neither are targets. ``seen``: the last segment of an open ledger at a first look,
-    long enough ago for its writer to replace a leaving bookie; None: there was no such look.
+    long enough ago for its writer to replace a leaving bookie; None: there was no such look. ``ranges``: what an
+    earlier run copied of the ledger.
     """
 
     leaving: frozenset[str]
     unreachable: frozenset[str]
     open_ledgers: OpenLedgers = OpenLedgers.FENCE
     seen: Segment | None = None
+    ranges: tuple[JobRange, ...] = ()
 
     def why_left_open(self, metadata: LedgerMetadata) -> str | None:
         """Why an open last segment with a leaving bookie must be left alone; None: fence and close the ledger."""
@@ -200,6 +203,7 @@ class _Repair:
         self._order = order
         self._state = LedgerState.OPEN
         self._was_closed = False
+        self._begun = {_Place(each.first_entry_id, each.ensemble_index): each for each in order.ranges}
         self._copied: dict[_Place, _Copied] = {}
         self._unusable: dict[str, str] = {}
         """Targets that rejected or lost copies of this ledger, with the reason; not tried again (bk#4668)."""
@@ -347,16 +351,18 @@ class _Repair:
         bad target against the source.
         """
         place = _Place(fragment.entries.first_entry_id, index)
+        begun = self._begun.pop(place, None)
         while True:
             need = self._need(metadata, fragment, index, taken)
-            found = await self._targets.choose(need)
+            found = await self._targets.choose(need, preferred=None if begun is None else begun.target)
             if isinstance(found, NoChoice):
                 reason = FailureReason.PLACEMENT if found.best is not None else FailureReason.NOT_ENOUGH_BOOKIES
                 self._fail(metadata, place, reason, (fragment.entries,), self._why_no_target(found))
                 return None
             target = found.bookies[0]
             credentials = credentials_of(self._ledger_id, metadata)
-            job = StripeJob(credentials, metadata, fragment, index, target, self._order.unreachable)
+            copied_until = begun.last_entry_id if begun is not None and begun.target == target else -1
+            job = StripeJob(credentials, metadata, fragment, index, target, self._order.unreachable, copied_until)
             outcome = await self._replicator.copy(job, self._activity)
             self._targets.finish(target, need)
             self._defects.extend(outcome.defects)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection
 from typing import NamedTuple, TypeAlias
 
 from runtime.client.ports import ClientPorts
-from runtime.errors import BookieNotFoundError, MetadataFormatError, RefusedError
+from runtime.errors import BookieNotFoundError, LedgerNotFoundError, MetadataFormatError, RefusedError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
@@ -18,16 +18,20 @@ from runtime.replication.copy_targets import PlacementForecast
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, rule_counts
 
-_Found: TypeAlias = tuple[int, Versioned[LedgerMetadata] | MetadataFormatError]
+_Found: TypeAlias = tuple[int, Versioned[LedgerMetadata] | MetadataFormatError | None]
 
 
 class PlanDemand(NamedTuple):
-    """What to plan. ``ledger_ids`` None: all ledgers. ``only_targets`` empty: all writable bookies are targets."""
+    """What to plan. ``ledger_ids`` None: all ledgers. ``only_targets`` empty: all writable bookies are targets.
+
+    ``may_be_gone``: the ids are of an earlier plan, so ledgers may have been deleted or repaired meanwhile.
+    """
 
     leaving: frozenset[str]
     unreachable: frozenset[str]
     ledger_ids: tuple[int, ...] | None = None
     only_targets: frozenset[str] = frozenset()
+    may_be_gone: bool = False
 
     @property
     def barred(self) -> frozenset[str]:
@@ -54,7 +58,8 @@ class RecoveryScan:
         """
         await self._require_targets(demand)
         plan = await self.scan(demand)
-        await self._require_known(plan.unnamed, "none of these ledgers" if demand.ledger_ids else "no ledger")
+        if not demand.may_be_gone:
+            await self._require_known(plan.unnamed, "none of these ledgers" if demand.ledger_ids else "no ledger")
         broken = rule_counts(plan.totals.broken_rules)
         if demand.only_targets and broken and self._config.placement is PlacementMode.STRICT:
             rules = ", ".join(f"{rule}: {count}" for rule, count in broken.items())
@@ -77,9 +82,11 @@ class RecoveryScan:
         unreadable: list[LedgerFailure] = []
         named: set[str] = set()
         scanned = 0
-        async with contextlib.aclosing(self._read(demand.ledger_ids)) as ledgers:
+        async with contextlib.aclosing(self._read(demand)) as ledgers:
             async for ledger_id, found in ledgers:
                 scanned += 1
+                if found is None:
+                    continue
                 if not isinstance(found, Versioned):
                     unreadable.append(LedgerFailure(ledger_id, FailureReason.METADATA_UNREADABLE, (), str(found)))
                     continue
@@ -104,11 +111,18 @@ class RecoveryScan:
             seen_at_ns=self._ports.clock.monotonic_ns(),
         )
 
-    def _read(self, ledger_ids: tuple[int, ...] | None) -> AsyncGenerator[_Found, None]:
+    def _read(self, demand: PlanDemand) -> AsyncGenerator[_Found, None]:
         window = self._config.metadata_reads_in_flight_max
-        if ledger_ids is None:
+        if demand.ledger_ids is None:
             return self._ports.ledgers.read_all(window=window)
-        return pipelined(each_of(ledger_ids), self._read_one, window)
+        read = self._read_if_present if demand.may_be_gone else self._read_one
+        return pipelined(each_of(demand.ledger_ids), read, window)
+
+    async def _read_if_present(self, ledger_id: int) -> _Found:
+        try:
+            return await self._read_one(ledger_id)
+        except LedgerNotFoundError:
+            return ledger_id, None
 
     async def _read_one(self, ledger_id: int) -> _Found:
         try:

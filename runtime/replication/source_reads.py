@@ -20,7 +20,7 @@ from runtime.replication.byte_window import ByteWindow, Lease, for_each_leased, 
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import Copy, CopyReader, CopyState, bad_copy, entry_bytes_estimate, pause_s
 from runtime.replication.flow_window import FlowWindow, FlowWindows
-from runtime.replication.fragments import EntryRange, EntryRangeSet, Fragment, stripe_count
+from runtime.replication.fragments import EntryRange, EntryRangeSet, Fragment, last_stored, stripe_count
 from runtime.replication.ledger_activity import LedgerActivity
 
 BATCH_BYTES = 1024 * 1024
@@ -63,6 +63,12 @@ class StripeJob(msgspec.Struct, frozen=True):
         """Number of entries in the stripe."""
         metadata = self.metadata
         return stripe_count(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+
+    @property
+    def last_entry_id(self) -> int:
+        """Last entry of the stripe, or -1."""
+        metadata = self.metadata
+        return last_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
 
 
 class Pacer(Protocol):

@@ -11,7 +11,6 @@ from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import RecoveryProgress
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import CopyState
 from runtime.replication.copy_rate import CopyRate
@@ -19,6 +18,7 @@ from runtime.replication.fragments import EntryRange
 from runtime.replication.in_place_plan import InPlacePlan, InPlaceReport, LeftReason
 from runtime.replication.in_place_repair import InPlaceRepair
 from runtime.replication.metadata_outage import MetadataOutage
+from runtime.replication.recovery_run import RecoveryProgress
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest

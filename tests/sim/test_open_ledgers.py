@@ -10,9 +10,9 @@ import pytest
 
 from runtime.ledger.changes import replace_bookies
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.replication.bookie_recovery import RecoveryProgress
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.recovery_report import FailureReason, FencedLedger
+from runtime.replication.recovery_run import RecoveryProgress
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 

@@ -11,7 +11,6 @@ from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import RecoveryProgress
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
 from runtime.replication.copies import CopyReader, CopyState
@@ -19,6 +18,7 @@ from runtime.replication.flow_window import FlowWindows
 from runtime.replication.fragments import EntryRange, fragments_naming
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.recovery_report import FailureReason
+from runtime.replication.recovery_run import RecoveryProgress
 from runtime.replication.replicator import Replicator
 from runtime.replication.source_reads import StripeJob
 from tests.runtime.client.world import credentials

@@ -18,10 +18,11 @@ from runtime.metadata.replication.format import encode_lock
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
+from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.copies import CopyState
 from runtime.replication.fragments import EntryRange
 from runtime.replication.recovery_report import FailureReason
+from runtime.replication.recovery_run import RecoveryProgress
 from tests.runtime.client.world import segments
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.metadata.replication_stage import holder_of

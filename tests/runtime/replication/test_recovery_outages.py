@@ -18,11 +18,12 @@ from runtime.metadata.bookies.registration import RegistrationClient, Registrati
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import BookieRecovery, RecoveryProgress
+from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.decommission import Decommission, FinishHooks
 from runtime.replication.metadata_outage import MetadataOutage
 from runtime.replication.recovery_report import RecoveryReport
+from runtime.replication.recovery_run import RecoveryProgress
 from tests.runtime.client.world import World, segments
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.link import TcpLink

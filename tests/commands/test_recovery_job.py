@@ -1,0 +1,166 @@
+"""Recoveries in several processes, with byte rates, and continued from their job file after a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from commands.errors import InvalidArgumentError
+from commands.outages import continuing_command
+from commands.recovery_job import parse_rates
+from runtime.replication.copy_messages import CopyPace
+from runtime.replication.copy_processes import MODULE
+from runtime.replication.job_file import read_job
+from storage.adapters.filesystem import OsFileSystem
+from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, children_running, start_bkctl
+
+ENTRY_BYTES = 1024
+
+
+class Scene:
+    """A cluster of four bookies, one of which is killed after ledgers were written to all of them."""
+
+    def __init__(self, cluster: Cluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.state = directory / "state"
+        self.log = directory / "command.log"
+        self.dead = cluster.bookies[0].id
+
+    def write(self, ledgers: int, entries: int) -> None:
+        sizes = ("-E", "3", "-W", "3", "-A", "3", "--entry-size", str(ENTRY_BYTES), "--no-read-back")
+        written = self.cluster.run("ledger", "write-test", "--ledgers", str(ledgers), "--entries", str(entries), *sizes)
+        assert written.exit_code == 0, written.stderr
+
+    def start(self, *arguments: str) -> BkctlProcess:
+        variables = {"BKCTL_METADATA_URI": self.cluster.metadata_uri, "BKCTL_STATE_DIR": str(self.state)}
+        with open(self.log, "wb") as log:
+            return start_bkctl(
+                "recover", "failed-bookie", self.dead, "--yes", *arguments, stdout=log, stderr=log, variables=variables
+            )
+
+    def end_of(self, process: BkctlProcess) -> str:
+        assert process.wait(COMMAND_TIMEOUT_S) == 0, self.log.read_text()
+        return self.log.read_text()
+
+    def job_file(self) -> str:
+        (name,) = (name for name in os.listdir(self.state / "jobs") if name.endswith(".jsonl"))
+        return str(self.state / "jobs" / name)
+
+    def wait_until(self, holds: Callable[[], object], process: BkctlProcess) -> None:
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        while not holds():
+            assert process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+
+    def require_all_recovered(self) -> None:
+        assert self.cluster.run("ledger", "list", "--bookie", self.dead, "-o", "name").stdout == ""
+        verified = self.cluster.run("ledger", "verify", "--all")
+        assert verified.exit_code == 0, verified.stdout
+        assert os.listdir(self.state / "jobs") == [], "a finished job leaves no file"
+
+
+@pytest.fixture
+def scene(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Scene:
+    return Scene(start_cluster(4), tmp_path)
+
+
+def test_two_processes_recover_all_ledgers_although_one_is_killed(scene: Scene) -> None:
+    scene.write(24, 40)
+    scene.cluster.kill_bookie(scene.dead)
+    process = scene.start("--processes", "2", "--copy-rate", "200KiB/s")
+    scene.wait_until(lambda: len(children_running(MODULE, process.pid)) == 2, process)
+    os.kill(children_running(MODULE, process.pid)[0], signal.SIGKILL)
+    scene.end_of(process)
+    scene.require_all_recovered()
+
+
+@pytest.mark.battery
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_killed_job_continues_within_a_long_copy(scene: Scene, processes: str) -> None:
+    scene.write(1, 24_000)
+    scene.write(10, 10)
+    scene.cluster.kill_bookie(scene.dead)
+    killed = scene.start("--processes", processes, "--copy-rate", "2MiB/s")
+    scene.wait_until((scene.state / "jobs").exists, killed)
+    scene.wait_until(lambda: read_job(OsFileSystem(), scene.job_file()).ranges, killed)
+    children = children_running(MODULE, killed.pid)
+    killed.kill()
+    killed.wait()
+    deadline = time.monotonic() + COMMAND_TIMEOUT_S
+    while any(os.path.exists(f"/proc/{pid}") for pid in children):
+        assert time.monotonic() < deadline, "a copy process outlived the command"
+        time.sleep(0.05)
+    state = read_job(OsFileSystem(), scene.job_file())
+    ((record,),) = (each.values() for each in state.ranges.values())
+    assert 0 < record.last_entry_id < 24_000
+
+    job_file = scene.job_file()
+    continued = scene.start("--processes", processes, "--resume", job_file, "--copy-rate", "500MiB/s", "-o", "json")
+    said = scene.end_of(continued)
+    copied_bytes = int(said.partition('"bytes": ')[2].partition(",")[0])
+    assert copied_bytes < (24_000 - record.last_entry_id + 200) * (ENTRY_BYTES + 100)
+    scene.require_all_recovered()
+
+
+@pytest.mark.battery
+def test_the_rates_of_a_running_job_can_be_changed(scene: Scene) -> None:
+    scene.write(1, 20_000)
+    scene.cluster.kill_bookie(scene.dead)
+    process = scene.start("--copy-rate", "50KiB/s")  # it would take minutes
+    scene.wait_until((scene.state / "jobs").exists, process)
+    rates = Path(f"{scene.job_file()}.rates")
+    scene.wait_until(rates.exists, process)
+    assert rates.read_text().endswith("copy-rate = 50KiB/s\ncopy-rate-per-bookie = none\n")
+    rates.write_text("copy-rate = fast\n")
+    scene.wait_until(lambda: "'fast' is not a rate" in scene.log.read_text(), process)
+    rates.write_text("copy-rate = none\n")
+    assert "new byte rates: all copies none, each bookie none" in scene.end_of(process)
+    scene.require_all_recovered()
+
+
+def test_a_job_file_of_other_bookies_or_another_kind_is_refused(scene: Scene, tmp_path: Path) -> None:
+    scene.cluster.kill_bookie(scene.dead)
+    other = tmp_path / "other"
+    other.write_text("hello\n")
+    for arguments, reason in (
+        (("--resume", str(tmp_path / "absent")), "cannot read the job file"),
+        (("--resume", str(other)), "not a line of a job file"),
+        (("--resume", str(other), "--ledger", "1"), "leave out --to and --ledger"),
+        (("--copy-rate", "quick"), "'quick' is not a rate"),
+    ):
+        result = scene.cluster.run("recover", "failed-bookie", scene.dead, "--yes", *arguments)
+        assert result.exit_code != 0
+        assert reason in result.stderr
+    assert other.read_text() == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "pace"),
+    [
+        ("", (None, None)),
+        ("# a comment\ncopy-rate = 1MiB/s  # slow\n", (2**20, None)),
+        ("copy-rate-per-bookie=2k\n\ncopy-rate = none", (None, 2048)),
+    ],
+)
+def test_rates(text: str, pace: tuple[int | None, int | None]) -> None:
+    assert parse_rates(text) == CopyPace(bytes_per_s=pace[0], bytes_per_s_per_bookie=pace[1])
+
+
+@pytest.mark.parametrize("text", ["copy-rate = 0", "copy-rate", "rate = 5k", "= 5k", "copy-rate = 5k = 5k"])
+def test_bad_rates(text: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        parse_rates(text)
+
+
+def test_the_command_to_continue() -> None:
+    words = ("recover", "failed-bookie", "b1", "--to", "b2", "--ledger=7", "--apply", "plan", "--yes")
+    assert continuing_command(words) == "bkctl recover failed-bookie b1 --to b2 --ledger=7 --yes"
+    assert continuing_command(words, "job") == "bkctl recover failed-bookie b1 --yes --resume job"
+    again = ("recover", "failed-bookie", "b1", "--resume=old", "--yes")
+    assert continuing_command(again, "job") == "bkctl recover failed-bookie b1 --yes --resume job"
