@@ -1,4 +1,4 @@
-"""Limit for requests in flight: a budget of bytes and entries shared by all reads and copies of one run.
+"""Limit for entries that are read one by one: a budget of bytes and entries shared by all reads of one run.
 
 It is halved when a bookie answers "too many requests" and grows back slowly, like a congestion window
 (replication section 15.1; bk#3408, pu#4213: unbounded or fixed batches overloaded bookies).
