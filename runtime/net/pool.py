@@ -194,8 +194,8 @@ class BookiePool:
         future: asyncio.Future[list[BodyOrStatus]],
     ) -> None:
         first_txn_id = self._new_txn_ids(len(entry_ids))
-        batch = ReadBatch(first_txn_id, ledger_id, entry_ids, future)
-        self._connection(bookie_id).send_batch(v3_batches.encode_reads(first_txn_id, ledger_id, entry_ids), batch)
+        ids = v3_batches.batch_ids(first_txn_id, ledger_id, entry_ids)
+        self._connection(bookie_id).send_batch(v3_batches.encode_reads(ids), ReadBatch(first_txn_id, ids, future))
 
     def add_many(
         self,
@@ -215,9 +215,9 @@ class BookiePool:
             raise ValueError("a batch of no requests, or with a negative id")
         future: asyncio.Future[list[Status]] = self._loop.create_future()
         first_txn_id = self._new_txn_ids(len(entry_ids))
-        batch = AddBatch(first_txn_id, ledger_id, entry_ids, future)
-        frames = v3_batches.encode_adds(first_txn_id, ledger_id, master_key, adds, is_recovery_add)
-        self._connection(bookie_id).send_batch(frames, batch)
+        ids = v3_batches.batch_ids(first_txn_id, ledger_id, entry_ids)
+        frames = v3_batches.encode_adds(ids, master_key, [body for _, body in adds], is_recovery_add)
+        self._connection(bookie_id).send_batch(frames, AddBatch(first_txn_id, ids, future))
         return future
 
     def list_entries(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[EntryList]:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from runtime.protocol.messages import AddAnswer, Answer, ReadAnswer
 from runtime.protocol.status import Status
-from runtime.protocol.v3_batches import AddAnswerForm, ReadAnswerForm
+from runtime.protocol.v3_batches import AddAnswerForm, BatchIds, ReadAnswerForm
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -20,14 +20,12 @@ class RequestBatch(Generic[OutcomeT]):
     An outcome may come when the future was cancelled; it is then of no use to the caller.
     """
 
-    def __init__(
-        self, first_txn_id: int, entry_ids: Sequence[int], future: asyncio.Future[list[OutcomeT | Status]]
-    ) -> None:
+    def __init__(self, first_txn_id: int, ids: BatchIds, future: asyncio.Future[list[OutcomeT | Status]]) -> None:
         self._future = future
         self.first_txn_id = first_txn_id
-        self._entry_ids = entry_ids
-        self._outcomes: list[OutcomeT | Status] = [Status.UNAVAILABLE] * len(entry_ids)
-        self._left = len(entry_ids)
+        self._ids = ids
+        self._outcomes: list[OutcomeT | Status] = [Status.UNAVAILABLE] * len(ids.txns)
+        self._left = len(ids.txns)
         self._next = 0
         """While the outcomes come in order: where the next one belongs."""
         self._is_ordered = True
@@ -44,8 +42,8 @@ class RequestBatch(Generic[OutcomeT]):
         """
         place = txn_id - self.first_txn_id
         count_max = len(payloads) - start if self._is_ordered and place == self._next else 1
-        entry_ids = self._entry_ids[place : place + count_max]
-        outcomes = self._outcomes_of(payloads[start : start + len(entry_ids)], txn_id, entry_ids)
+        ids = self._ids.part(place, count_max)
+        outcomes = self._outcomes_of(payloads[start : start + len(ids.txns)], ids)
         if outcomes:
             self._note_run(place, outcomes)
         return len(outcomes)
@@ -65,18 +63,16 @@ class RequestBatch(Generic[OutcomeT]):
         """Record the outcome if the answer has the right type."""
 
     @abstractmethod
-    def _outcomes_of(self, payloads: Sequence[bytes], txn_id: int, entry_ids: Sequence[int]) -> list[OutcomeT | Status]:
+    def _outcomes_of(self, payloads: Sequence[bytes], ids: BatchIds) -> list[OutcomeT | Status]:
         """The outcomes of the first payloads that are positive answers in their usual form."""
 
 
 class AddBatch(RequestBatch[Status]):
     """Adds of one ledger."""
 
-    def __init__(
-        self, first_txn_id: int, ledger_id: int, entry_ids: Sequence[int], future: asyncio.Future[list[Status]]
-    ) -> None:
-        super().__init__(first_txn_id, entry_ids, future)
-        self._form = AddAnswerForm(ledger_id)
+    def __init__(self, first_txn_id: int, ids: BatchIds, future: asyncio.Future[list[Status]]) -> None:
+        super().__init__(first_txn_id, ids, future)
+        self._form = AddAnswerForm(ids.ledger_id)
 
     def take(self, answer: Answer) -> bool:
         """Record the outcome if the answer has the right type."""
@@ -85,18 +81,16 @@ class AddBatch(RequestBatch[Status]):
         self.note(answer.txn_id, answer.status)
         return True
 
-    def _outcomes_of(self, payloads: Sequence[bytes], txn_id: int, entry_ids: Sequence[int]) -> list[Status]:
-        return [Status.OK] * self._form.count(payloads, txn_id, entry_ids)
+    def _outcomes_of(self, payloads: Sequence[bytes], ids: BatchIds) -> list[Status]:
+        return [Status.OK] * self._form.count(payloads, ids)
 
 
 class ReadBatch(RequestBatch[bytes]):
     """Reads of one ledger."""
 
-    def __init__(
-        self, first_txn_id: int, ledger_id: int, entry_ids: Sequence[int], future: asyncio.Future[list[bytes | Status]]
-    ) -> None:
-        super().__init__(first_txn_id, entry_ids, future)
-        self._form = ReadAnswerForm(ledger_id)
+    def __init__(self, first_txn_id: int, ids: BatchIds, future: asyncio.Future[list[bytes | Status]]) -> None:
+        super().__init__(first_txn_id, ids, future)
+        self._form = ReadAnswerForm(ids.ledger_id)
 
     def take(self, answer: Answer) -> bool:
         """Record the outcome if the answer has the right type."""
@@ -109,5 +103,5 @@ class ReadBatch(RequestBatch[bytes]):
             self.note(answer.txn_id, Status.IO_ERROR if answer.body is None else answer.body)
         return True
 
-    def _outcomes_of(self, payloads: Sequence[bytes], txn_id: int, entry_ids: Sequence[int]) -> list[bytes | Status]:
-        return list(self._form.bodies(payloads, txn_id, entry_ids))
+    def _outcomes_of(self, payloads: Sequence[bytes], ids: BatchIds) -> list[bytes | Status]:
+        return list(self._form.bodies(payloads, ids))

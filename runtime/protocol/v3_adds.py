@@ -83,6 +83,21 @@ def varint(number: int) -> bytes:
     return _LOW[number & _MASK] + varint(number >> _SHORT_BITS)
 
 
+def consecutive_varints(first: int, count: int) -> list[bytes]:
+    """Encode ``count`` numbers from ``first`` on, faster than one by one."""
+    varints: list[bytes] = []
+    end = first + count
+    while first < end:
+        if first < _SHORT_COUNT:
+            part = _SHORT[first:end]
+        else:
+            high, low = varint(first >> _SHORT_BITS), first & _MASK
+            part = [each + high for each in _LOW[low : low + end - first]]
+        varints += part
+        first += len(part)
+    return varints
+
+
 def parse_adds(payloads: Sequence[bytes], first: int, form: AddForm) -> PlainAdds:
     """Decode plain adds from index ``first`` on, up to the first payload that does not have the expected form.
 

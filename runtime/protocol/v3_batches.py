@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from runtime.protocol.v3_adds import RECOVERY_FLAG, header_starts, varint
+from runtime.protocol.v3_adds import RECOVERY_FLAG, consecutive_varints, header_starts, varint
 
 _READ: Final = 1
 _ADD: Final = 2
@@ -32,17 +32,31 @@ _MIDDLE_END: Final = 1 << 21
 _NO_SIZES: Final = (0, 0, 0)
 
 
-def encode_adds(
-    first_txn_id: int, ledger_id: int, master_key: bytes, adds: Iterable[tuple[int, bytes]], is_recovery_add: bool
-) -> list[bytes]:
-    """Encode the frames of adds with consecutive transaction ids; ids must not be negative."""
-    ledger = (RECOVERY_FLAG if is_recovery_add else b"") + b"\x08" + varint(ledger_id) + b"\x10"
+class BatchIds(NamedTuple):
+    """Transaction ids and entry ids of requests about one ledger, as varints, in columns of the same length."""
+
+    ledger_id: int
+    txns: list[bytes]
+    entries: list[bytes]
+
+    def part(self, start: int, count: int) -> BatchIds:
+        """At most ``count`` of them, from index ``start`` on."""
+        return BatchIds(self.ledger_id, self.txns[start : start + count], self.entries[start : start + count])
+
+
+def batch_ids(first_txn_id: int, ledger_id: int, entry_ids: Sequence[int]) -> BatchIds:
+    """Ids of requests with consecutive transaction ids. Ids must not be negative."""
+    return BatchIds(ledger_id, consecutive_varints(first_txn_id, len(entry_ids)), list(map(varint, entry_ids)))
+
+
+def encode_adds(ids: BatchIds, master_key: bytes, bodies: Iterable[bytes], is_recovery_add: bool) -> list[bytes]:
+    """Encode the frames of adds."""
+    ledger = (RECOVERY_FLAG if is_recovery_add else b"") + b"\x08" + varint(ids.ledger_id) + b"\x10"
     key = b"\x1a" + varint(len(master_key)) + master_key + _BODY_TAG
     frames: list[bytes] = []
     sizes = _NO_SIZES
     begin = middle = tail = b""
-    for txn_id, (entry_id, body) in enumerate(adds, first_txn_id):
-        txn, entry = varint(txn_id), varint(entry_id)
+    for txn, entry, body in zip(ids.txns, ids.entries, bodies, strict=True):
         if (len(txn), len(entry), len(body)) != sizes:
             sizes = txn_bytes, entry_bytes, body_bytes = len(txn), len(entry), len(body)
             tail = key + varint(body_bytes)
@@ -53,14 +67,13 @@ def encode_adds(
     return frames
 
 
-def encode_reads(first_txn_id: int, ledger_id: int, entry_ids: Sequence[int]) -> list[bytes]:
-    """Encode the frames of reads with consecutive transaction ids; ids must not be negative."""
-    ledger = b"\x08" + varint(ledger_id) + b"\x10"
+def encode_reads(ids: BatchIds) -> list[bytes]:
+    """Encode the frames of reads."""
+    ledger = b"\x08" + varint(ids.ledger_id) + b"\x10"
     frames: list[bytes] = []
     txn_bytes = entry_bytes = 0
     begin = middle = b""
-    for txn_id, entry_id in enumerate(entry_ids, first_txn_id):
-        txn, entry = varint(txn_id), varint(entry_id)
+    for txn, entry in zip(ids.txns, ids.entries, strict=True):
         if len(txn) != txn_bytes or len(entry) != entry_bytes:
             txn_bytes, entry_bytes = len(txn), len(entry)
             middle = _READ_TAG + varint(len(ledger) + entry_bytes) + ledger
@@ -98,14 +111,10 @@ class AddAnswerForm:
         self._txn_bytes = self._entry_bytes = 0
         self._head = self._middle = b""
 
-    def count(self, payloads: Sequence[bytes], txn_id: int, entry_ids: Sequence[int]) -> int:
-        """How many payloads, from the first one on, are the positive answers to these adds.
-
-        The transaction ids of the adds are consecutive. Both sequences have the same length.
-        """
+    def count(self, payloads: Sequence[bytes], ids: BatchIds) -> int:
+        """How many payloads, from the first one on, are the positive answers to these adds; one payload for each."""
         count = 0
-        for payload, entry_id in zip(payloads, entry_ids, strict=True):
-            txn, entry = varint(txn_id + count), varint(entry_id)
+        for payload, txn, entry in zip(payloads, ids.txns, ids.entries, strict=True):
             if len(txn) != self._txn_bytes or len(entry) != self._entry_bytes:
                 self._txn_bytes, self._entry_bytes = len(txn), len(entry)
                 self._head = _ADD_HEADS[len(txn)]
@@ -130,15 +139,14 @@ class ReadAnswerForm:
         self._lac = b"" if last_add_confirmed is None else _LAC_TAG + varint(last_add_confirmed % _U64_END)
         self._sizes = _NO_SIZES
 
-    def bodies(self, payloads: Sequence[bytes], txn_id: int, entry_ids: Sequence[int]) -> list[bytes]:
+    def bodies(self, payloads: Sequence[bytes], ids: BatchIds) -> list[bytes]:
         """The bodies of the payloads, from the first one on, that are the positive answers to these reads.
 
-        The transaction ids of the reads are consecutive. Both sequences have the same length.
+        There is one payload for each read.
         """
         bodies: list[bytes] = []
         lac = self._lac
-        for payload, entry_id in zip(payloads, entry_ids, strict=True):
-            txn, entry = varint(txn_id), varint(entry_id)
+        for payload, txn, entry in zip(payloads, ids.txns, ids.entries, strict=True):
             if (len(payload), len(txn), len(entry)) != self._sizes:
                 self._sizes = len(payload), len(txn), len(entry)
                 self._parts = self._derived()
@@ -149,7 +157,6 @@ class ReadAnswerForm:
             if not (payload.startswith(start) and payload.endswith(lac)):
                 break
             bodies.append(payload[len(start) : len(payload) - len(lac)])
-            txn_id += 1
         return bodies
 
     def _derived(self) -> tuple[bytes, bytes, bytes] | None:

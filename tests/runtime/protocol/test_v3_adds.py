@@ -14,8 +14,8 @@ from runtime.protocol.codec import BookieCodec
 from runtime.protocol.framing import FRAME_BYTES_MAX, encode_frame
 from runtime.protocol.messages import AddRun, Call, Junk
 from runtime.protocol.v3 import encode_read_request
-from runtime.protocol.v3_adds import AddForm, encode_add_request, parse_adds, varint
-from runtime.protocol.v3_batches import encode_adds
+from runtime.protocol.v3_adds import AddForm, consecutive_varints, encode_add_request, parse_adds, varint
+from runtime.protocol.v3_batches import batch_ids, encode_adds
 
 KEYS = (b"k" * 20, b"")
 edges = st.sampled_from([0, 1, 127, 128, 16383, 16384, 2**21, 2**28 - 1, 2**28, 2**35, 2**63 - 1])
@@ -38,7 +38,7 @@ def add_payload(txn_id: int, ledger_id: int, entry_id: int, key: bytes, body: by
 
 def recovery_payload(txn_id: int, ledger_id: int, entry_id: int, key: bytes, body: bytes) -> bytes:
     """A recovery add whose flag comes first, as Java 4.18 writes it."""
-    (frame,) = encode_adds(txn_id, ledger_id, key, [(entry_id, body)], True)
+    (frame,) = encode_adds(batch_ids(txn_id, ledger_id, [entry_id]), key, [body], True)
     return frame[4:]
 
 
@@ -187,3 +187,10 @@ def test_a_varint_has_the_bits_of_its_number_and_is_as_short_as_can_be(number: i
     assert sum((byte & 127) << 7 * index for index, byte in enumerate(data)) == number
     assert [byte > 127 for byte in data] == [True] * (len(data) - 1) + [False]
     assert len(data) == max(1, -(-number.bit_length() // 7))
+
+
+@given(first=st.integers(0, 2**64 - 40_000) | edges.filter(lambda number: number < 2**63 - 1), count=st.integers(0, 40))
+@example(first=16_000, count=40_000)
+@example(first=0, count=3)
+def test_consecutive_varints_are_those_of_each_number(first: int, count: int) -> None:
+    assert consecutive_varints(first, count) == [varint(number) for number in range(first, first + count)]

@@ -9,7 +9,7 @@ from runtime.protocol import v3
 from runtime.protocol.framing import FRAME_BYTES_MAX
 from runtime.protocol.messages import AddAnswer, AddRun, ReadAnswer, ReadCall
 from runtime.protocol.status import Status
-from runtime.protocol.v3_batches import AddAnswerForm, ReadAnswerForm, encode_adds, encode_reads, txn_id_of
+from runtime.protocol.v3_batches import AddAnswerForm, ReadAnswerForm, batch_ids, encode_adds, encode_reads, txn_id_of
 from runtime.protocol.v3_bookie import V3BookieCodec, decode_request
 from tests.runtime.protocol.golden import rows
 
@@ -51,7 +51,8 @@ def test_adds_are_what_a_bookie_reads(
     first_txn_id: int, ledger_id: int, key: bytes, adds: list[tuple[int, int]], is_recovery: bool
 ) -> None:
     entries = [(entry_id, bytes(size)) for entry_id, size in adds]
-    frames = encode_adds(first_txn_id, ledger_id, key, entries, is_recovery)
+    sent_ids = batch_ids(first_txn_id, ledger_id, [entry_id for entry_id, _ in entries])
+    frames = encode_adds(sent_ids, key, [body for _, body in entries], is_recovery)
     for txn_id, (entry_id, body), frame in zip(range(first_txn_id, 2**64), entries, frames, strict=False):
         assert int.from_bytes(frame[:4]) == len(frame) - 4
         expected = AddRun(ledger_id, key, is_recovery, False, False, [txn_id], [entry_id], [body])
@@ -63,7 +64,7 @@ def test_adds_are_what_a_bookie_reads(
 
 @given(first_txn_id=st.integers(1, 2**63) | edges, ledger_id=ids, entry_ids=st.lists(ids, min_size=1, max_size=5))
 def test_reads_are_written_as_protobuf_writes_them(first_txn_id: int, ledger_id: int, entry_ids: list[int]) -> None:
-    assert encode_reads(first_txn_id, ledger_id, entry_ids) == [
+    assert encode_reads(batch_ids(first_txn_id, ledger_id, entry_ids)) == [
         v3.encode_read_request(txn_id, ledger_id, entry_id, None, False)
         for txn_id, entry_id in enumerate(entry_ids, first_txn_id)
     ]
@@ -75,7 +76,7 @@ def test_positive_answers_to_adds_are_recognized(txn_id: int, ledger_id: int, en
     for number, entry_id in enumerate(entry_ids):
         payload = add_answer(txn_id + number, ledger_id, entry_id)
         assert txn_id_of(payload) == txn_id + number
-        assert form.count([payload], txn_id + number, [entry_id]) == 1
+        assert form.count([payload], batch_ids(txn_id + number, ledger_id, [entry_id])) == 1
 
 
 @given(
@@ -92,7 +93,7 @@ def test_positive_answers_to_reads_are_recognized(
     for number, (entry_id, size) in enumerate(reads):
         payload = read_answer(txn_id + number, ledger_id, entry_id, bytes(size), lac)
         assert txn_id_of(payload) == txn_id + number
-        assert form.bodies([payload], txn_id + number, [entry_id]) == [bytes(size)]
+        assert form.bodies([payload], batch_ids(txn_id + number, ledger_id, [entry_id])) == [bytes(size)]
 
 
 @given(data=st.data(), txn_id=ids, ledger_id=ids, entry_id=ids, others=st.tuples(ids, ids, ids))
@@ -103,7 +104,7 @@ def test_no_other_answer_to_an_add_is_taken_for_a_positive_one(
     payload = add_answer(txn_id, ledger_id, entry_id)
     if data is not None:
         payload = data.draw(changes(data.draw(st.sampled_from([payload, add_answer(*others)]))))
-    if AddAnswerForm(ledger_id).count([payload], txn_id, [entry_id]):
+    if AddAnswerForm(ledger_id).count([payload], batch_ids(txn_id, ledger_id, [entry_id])):
         assert v3.decode_response(payload) == AddAnswer(txn_id, Status.OK)
         assert payload == add_answer(txn_id, ledger_id, entry_id)
     txn_id_of(payload)  # never fails
@@ -122,7 +123,7 @@ def test_no_other_answer_to_a_read_is_taken_for_a_positive_one(
     payload = data.draw(changes(read_answer(txn_id, ledger_id, entry_id, bytes(size), lac)))
     form = ReadAnswerForm(ledger_id)
     form.expect_lac(expected_lac)
-    for body in form.bodies([payload], txn_id, [entry_id]):
+    for body in form.bodies([payload], batch_ids(txn_id, ledger_id, [entry_id])):
         answer = v3.decode_response(payload)
         assert isinstance(answer, ReadAnswer)
         assert (answer.txn_id, answer.status, answer.body) == (txn_id, Status.OK, body)
@@ -134,6 +135,7 @@ def test_a_run_of_answers_ends_at_the_first_other_one(
     first_txn_id: int, ledger_id: int, entry_ids: list[int], wrong: int
 ) -> None:
     found = {place: bytes(90 + place % 3) for place in range(len(entry_ids))}
+    expected_ids = batch_ids(first_txn_id, ledger_id, entry_ids)
     adds, reads = [], []
     for place, entry_id in enumerate(entry_ids):
         answered_id = (entry_id + (place == wrong)) % 2**63
@@ -141,8 +143,8 @@ def test_a_run_of_answers_ends_at_the_first_other_one(
         reads.append(read_answer(first_txn_id + place, ledger_id, answered_id, found[place], 7))
     form = ReadAnswerForm(ledger_id)
     form.expect_lac(7)
-    assert AddAnswerForm(ledger_id).count(adds, first_txn_id, entry_ids) == min(wrong, len(entry_ids))
-    assert form.bodies(reads, first_txn_id, entry_ids) == list(found.values())[:wrong]
+    assert AddAnswerForm(ledger_id).count(adds, expected_ids) == min(wrong, len(entry_ids))
+    assert form.bodies(reads, expected_ids) == list(found.values())[:wrong]
 
 
 def test_java_s_positive_answers_need_no_protobuf() -> None:
@@ -154,13 +156,13 @@ def test_java_s_positive_answers_need_no_protobuf() -> None:
         txn_id, ledger_id, entry_id = txn_id_of(row.payload), row.inner["ledgerId"], row.inner["entryId"]
         if row.operation == "ADD_ENTRY":
             adds += 1
-            assert AddAnswerForm(ledger_id).count([row.payload], txn_id, [entry_id]), row.name
+            assert AddAnswerForm(ledger_id).count([row.payload], batch_ids(txn_id, ledger_id, [entry_id])), row.name
         elif row.operation == "READ_ENTRY" and "lacUpdateTimestamp" not in row.inner:
             answer = v3.decode_response(row.payload)
             assert isinstance(answer, ReadAnswer)
             form = ReadAnswerForm(ledger_id)
             form.expect_lac(answer.max_last_add_confirmed)
             reads += 1
-            assert form.bodies([row.payload], txn_id, [entry_id]) == [answer.body], row.name
+            assert form.bodies([row.payload], batch_ids(txn_id, ledger_id, [entry_id])) == [answer.body], row.name
     assert adds > 5
     assert reads > 5
