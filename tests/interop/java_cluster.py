@@ -61,9 +61,7 @@ class JavaCluster:
             write_server_conf(f"{name}.conf", self.metadata_uri, name, port, **STORAGE | settings)
             os.mkdir(name)
             bookie_id = f"{LOOPBACK}:{port}"
-            self._bookies[bookie_id] = JavaBookie(
-                f"{name}.conf", f"{name}.log", jvm_flags=self._jvm_flags, release=self._release
-            )
+            self._start(bookie_id)
             started.append(bookie_id)
         self.wait_until(lambda: set(started) <= set(self.registered("writable")))
         return started
@@ -79,6 +77,28 @@ class JavaCluster:
                 log_path=f"{name}.log",
                 release=self._release,
             )
+        )
+
+    def stop(self, bookie_id: str) -> None:
+        """End a bookie in order; all of its entries are flushed, and its registration is gone."""
+        self._ended.add(bookie_id)
+        self._bookies[bookie_id].stop()
+        self.wait_until(lambda: bookie_id not in self.registered("writable"))
+
+    def restart(self, bookie_id: str) -> None:
+        """Start a stopped bookie again, and wait until it is writable."""
+        self._ended.remove(bookie_id)
+        self._start(bookie_id)
+        self.wait_until(lambda: bookie_id in self.registered("writable"))
+
+    def folder(self, bookie_id: str) -> str:
+        """The directory with the bookie's ``journal`` and ``ledgers``."""
+        return os.path.join(self.directory, f"bookie-{bookie_id.rpartition(':')[2]}")
+
+    def _start(self, bookie_id: str) -> None:
+        name = self.folder(bookie_id)
+        self._bookies[bookie_id] = JavaBookie(
+            f"{name}.conf", f"{name}.log", jvm_flags=self._jvm_flags, release=self._release
         )
 
     def kill(self, bookie_id: str) -> None:

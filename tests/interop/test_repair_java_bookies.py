@@ -1,0 +1,115 @@
+"""``bkctl recover ledger`` writes copies again that a Java bookie lost, and Java reads each of them alone."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from runtime.metadata.uri import parse_metadata_uri
+from tests.interop.copy_watch import WrittenLedgers
+from tests.interop.java import RELEASES, JavaClient
+from tests.interop.java_cluster import JavaCluster
+
+ENTRY_COUNT = 30
+
+
+@pytest.fixture(scope="module", params=RELEASES)
+def cluster(
+    request: pytest.FixtureRequest, new_metadata_uri: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JavaCluster]:
+    """Three bookies: every ledger is on all of them, so that no other bookie can take a copy."""
+    directory = tmp_path_factory.mktemp("java-bookies")
+    with JavaCluster(str(directory), new_metadata_uri(), release=request.param) as cluster:
+        cluster.start_bookies(3)
+        yield cluster
+
+
+@pytest.fixture
+def ledgers(
+    cluster: JavaCluster, znodes: KazooClient, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[WrittenLedgers]:
+    release = request.node.callspec.params["cluster"]
+    client = JavaClient(cluster.metadata_uri, str(tmp_path / "client.log"), release=release)
+    root = parse_metadata_uri(cluster.metadata_uri).root
+    try:
+        yield WrittenLedgers(client, znodes, root, count=10, entries=ENTRY_COUNT)
+    finally:
+        client.stop()
+
+
+def empty(folder: Path) -> None:
+    """Delete everything but the cookies."""
+    for kind in ("journal", "ledgers"):
+        for path in (folder / kind / "current").iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "VERSION":
+                path.unlink()
+
+
+def spoil(folder: Path, ledger_id: int) -> int:
+    """Change the payloads of all entries of a ledger in the entry logs; returns their number."""
+    spoilt = 0
+    for log in (folder / "ledgers" / "current").glob("*.log"):
+        data = bytearray(log.read_bytes())
+        for entry_id in range(ENTRY_COUNT):
+            position = data.find(struct.pack(">qq", ledger_id, entry_id), 1024)
+            if position >= 0:
+                data[position + 100] ^= 0x55
+                spoilt += 1
+        log.write_bytes(data)
+    return spoilt
+
+
+def shown(cluster: JavaCluster, ledger_ids: Sequence[int]) -> str:
+    """What the metadata says about the ledgers."""
+    result = cluster.run("ledger", "show", *map(str, ledger_ids), "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def test_an_emptied_bookie_gets_its_entries_back_in_place(cluster: JavaCluster, ledgers: WrittenLedgers) -> None:
+    metadata = shown(cluster, ledgers.ids)
+    victim = cluster.running[0]
+    cluster.stop(victim)
+    empty(Path(cluster.folder(victim)))
+    cluster.restart(victim)
+    ids = [str(each) for each in ledgers.ids]
+    verified = cluster.run("ledger", "verify", *ids, "-o", "json")
+    assert verified.exit_code == 10
+    missing = verified.json()["copies_missing"]
+    assert missing == len(ids) * ENTRY_COUNT * 2 // 3
+
+    repaired = cluster.run("recover", "ledger", *ids, "--yes", "-o", "json")
+
+    assert repaired.exit_code == 0, repaired.stderr
+    assert (repaired.json()["copies_written"], repaired.json()["copies_left"]) == (missing, 0)
+    ledgers.require_all_copies()
+    cluster.stop(victim)
+    cluster.restart(victim)
+    ledgers.require_all_copies()
+    assert shown(cluster, ledgers.ids) == metadata
+
+
+def test_corrupt_copies_are_replaced_by_good_ones(cluster: JavaCluster, ledgers: WrittenLedgers) -> None:
+    victim, ledger_id = cluster.running[0], ledgers.ids[4]
+    cluster.stop(victim)
+    spoilt = spoil(Path(cluster.folder(victim)), ledger_id)
+    assert spoilt
+    cluster.restart(victim)
+    verified = cluster.run("ledger", "verify", str(ledger_id), "-o", "json")
+    assert (verified.exit_code, verified.json()["copies_corrupt"]) == (10, spoilt)
+
+    repaired = cluster.run("recover", "ledger", str(ledger_id), "--yes", "-o", "json")
+
+    assert repaired.exit_code == 0, repaired.stdout + repaired.stderr
+    assert repaired.json()["copies_written"] == spoilt
+    ledgers.require_all_copies()
+    cluster.stop(victim)
+    cluster.restart(victim)
+    ledgers.require_all_copies()
