@@ -20,9 +20,17 @@ from runtime.metadata.store import Versioned
 from runtime.replication.byte_window import ByteWindow, Lease, for_each_bounded, for_each_leased
 from runtime.replication.check_scope import WHOLE, CheckScope
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate, marked_different
+from runtime.replication.copies import (
+    BATCH_ENTRIES,
+    Copy,
+    CopyReader,
+    CopyState,
+    batch_entries_max,
+    entry_bytes_estimate,
+    marked_different,
+)
 from runtime.replication.copy_rate import CopyRate
-from runtime.replication.fragments import EntryRange, EntryRangeSet, segment_entries
+from runtime.replication.fragments import EntryRange, EntryRangeSet, batches, segment_entries
 from storage.errors import BkctlError
 from storage.ids import INVALID_ENTRY_ID
 
@@ -111,7 +119,7 @@ class LedgerChecker:
         self._ports = ports
         self._config = config
         self._rate = rate or CopyRate(ports.clock, None)
-        self._window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
+        self._window = ByteWindow(config.bytes_in_flight_max, max(1, config.entries_in_flight_max // BATCH_ENTRIES))
         self._copies = CopyReader(ports.bookies, ports.clock, self._window, config, live_bookies.__contains__)
 
     async def check_all(
@@ -192,32 +200,43 @@ class LedgerChecker:
         ensemble = metadata.segments[segment_index].ensemble
         is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
 
-        async def check_entry(entry_id: int, lease: Lease) -> None:
+        def members(entry_id: int) -> list[str]:
             indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
-            bookie_ids = list(dict.fromkeys(ensemble[index] for index in indexes))
-            bytes_taken = tally.entry_bytes * len(bookie_ids)
+            return list(dict.fromkeys(ensemble[index] for index in indexes))
+
+        async def check_batch(entry_ids: tuple[int, ...], lease: Lease) -> None:
+            wanted = {entry_id: members(entry_id) for entry_id in entry_ids}
+            bytes_taken = tally.entry_bytes * sum(map(len, wanted.values()))
             await self._rate.take(bytes_taken)
-            copies = await self._copies.read_all(bookie_ids, credentials, entry_id)
-            self._rate.correct(bytes_taken, sum(len(copy.body) for copy in copies))
-            if is_open and any(copy.state is CopyState.MISSING for copy in copies):
-                copies = await self._ask_late_ones(copies, credentials, entry_id)
-            lease.resize(sum(len(copy.body) for copy in copies))
-            tally.add(entry_id, marked_different(copies))
+            found = await self._copies.read_each(wanted, credentials)
+            bytes_read = sum(len(copy.body) for copies in found.values() for copy in copies.values())
+            self._rate.correct(bytes_taken, bytes_read)
+            lease.resize(bytes_read)
+            if is_open:
+                await self._ask_late_ones(found, credentials)
+            for entry_id, bookie_ids in wanted.items():
+                tally.add(entry_id, marked_different([found[entry_id][bookie_id] for bookie_id in bookie_ids]))
+
+        def count_max() -> int:
+            return batch_entries_max(tally.entry_bytes * metadata.write_quorum_size)
 
         await for_each_leased(
-            scope.entry_ids(credentials.ledger_id, metadata, entries),
-            check_entry,
+            batches(scope.entry_ids(credentials.ledger_id, metadata, entries), count_max),
+            check_batch,
             self._window,
-            lambda: tally.entry_bytes * metadata.write_quorum_size,
+            lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),
         )
 
-    async def _ask_late_ones(self, copies: Sequence[Copy], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
+    async def _ask_late_ones(self, found: dict[int, dict[str, Copy]], credentials: LedgerCredentials) -> None:
         """Ask again for missing copies: a live writer may still deliver them, because Qa of Qw confirm an entry."""
-        await self._ports.clock.sleep(self._config.late_copy_wait_s)
-        return [
-            await self._copies.read(copy.bookie_id, credentials, entry_id) if copy.state is CopyState.MISSING else copy
-            for copy in copies
-        ]
+        late = {
+            entry_id: [copy.bookie_id for copy in copies.values() if copy.state is CopyState.MISSING]
+            for entry_id, copies in found.items()
+        }
+        if any(late.values()):
+            await self._ports.clock.sleep(self._config.late_copy_wait_s)
+            for entry_id, copies in (await self._copies.read_each(late, credentials)).items():
+                found[entry_id] |= copies
 
 
 class _CheckCounts:

@@ -1,4 +1,4 @@
-"""Reads and classifies single stored copies.
+"""Reads and classifies stored copies.
 
 Source: replication section 3, the classification rule. OK with a correct digest is present; OK with a wrong one is
 corrupt; "no such entry" and "no such ledger" are missing; everything else is unknown and never counts as missing
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -26,8 +26,9 @@ from runtime.errors import (
     TooManyRequestsError,
 )
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.ports import Bookies, Clock, ReadReply
+from runtime.ports import Bookies, Clock
 from runtime.protocol.entry_body import DecodedEntry
+from runtime.protocol.status import Status, error_of
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
 
@@ -36,6 +37,13 @@ ENTRY_BYTES_ASSUMED = 64 * 1024
 
 SILENCE = (BookieTimeoutError, BookieUnavailableError)
 """No answer: it proves nothing about the copy, so another attempt is worthwhile."""
+
+UNANSWERED = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT, Status.UNAVAILABLE})
+"""In a batch: read the entry alone, which waits for the bookie."""
+
+BATCH_BYTES = 1024 * 1024
+BATCH_ENTRIES = 64
+"""A batch of entries ends at the first of these two limits; it has at least one entry."""
 
 UNAVAILABLE_MAX_NS = 10 * 10**9
 """A bookie that accepts no connection is not asked again after this time. One attempt may take as long."""
@@ -92,6 +100,11 @@ def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
     return ENTRY_BYTES_ASSUMED
 
 
+def batch_entries_max(entry_bytes: int) -> int:
+    """Entries of a batch if each has about this size."""
+    return max(1, min(BATCH_ENTRIES, BATCH_BYTES // max(1, entry_bytes)))
+
+
 class CopyReader:
     """Reads copies for all ledgers of a run.
 
@@ -131,6 +144,43 @@ class CopyReader:
         """Read the copies of one entry from these bookies concurrently; results in the order of ``bookie_ids``."""
         return await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for bookie_id in bookie_ids))
 
+    async def read_each(
+        self, wanted: Mapping[int, Sequence[str]], credentials: LedgerCredentials
+    ) -> dict[int, dict[str, Copy]]:
+        """Read copies of several entries, with few requests per bookie. ``wanted``: the bookies to ask, by entry."""
+        by_bookie: dict[str, list[int]] = {}
+        for entry_id, bookie_ids in wanted.items():
+            for bookie_id in bookie_ids:
+                by_bookie.setdefault(bookie_id, []).append(entry_id)
+        found: dict[int, dict[str, Copy]] = {entry_id: {} for entry_id in wanted}
+        rows = await asyncio.gather(*(self.read_many(each, credentials, ids) for each, ids in by_bookie.items()))
+        for (bookie_id, entry_ids), copies in zip(by_bookie.items(), rows, strict=True):
+            for entry_id, copy in zip(entry_ids, copies, strict=True):
+                found[entry_id][bookie_id] = copy
+        return found
+
+    async def read_many(self, bookie_id: str, credentials: LedgerCredentials, entry_ids: Sequence[int]) -> list[Copy]:
+        """The copies of several entries on one bookie; those that a batch does not answer are read one by one."""
+        copies: list[Copy] = []
+        rest = entry_ids
+        while len(rest) > 1 and self.is_responsive(bookie_id):
+            ledger_id = credentials.ledger_id
+            answers = await self._bookies.read_many(bookie_id, ledger_id, rest, bytes_max=BATCH_BYTES)
+            for entry_id, answer in zip(rest, answers, strict=False):
+                if isinstance(answer, bytes):
+                    copies.append(_verified(bookie_id, credentials, entry_id, answer))
+                elif answer not in UNANSWERED:
+                    copies.append(bad_copy(error_of(answer, bookie_id)))
+                else:
+                    break
+            is_answered = len(copies) == len(entry_ids) - len(rest) + len(answers)
+            rest = entry_ids[len(copies) :]
+            if not is_answered:
+                break
+            self._window.grow()
+        copies += await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for entry_id in rest))
+        return copies
+
     async def read(
         self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, *, attempts_max: int | None = None
     ) -> Copy:
@@ -169,7 +219,7 @@ class CopyReader:
             else:
                 self._silent_until_ns.pop(bookie_id, None)
                 self._window.grow()
-                return _verified(bookie_id, credentials, entry_id, reply)
+                return _verified(bookie_id, credentials, entry_id, reply.body)
             await self._clock.sleep(pause_s(attempt, self._config, self._clock))
 
     def _is_silent(self, bookie_id: str) -> bool:
@@ -231,12 +281,12 @@ def bad_copy(error: BookieError) -> Copy:
     return Copy(error.bookie_id, CopyState.FAILED, f"it answered: {_reason(error)}")
 
 
-def _verified(bookie_id: str, credentials: LedgerCredentials, entry_id: int, reply: ReadReply) -> Copy:
+def _verified(bookie_id: str, credentials: LedgerCredentials, entry_id: int, body: bytes) -> Copy:
     try:
-        entry = credentials.codec.decode(entry_id, reply.body)
+        entry = credentials.codec.decode(entry_id, body)
     except EntryDigestError as error:
         return Copy(bookie_id, CopyState.CORRUPT, str(error))
-    return Copy(bookie_id, CopyState.PRESENT, body=reply.body, entry=entry)
+    return Copy(bookie_id, CopyState.PRESENT, body=body, entry=entry)
 
 
 def _reason(error: BookieError) -> str:

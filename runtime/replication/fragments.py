@@ -7,7 +7,8 @@ a bookie that occurs twice in an ensemble has two stripes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -103,6 +104,12 @@ def in_and_out_of(
             at += 1
         outside.append(EntryRange(first, entries.last_entry_id))
     return tuple(each for each in inside if each.count), tuple(each for each in outside if each.count)
+
+
+def batches(entry_ids: Iterator[int], count_max: Callable[[], int]) -> Iterator[tuple[int, ...]]:
+    """The ids in their order, in batches; each has at most ``count_max`` ids, which is asked before each."""
+    while batch := tuple(itertools.islice(entry_ids, count_max())):
+        yield batch
 
 
 def format_ranges(ranges: Sequence[EntryRange], count_max: int = 5) -> str:

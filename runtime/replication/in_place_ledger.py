@@ -6,10 +6,8 @@ a good copy to the bookies with bad ones, and reads these back. So a repeated re
 
 from __future__ import annotations
 
-import asyncio
 import bisect
 import dataclasses
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
@@ -20,9 +18,16 @@ from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.protocol.status import Status, error_of
 from runtime.replication.byte_window import ByteWindow, Lease, for_each_leased
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_estimate, pause_s
+from runtime.replication.copies import (
+    Copy,
+    CopyReader,
+    CopyState,
+    batch_entries_max,
+    entry_bytes_estimate,
+    pause_s,
+)
 from runtime.replication.copy_rate import CopyRate
-from runtime.replication.fragments import EntryRange, EntryRangeSet, in_and_out_of, joined, segment_entries
+from runtime.replication.fragments import EntryRange, EntryRangeSet, batches, in_and_out_of, joined, segment_entries
 from runtime.replication.in_place_plan import (
     BAD_STATES,
     LedgerInPlace,
@@ -36,9 +41,6 @@ from runtime.replication.metadata_outage import OutageWait
 
 LOCK_LOSSES_MAX = 5
 """Maximum restarts of a ledger after its lock was lost with the session."""
-BATCH_ENTRIES_MAX = 32
-BATCH_BYTES = 1024 * 1024
-"""A batch has at most that many entries, and about this size unless one entry is larger."""
 
 
 class _LockGoneError(Exception):
@@ -135,13 +137,13 @@ class LedgerInPlaceRepair:
         ensemble = metadata.segments[index].ensemble
         credentials = credentials_of(self._ledger_id, metadata)
         entry_bytes = self._planned.entry_bytes or entry_bytes_estimate(metadata)
-        batch_entries = max(1, min(BATCH_ENTRIES_MAX, BATCH_BYTES // max(1, entry_bytes)))
+        batch_entries = batch_entries_max(entry_bytes * metadata.write_quorum_size)
 
         async def repair_batch(entry_ids: tuple[int, ...], lease: Lease) -> None:
             await self._repair_batch(_EntryBatch(metadata, ensemble, credentials, lease, entry_bytes), entry_ids)
 
         await for_each_leased(
-            _batches(self._entry_ids(metadata, index), batch_entries),
+            batches(self._entry_ids(metadata, index), lambda: batch_entries),
             repair_batch,
             self._tools.window,
             lambda: batch_entries * entry_bytes * metadata.write_quorum_size,
@@ -195,14 +197,11 @@ class LedgerInPlaceRepair:
         if not bytes_taken:
             return {entry_id: {} for entry_id in wanted}
         await self._tools.rate.take(bytes_taken)
-        read = self._tools.copies.read_all
-        rows = await asyncio.gather(*(read(each, batch.credentials, entry_id) for entry_id, each in wanted.items()))
-        bytes_read = sum(len(copy.body) for copies in rows for copy in copies)
+        found = await self._tools.copies.read_each(wanted, batch.credentials)
+        bytes_read = sum(len(copy.body) for copies in found.values() for copy in copies.values())
         self._tools.rate.correct(bytes_taken, bytes_read)
         batch.hold(bytes_read)
-        return {
-            entry_id: {copy.bookie_id: copy for copy in copies} for entry_id, copies in zip(wanted, rows, strict=True)
-        }
+        return found
 
     async def _write(self, batch: _EntryBatch, bookie_id: str, adds: Sequence[tuple[int, Copy]]) -> None:
         """Write copies to one bookie, and read back those that it took."""
@@ -220,8 +219,7 @@ class LedgerInPlaceRepair:
                 self._tools.unusable[bookie_id] = detail
                 reason = LeftReason.UNREACHABLE
             self._leave(bookie_id, reason, entry_id, detail)
-        read = self._tools.copies.read
-        copies = await asyncio.gather(*(read(bookie_id, batch.credentials, entry_id) for entry_id, _ in stored))
+        copies = await self._tools.copies.read_many(bookie_id, batch.credentials, [entry_id for entry_id, _ in stored])
         good = bytes_written = 0
         for (entry_id, source), copy in zip(stored, copies, strict=True):
             if copy.state is CopyState.PRESENT and _is_equal(copy, source):
@@ -315,11 +313,6 @@ class _EntryBatch:
         """Count bytes that were read."""
         self._bytes_held += size_bytes
         self._lease.resize(self._bytes_held)
-
-
-def _batches(entry_ids: Iterator[int], count_max: int) -> Iterator[tuple[int, ...]]:
-    while batch := tuple(itertools.islice(entry_ids, count_max)):
-        yield batch
 
 
 def _is_in(ranges: Sequence[EntryRange], entry_id: int) -> bool:

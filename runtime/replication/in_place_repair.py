@@ -18,10 +18,10 @@ from runtime.replication.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.check_scope import CheckScope
 from runtime.replication.checker import LedgerChecker
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import CopyReader
+from runtime.replication.copies import BATCH_ENTRIES, CopyReader
 from runtime.replication.copy_rate import CopyRate
 from runtime.replication.fragments import EntryRange, joined
-from runtime.replication.in_place_ledger import BATCH_ENTRIES_MAX, InPlaceTools, LedgerInPlaceRepair
+from runtime.replication.in_place_ledger import InPlaceTools, LedgerInPlaceRepair
 from runtime.replication.in_place_plan import (
     InPlacePlan,
     InPlaceReport,
@@ -106,7 +106,7 @@ class _InPlaceRun:
     ) -> None:
         ports, config = tools.ports, tools.config
         live_bookies = LiveBookies(ports.registrations, ports.clock, config.registration_wait_s)
-        window = ByteWindow(config.bytes_in_flight_max, max(1, config.entries_in_flight_max // BATCH_ENTRIES_MAX))
+        window = ByteWindow(config.bytes_in_flight_max, max(1, config.entries_in_flight_max // BATCH_ENTRIES))
         self._tools = InPlaceTools(
             ports=ports,
             locks=tools.locks,
