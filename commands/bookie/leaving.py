@@ -6,7 +6,7 @@ scan all ledgers again, delete their cookies. Each step can be repeated after a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -18,7 +18,7 @@ from commands.context import CommandContext
 from commands.outages import told_when_cut_off
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import plan_row, shortened
-from commands.rendering import counted
+from commands.rendering import counted, duration
 from commands.replication_access import note_end, replication_access, waiting_sentence
 from commands.session import Session, open_session
 from runtime.errors import RefusedError
@@ -209,15 +209,19 @@ class _Run:
         if ids != self._told_open:
             self._told_open = ids
             self._context.console.say(
-                f"waiting for the writers of {counted(len(ids), 'open ledger')}: {open_names(still_open)}"
+                f"waiting for the writers of {counted(len(ids), 'open ledger')}: "
+                + open_names(still_open, self._session.age_s)
             )
 
 
-def open_names(still_open: Sequence[OpenLedger], count_max: int = 5) -> str:
-    """The first ledgers with their owners, and the number of others."""
-    names = [f"{each.ledger_id} ({each.owner})" if each.owner else str(each.ledger_id) for each in still_open]
-    more = len(names) - count_max
-    return ", ".join(names[:count_max]) + (f" and {more} more" if more > 0 else "")
+def open_names(still_open: Sequence[OpenLedger], age_s: Callable[[int], int], count_max: int = 5) -> str:
+    """The first ledgers with their owners and ages, and the number of others."""
+    names = []
+    for each in still_open[:count_max]:
+        age = "of unknown age" if each.created_ms is None else f"{duration(age_s(each.created_ms))} old"
+        names.append(f"{each.ledger_id} ({each.owner or 'no known owner'}, {age})")
+    more = len(still_open) - count_max
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
 def _policy(found: DecommissionPlan, request: LeavingRequest) -> OpenLedgers:

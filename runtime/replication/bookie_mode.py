@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from runtime.errors import RefusedError
+from runtime.errors import ConflictError
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.ports import Clock
 from runtime.replication.metadata_outage import OutageWait
@@ -44,10 +44,10 @@ class ModeWatch:
         return LeavingBookies(tuple(sorted(writable)), tuple(sorted(read_only)), tuple(sorted(down)))
 
     async def require_no_writable(self, bookie_ids: Collection[str]) -> LeavingBookies:
-        """RefusedError if one of the bookies accepts writes, so that new ledgers may be on it."""
+        """ConflictError if one of the bookies accepts writes, so that new ledgers may be on it."""
         found = await self.look(bookie_ids)
         if found.writable:
-            raise RefusedError(
+            raise ConflictError(
                 f"bookie {found.writable[0]} is writable again, so new ledgers may be on it: make it read-only "
                 f"(bkctl bookie set-mode read-only {found.writable[0]}) and run the command again"
             )

@@ -211,7 +211,7 @@ class Decommission:
     async def move(self, plan: DecommissionPlan, order: DrainOrder, hooks: DrainHooks) -> DrainResult:
         """Move all ledgers away, without stopping anything. Ledgers that cannot be moved do not stop the others.
 
-        RefusedError when a live bookie is writable again. Waits during an outage of the metadata store;
+        ConflictError when a live bookie is writable again. Waits during an outage of the metadata store;
         MetadataOutageError.
         """
         return await self._drain.run(plan.recovery, self.order(plan, order), hooks)

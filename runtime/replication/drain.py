@@ -15,6 +15,7 @@ from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.ledger.owner import owner_of
+from runtime.metadata.store import Versioned
 from runtime.replication.bookie_mode import ModeWatch
 from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import OpenLedgers
@@ -76,7 +77,7 @@ class Drain:
     async def run(self, plan: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> DrainResult:
         """Carry out a plan, and scan until nothing is left or nothing more can be done.
 
-        RefusedError when a live bookie is writable again. Waits during an outage; MetadataOutageError.
+        ConflictError when a live bookie is writable again. Waits during an outage; MetadataOutageError.
         """
         ids = plan.bookie_ids
         recoveries: list[RecoveryReport] = []
@@ -115,12 +116,14 @@ class Drain:
         """Those of the ledgers whose open last segment still references one of the bookies."""
         found = []
         for ledger_id in ledger_ids:
-            metadata = await self._read(ledger_id)
-            if metadata is None or metadata.state is not LedgerState.OPEN:
+            stored = await self._read(ledger_id)
+            if stored is None or stored.value.state is not LedgerState.OPEN:
                 continue
+            metadata = stored.value
             if not set(bookie_ids).isdisjoint(metadata.last_segment.ensemble):
                 owner = owner_of(dict(metadata.custom_metadata))
-                found.append(OpenLedger(ledger_id, owner, metadata.ctime_ms))
+                created_ms = stored.ctime_ms if metadata.ctime_ms is None else metadata.ctime_ms
+                found.append(OpenLedger(ledger_id, owner, created_ms))
         return tuple(found)
 
     async def _run(self, todo: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> RecoveryReport:
@@ -161,13 +164,13 @@ class Drain:
             await clock.sleep(OPEN_POLL_S)
 
     async def _unreachable(self, bookie_ids: Collection[str], order: DrainOrder) -> tuple[str, ...]:
-        """The bookies that are down; RefusedError if one that serves accepts writes."""
+        """The bookies that are down; ConflictError if one that serves accepts writes."""
         found = await self._watch.require_no_writable(order.live)
         return tuple(sorted(frozenset(bookie_ids) - order.live | set(found.down)))
 
-    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
+    async def _read(self, ledger_id: int) -> Versioned[LedgerMetadata] | None:
         try:
-            return (await self._recovery.outage.outlast(lambda: self._ports.ledgers.read(ledger_id))).value
+            return await self._recovery.outage.outlast(lambda: self._ports.ledgers.read(ledger_id))
         except (LedgerNotFoundError, MetadataFormatError):
             return None
 

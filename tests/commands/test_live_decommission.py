@@ -16,6 +16,10 @@ from runtime.client.ports import credentials_of
 from runtime.errors import LedgerNotFoundError
 from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.loop import LoopClock
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, is_alive, start_bkctl
 
 pytestmark = pytest.mark.cluster
@@ -165,7 +169,7 @@ def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(clust
     waited = cluster.run("decommission", victim, "--yes", "--wait", "1s", "-o", "json")
     assert waited.exit_code == 9, waited
     assert waited.json()["open_ledgers"] == [str(ledger_id)]
-    assert "waiting for the writers of 1 open ledger" in waited.stderr
+    assert f"waiting for the writers of 1 open ledger: {ledger_id} (no known owner, 0" in waited.stderr
     assert "--open-ledgers fence" in waited.stderr
 
     failed = cluster.run(
@@ -178,8 +182,20 @@ def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(clust
     unstopped = cluster.run("decommission", victim, "--yes", "--wait", "1s", "-o", "json")
     assert (unstopped.exit_code, "still registered" in unstopped.json()["refusal"]) == (9, True), unstopped
     os.kill(cluster.bookie(victim).pid, signal.SIGTERM)
+
+    async def mark() -> None:
+        uri = parse_metadata_uri(cluster.metadata_uri)
+        async with await ZooKeeperStore.connect(uri.servers) as store:
+            await UnderReplicationMarks(store, uri.root, LoopClock()).mark(ledger_id, [victim])
+
+    asyncio.run(mark())
+    other = next(each for each in ensemble if each != victim)
+    refused = cluster.run("bookie", "restart-check", other, "-o", "json")
+    assert (refused.exit_code, refused.json()["can_stop"]) == (10, False)
     done = cluster.run("decommission", victim, "--yes", "-o", "json")
     assert (done.exit_code, done.json()["is_cookie_deleted"]) == (0, True), done
+    assert "cleared 1 mark" in done.stderr
+    assert cluster.run("autorecovery", "pending", "-o", "json").json()["items"] == []
     assert cluster.run("decommission", victim, "--yes", "--stop-command", "'").exit_code == 2
 
 

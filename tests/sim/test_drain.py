@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from runtime.errors import RefusedError
+from runtime.errors import ConflictError
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.cookies import Cookie, CookieStore
@@ -150,7 +150,7 @@ def test_a_bookie_that_is_writable_again_ends_the_drain() -> None:
             await cluster.set_mode("b1", BookieMode.WRITABLE)
 
         restarting = asyncio.create_task(restart())
-        with pytest.raises(RefusedError, match="bookie b1 is writable again"):
+        with pytest.raises(ConflictError, match="bookie b1 is writable again"):
             await drain(decommission)
         await restarting
 
