@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import random
 from collections.abc import Callable
 
 import pytest
@@ -20,7 +22,7 @@ from runtime.replication.in_place_repair import InPlaceRepair
 from runtime.replication.metadata_outage import MetadataOutage
 from runtime.replication.recovery_run import RecoveryProgress
 from tests.runtime.client.world import credentials
-from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 
@@ -381,3 +383,51 @@ def test_the_bytes_per_second_are_limited() -> None:
         assert report.bytes_written * 4 / report.seconds == pytest.approx(10_000, rel=0.1)
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_lost_every_copy_that_can_be_repaired_is_and_nothing_else_changes(seed: int) -> None:
+    source = random.Random(seed)
+    names = ["b1", "b2", "b3", "b4"]
+
+    def faults(request: BookieRequest) -> Status | None:
+        statuses = [Status.TIMEOUT, Status.UNAVAILABLE, Status.TOO_MANY_REQUESTS, Status.IO_ERROR]
+        return source.choice(statuses) if source.random() < 0.05 else None
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*names)
+        shapes = [random_ledger(source, names) for _ in range(8)]
+        ids = [await cluster.store(shape, entries=5) for shape in shapes]
+        stored = [await cluster.ports.ledgers.read(ledger_id) for ledger_id in ids]
+        good = copy.deepcopy(cluster.copies)
+        for ledgers in cluster.copies.values():
+            for copies in ledgers.values():
+                for entry_id in list(copies):
+                    damage = source.random()
+                    if damage < 0.2:
+                        del copies[entry_id]
+                    elif damage < 0.3:
+                        copies[entry_id] = b"?"
+        damaged = copy.deepcopy(cluster.copies)
+
+        cluster.rules.append(faults)
+        await recover(cluster, *ids)
+        cluster.rules.clear()
+        await recover(cluster, *ids)
+        report = await recover(cluster, *ids)
+
+        assert adds(cluster) == []
+        assert {each.reason for each in report.left} <= {LeftReason.LOST}
+        for ledger_id, versioned in zip(ids, stored, strict=True):
+            assert await cluster.ports.ledgers.read(ledger_id) == versioned
+            metadata = versioned.value
+            end = 2**63 if metadata.is_closed else metadata.last_segment.first_entry_id
+            for bookie_id in names:
+                now, before = cluster.copies[bookie_id].get(ledger_id, {}), damaged[bookie_id].get(ledger_id, {})
+                for entry_id, body in good[bookie_id].get(ledger_id, {}).items():
+                    is_left = any(copies.get(ledger_id, {}).get(entry_id) == body for copies in damaged.values())
+                    expected = body if is_left and entry_id < end else before.get(entry_id)
+                    assert now.get(entry_id) == expected, (ledger_id, bookie_id, entry_id)
+                assert now.keys() <= good[bookie_id].get(ledger_id, {}).keys()
+
+    simulate(scenario, seed=seed)
