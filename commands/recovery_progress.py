@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from commands.console import Console
 from commands.progress import Progress
@@ -15,16 +16,26 @@ if TYPE_CHECKING:
     from runtime.replication.recovery_run import RecoveryProgress
 
 LINE_INTERVAL_S = 10.0
+RATE_WINDOW = 30
+"""Samples, one a second, over which rates are computed."""
 LEDGER_COST_BYTES = 64 * 1024
 """Moving an empty ledger takes about as long as copying this much."""
+
+
+class _ProgressSample(NamedTuple):
+    time_s: float
+    bytes_copied: int
+    work_done: int
 
 
 class RecoveryProgressView:
     """Shows the progress of one run."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, now_s: Callable[[], float]) -> None:
         self._progress = progress
-        self._started_s = asyncio.get_running_loop().time()
+        self._now_s = now_s
+        self._samples = deque([_ProgressSample(now_s(), 0, 0)], maxlen=RATE_WINDOW)
+        """The progress about once a second; rates are those since the oldest."""
         self._last: RecoveryProgress | None = None
 
     def show(self, moment: RecoveryProgress) -> None:
@@ -33,6 +44,8 @@ class RecoveryProgressView:
         if self._progress.is_shown:
             count = f"{moment.ledgers_done}/{moment.ledgers_total}"
             self._progress.update(_work_done(moment), _work(moment), self._note(moment), count)
+        if self._now_s() - self._samples[-1].time_s >= 1:
+            self._samples.append(_ProgressSample(self._now_s(), moment.bytes_copied, _work_done(moment)))
 
     def line(self) -> str | None:
         """The progress so far in one line; None if there is none yet."""
@@ -45,22 +58,26 @@ class RecoveryProgressView:
         return f"{done}, {self._note(moment)}{left}"
 
     def _note(self, moment: RecoveryProgress) -> str:
-        elapsed_s = max(0.001, asyncio.get_running_loop().time() - self._started_s)
         of_bytes = f" of about {size(moment.bytes_planned)}" if moment.bytes_planned else ""
-        note = f"{size(moment.bytes_copied)}{of_bytes}, {size(moment.bytes_copied / elapsed_s)}/s"
+        rate = (moment.bytes_copied - self._samples[0].bytes_copied) / self._window_s()
+        note = f"{size(moment.bytes_copied)}{of_bytes}, {size(rate)}/s"
         if moment.ledgers_failed:
             note += f", {moment.ledgers_failed} failed"
-        if moment.current_ledgers:
-            note += f"; oldest: ledger {moment.current_ledgers[0]}, for {duration(moment.oldest_s)}"
+        if moment.oldest_ledger is not None:
+            note += f"; oldest: ledger {moment.oldest_ledger}, for {duration(moment.oldest_s)}"
             note += f", waits for {moment.oldest_waits_for}" if moment.oldest_waits_for else ""
         if moment.waiting_for_writers:
-            note += f"; waiting for the writers of {counted(moment.waiting_for_writers, 'open ledger')}"
+            number = counted(moment.waiting_for_writers, "open ledger")
+            note += f"; waits {duration(moment.writers_wait_s)} for the writers of {number}"
         return note
 
     def _left_s(self, moment: RecoveryProgress) -> float | None:
         done = _work_done(moment)
-        elapsed_s = asyncio.get_running_loop().time() - self._started_s
-        return elapsed_s * max(0, _work(moment) - done) / done if done else None
+        rate = (done - self._samples[0].work_done) / self._window_s()
+        return max(moment.writers_wait_s, (_work(moment) - done) / rate) if rate > 0 else None
+
+    def _window_s(self) -> float:
+        return max(0.001, self._now_s() - self._samples[0].time_s)
 
 
 def _work(moment: RecoveryProgress) -> int:
@@ -84,7 +101,7 @@ async def recovery_progress(
                 console.say(f"{description}: {line}")
 
     with console.progress(description) as progress:
-        view = RecoveryProgressView(progress)
+        view = RecoveryProgressView(progress, asyncio.get_running_loop().time)
         printing = asyncio.create_task(print_lines()) if console.prints_progress_lines else None
         try:
             yield view

@@ -12,7 +12,7 @@ from commands.console import read_line
 from commands.context import CommandContext
 from commands.effect import Effect
 from commands.errors import PlanShown
-from commands.rendering import Column, Lines, Row, Table
+from commands.rendering import Column, Lines, Row, Table, size
 from commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
 from runtime.errors import RefusedError
 
@@ -53,7 +53,7 @@ def _print_plan(context: CommandContext, plan: Plan, table: Table, totals: Row |
     sentences = body.pop("summary")
     details = {"summary": sentences, "items": list(plan.items)}
     lines = Lines(table, plan.items, is_cut=False)
-    context.console.record("Plan", body, name="plan_hash", details=details, lines=lines)
+    context.console.record("Plan", body, name="plan_hash", show={"bytes": size}, details=details, lines=lines)
     context.console.table(table, plan.items, is_cut=False)
     if context.console.is_for_people:
         for sentence in sentences:

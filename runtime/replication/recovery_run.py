@@ -43,10 +43,14 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Estimated; ledgers of unknown size do not count."""
     waiting_for_writers: int = 0
     """Open ledgers that are left alone for some time, so that their writers can replace the bookies."""
+    writers_wait_s: float = 0.0
+    """How long these are still left alone."""
     current_ledgers: tuple[int, ...]
     """Ledgers in progress, oldest first; the first one may be delaying the run."""
+    oldest_ledger: int | None = None
+    """The ledger that was begun first, in progress or waiting for its lock."""
     oldest_s: float = 0.0
-    """How long the first of them has been in progress."""
+    """How long ago that was."""
     oldest_waits_for: str = ""
     """What it waits for, for example "source b1:3181"; empty if nothing."""
 
@@ -150,16 +154,20 @@ class RecoveryRun:
                 yield ledger
         if not waits:
             return
-        due_ns = self._plan.seen_at_ns + int(self._config.open_ledger_wait_s * 1e9)
         written = [ledger for ledger in self._plan.ledgers if ledger.may_have_writer]
-        wait_ns = due_ns - self._ports.clock.monotonic_ns()
-        if written and wait_ns > 0:
+        wait_s = self._writers_wait_s()
+        if written and wait_s > 0:
             self._waiting_for_writers = len(written)
             self._report_progress(is_forced=True)
-            await self._ports.clock.sleep(wait_ns / 1e9)
+            await self._ports.clock.sleep(wait_s)
             self._waiting_for_writers = 0
         for ledger in written:
             yield ledger
+
+    def _writers_wait_s(self) -> float:
+        """How long after now the writers of open ledgers still have to replace the leaving bookies."""
+        waited_s = (self._ports.clock.monotonic_ns() - self._plan.seen_at_ns) / 1e9
+        return max(0.0, self._config.open_ledger_wait_s - waited_s)
 
     async def _repair_one(self, ledger: LedgerPlan) -> None:
         assert self._repairs is not None
@@ -206,7 +214,9 @@ class RecoveryRun:
                 bytes_copied=sum(moment.bytes_copied for moment in moments),
                 bytes_planned=self._totals.bytes_to_copy,
                 waiting_for_writers=self._waiting_for_writers,
+                writers_wait_s=self._writers_wait_s() if self._waiting_for_writers else 0.0,
                 current_ledgers=tuple(each.ledger_id for each in current),
+                oldest_ledger=None if oldest is None else oldest.ledger_id,
                 oldest_s=0.0 if oldest is None else (now_ns - oldest.since_ns) / 1e9,
                 oldest_waits_for="" if oldest is None else oldest.waits_for,
             )

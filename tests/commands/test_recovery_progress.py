@@ -23,25 +23,57 @@ MOMENT = RecoveryProgress(
     bytes_copied=MEBIBYTE,
     bytes_planned=4 * MEBIBYTE,
     current_ledgers=(17, 18),
+    oldest_ledger=17,
     oldest_s=42.0,
     oldest_waits_for="source b3:3181",
 )
 
 
-async def test_a_line_says_how_far_it_is_and_what_the_oldest_ledger_waits_for() -> None:
-    view = RecoveryProgressView(Silence())
+class Watch:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_line_says_how_far_it_is_and_what_the_oldest_ledger_waits_for() -> None:
+    watch = Watch()
+    view = RecoveryProgressView(Silence(), watch)
     assert view.line() is None
+    watch.now_s += 4
     view.show(MOMENT)
+    assert view.line() == (
+        "2 of 10 ledgers done, 1.0 MiB of about 4.0 MiB, 256.0 KiB/s, 1 failed; oldest: ledger 17, for 42 s, waits for "
+        "source b3:3181, about 12 s left"
+    )
+
+
+def test_rates_are_those_of_the_last_half_minute() -> None:
+    watch = Watch()
+    view = RecoveryProgressView(Silence(), watch)
+    view.show(MOMENT)
+    for _ in range(60):
+        watch.now_s += 1
+        view.show(MOMENT)
     line = view.line()
     assert line is not None
-    assert line.startswith("2 of 10 ledgers done, 1.0 MiB of about 4.0 MiB, ")
-    assert "/s, 1 failed; oldest: ledger 17, for 42 s, waits for source b3:3181, about " in line
-    assert line.endswith(" left")
+    assert ("0 B/s" in line, "left" in line) == (True, False), "nothing was copied in the last half minute"
+
+
+def test_a_line_says_how_long_writers_are_waited_for() -> None:
     waiting = msgspec.structs.replace(
-        MOMENT, ledgers_done=0, bytes_copied=0, bytes_planned=0, current_ledgers=(), waiting_for_writers=3
+        MOMENT, bytes_copied=0, bytes_planned=0, oldest_ledger=None, waiting_for_writers=3, writers_wait_s=12.0
     )
+    view = RecoveryProgressView(Silence(), Watch())
+    view.show(msgspec.structs.replace(waiting, ledgers_done=0))
+    assert view.line() == "0 of 10 ledgers done, 0 B, 0 B/s, 1 failed; waits 12 s for the writers of 3 open ledgers"
     view.show(waiting)
-    assert view.line() == "0 of 10 ledgers done, 0 B, 0 B/s, 1 failed; waiting for the writers of 3 open ledgers"
+    line = view.line()
+    assert line is not None
+    assert line.endswith(", about 12 s left"), "not earlier than the writers are waited for"
 
 
 class Bar(Progress):
@@ -56,14 +88,14 @@ class Bar(Progress):
         self.shown = (done, total, note, count)
 
 
-async def test_a_bar_moves_with_the_bytes_and_counts_ledgers() -> None:
+def test_a_bar_moves_with_the_bytes_and_counts_ledgers() -> None:
     bar = Bar()
-    RecoveryProgressView(bar).show(MOMENT)
+    RecoveryProgressView(bar, Watch()).show(MOMENT)
     done, total, _, count = bar.shown
     assert total is not None
     assert (0.1 < done / total < 0.3, count) == (True, "2/10")
     over = msgspec.structs.replace(MOMENT, ledgers_done=10, bytes_copied=99 * MEBIBYTE)
-    RecoveryProgressView(bar).show(over)
+    RecoveryProgressView(bar, Watch()).show(over)
     assert bar.shown[0] == bar.shown[1], "an estimate that was too low"
 
 
