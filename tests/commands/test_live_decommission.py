@@ -235,3 +235,21 @@ def test_a_bookie_leaves_when_retention_has_emptied_it(cluster: Cluster) -> None
     again = cluster.run("decommission", victim, "--yes", "--if-exists", "-o", "json")
     assert (again.exit_code, again.json()["is_complete"], again.json()["ledgers"]) == (0, True, 0), again
     assert "nothing is left to do" in again.stderr
+
+
+def test_without_an_admin_interface_it_names_the_setting_and_waits(cluster: Cluster) -> None:
+    victim = cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split()[0]
+    socket = Path(cluster.bookie(victim).directory) / "ledgers" / "bkctl.admin.sock"
+    away = socket.with_name("away")
+    socket.rename(away)
+    try:
+        result = cluster.run("bookie", "drain", victim, "--yes", "--accept-risk", "--wait", "1s")
+        undone = cluster.run("bookie", "undrain", victim)
+    finally:
+        away.rename(socket)
+    assert (result.exit_code, result.stdout) == (8, ""), result
+    assert f"make bookie {victim} read-only yourself, bkctl cannot: " in result.stderr
+    assert "set httpServerEnabled=true and httpServerHost" in result.stderr
+    assert f"waiting up to 1 s until bookie {victim} is registered as read-only" in result.stderr
+    assert "nothing was copied" in result.stderr
+    assert (undone.exit_code, state_of(cluster, victim)) == (0, "writable")
