@@ -79,11 +79,12 @@ async def failed_bookie(
         parse_bookie_id(bookie_id)
     ledger_ids = all_ledger_ids(ledger) if ledger else None
     options = JobOptions(processes, copy_rate, copy_rate_per_bookie, resume)
-    options.pace()
+    pace = options.pace()
     if resume is not None and (to or ledger):
         raise InvalidArgumentError("--resume takes targets and ledgers from the job file: leave out --to and --ledger")
     async with open_session(context) as session:
         access = await replication_access(context, session, outage_max, placement, verify, open_ledgers)
+        access = access._replace(bytes_per_s=pace.bytes_per_s)
         recovery, console = access.recovery, context.console
         if context.settings.is_rehearsal:
             for bookie_id in await recovery.registered(bookie_ids):

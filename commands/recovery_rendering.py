@@ -64,6 +64,8 @@ class RecoveryChoices(NamedTuple):
     is_best_effort: bool = False
     open_ledgers: OpenLedgers = OpenLedgers.FENCE
     open_ledger_wait_s: float = 0.0
+    bytes_per_s: float | None = None
+    """Limit of the whole run; None: no limit."""
 
 
 def plan_body(plan: RecoveryPlan) -> dict[str, object]:
@@ -152,7 +154,7 @@ def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> 
     choices = choices or RecoveryChoices()
     scanned = counted(plan.ledgers_scanned, "ledger")
     lost = [ledger.ledger_id for ledger in plan.ledgers if ledger.surviving_copies == 0]
-    summary = _movable_sentences(plan)
+    summary = _movable_sentences(plan, choices.bytes_per_s)
     if not plan.ledgers:
         summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
     if lost:
@@ -180,7 +182,7 @@ def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> 
     return summary
 
 
-def _movable_sentences(plan: RecoveryPlan) -> list[str]:
+def _movable_sentences(plan: RecoveryPlan, bytes_per_s: float | None) -> list[str]:
     from runtime.replication.recovery_plan import totals_of
 
     movable = totals_of(ledger for ledger in plan.ledgers if ledger.surviving_copies)
@@ -194,6 +196,9 @@ def _movable_sentences(plan: RecoveryPlan) -> list[str]:
     )
     if movable.ledgers_of_unknown_size:
         sentence += f"; the size of {counted(movable.ledgers_of_unknown_size, 'open ledger')} is unknown"
+    if bytes_per_s:
+        time_s = movable.bytes_to_copy / bytes_per_s
+        return [sentence, f"takes at least {duration(time_s)} at the limit of {size(bytes_per_s)}/s"]
     time_s = movable.bytes_to_copy / EXAMPLE_RATE_BYTES_S
     if time_s < 1:
         return [sentence]

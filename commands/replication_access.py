@@ -37,12 +37,14 @@ class ReplicationAccess(NamedTuple):
     ledgers: LedgerStore
     config: ReplicationConfig = ReplicationConfig()
     open_ledgers: OpenLedgers = OpenLedgers.FENCE
+    bytes_per_s: float | None = None
+    """Limit of the whole run."""
 
     @property
     def choices(self) -> RecoveryChoices:
         """What the plan promises by the options."""
         is_best_effort = self.config.placement is PlacementMode.BEST_EFFORT
-        return RecoveryChoices(is_best_effort, self.open_ledgers, self.config.open_ledger_wait_s)
+        return RecoveryChoices(is_best_effort, self.open_ledgers, self.config.open_ledger_wait_s, self.bytes_per_s)
 
     def change_plan(
         self,

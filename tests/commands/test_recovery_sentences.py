@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commands.bookie.leaving import LeavingRequest, _change_plan
-from commands.recovery_rendering import PlanItems, failure_rows, plan_row, plan_summary
+from commands.recovery_rendering import PlanItems, RecoveryChoices, failure_rows, plan_row, plan_summary
 from commands.rendering import duration
 from commands.replication_access import ReplicationAccess
 from commands.session import Session
@@ -132,3 +132,5 @@ def test_a_large_plan_says_what_its_time_would_be() -> None:
     large = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=60 * 1024**3)
     sentences = plan_summary(plan(plan_ledger(1, large, 0, DEAD, LIVE)))
     assert sentences[1] == "its time is unknown until it runs: 10 min at 100.0 MiB/s"
+    limited = plan_summary(plan(plan_ledger(1, large, 0, DEAD, LIVE)), RecoveryChoices(bytes_per_s=2**20))
+    assert limited[1] == "takes at least 17 h at the limit of 1.0 MiB/s"
