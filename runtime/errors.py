@@ -22,6 +22,7 @@ BkctlError
 ├── BookieError                 one bookie's answer, or no answer; has bookie id and status
 │   ├── NoSuchEntryError, NoSuchLedgerError      the two negatives: these are proof, other errors are not
 │   ├── FencedError, UnauthorizedError, BookieReadOnlyError, TooManyRequestsError
+│   ├── AuthenticationRequiredError, an UnauthorizedError
 │   ├── BookieIOError, BadRequestError, UnknownLedgerStateError
 │   ├── BookieTimeoutError, BookieUnavailableError
 ├── LedgerError
@@ -145,6 +146,10 @@ class FencedError(BookieError):
 
 class UnauthorizedError(BookieError):
     """The master key is not the ledger's."""
+
+
+class AuthenticationRequiredError(UnauthorizedError):
+    """The bookie answers only clients that authenticate themselves."""
 
 
 class BookieReadOnlyError(BookieError):

@@ -102,7 +102,7 @@ class WriteBack:
     def _on_failure(self, index: int, bookie_id: str, status: Status, *, is_late: bool) -> None:
         if is_late or self._error is not None or self._without_successor.get(index) == bookie_id:
             return
-        if status is Status.UNAUTHORIZED:
+        if status in {Status.UNAUTHORIZED, Status.AUTHENTICATION_REQUIRED}:
             self._abort(error_of(status, bookie_id))
             return
         if status is Status.FENCED:

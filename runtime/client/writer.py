@@ -24,7 +24,7 @@ from runtime.errors import (
 from runtime.ledger.changes import to_closed
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.store import Versioned
-from runtime.protocol.status import Status
+from runtime.protocol.status import Status, error_of
 from storage.errors import BkctlError, EntryTooLargeError
 from storage.ids import INVALID_ENTRY_ID
 
@@ -150,6 +150,9 @@ class LedgerWriter:
             self._give_up(lambda entry_id: self._fenced(entry_id, f"bookie {bookie_id}"))
         elif not is_late and status == Status.UNAUTHORIZED:
             self._give_up(lambda _: LedgerPasswordError(self.ledger_id, f"bookie {bookie_id} rejects the password"))
+        elif not is_late and status == Status.AUTHENTICATION_REQUIRED:
+            failure = error_of(status, bookie_id)
+            self._give_up(lambda _: failure)
         else:
             logger.info("ledger %d: bookie %s failed: %s", self.ledger_id, bookie_id, status.name)
             self._ports.suspects.add(bookie_id)
@@ -220,16 +223,16 @@ class LedgerWriter:
 
     # ---- the end ---------------------------------------------------------------------------------------------------
 
-    def _stop(self, error_of: Callable[[int], BkctlError]) -> None:
+    def _stop(self, error_for: Callable[[int], BkctlError]) -> None:
         """Stop accepting and acknowledging entries, so that the last add confirmed is final."""
         self._is_open = False
-        self._length -= self._pipeline.drain(error_of)
+        self._length -= self._pipeline.drain(error_for)
 
-    def _give_up(self, error_of: Callable[[int], BkctlError]) -> None:
+    def _give_up(self, error_for: Callable[[int], BkctlError]) -> None:
         """Fail all pending adds, and close the ledger at the last acknowledged one in the background."""
         if not self._is_open:
             return
-        self._stop(error_of)
+        self._stop(error_for)
         self._start_closing().add_done_callback(self._report_closing)
 
     def abandon(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from runtime.errors import (
+    AuthenticationRequiredError,
     BadRequestError,
     BookieError,
     BookieIOError,
@@ -36,6 +37,8 @@ class Status(enum.IntEnum):
     UNKNOWN_LEDGER_STATE = 507
     UNAVAILABLE = -8
     TIMEOUT = -23
+    AUTHENTICATION_REQUIRED = -102
+    """UNAUTHORIZED without the message of the operation: the bookie did not look at the request (wire 12.2)."""
 
 
 _ERRORS: dict[Status, tuple[type[BookieError], str]] = {
@@ -51,6 +54,10 @@ _ERRORS: dict[Status, tuple[type[BookieError], str]] = {
     Status.UNKNOWN_LEDGER_STATE: (UnknownLedgerStateError, "the bookie may have lost entries of the ledger"),
     Status.UNAVAILABLE: (BookieUnavailableError, "no connection"),
     Status.TIMEOUT: (BookieTimeoutError, "no response in time"),
+    Status.AUTHENTICATION_REQUIRED: (
+        AuthenticationRequiredError,
+        "it requires authentication (bookieAuthProviderFactoryClass), which bkctl does not support",
+    ),
 }
 
 

@@ -27,7 +27,7 @@ _STATUSES: Final = {
     2: Status.NO_SUCH_ENTRY,
     100: Status.BAD_REQUEST,
     101: Status.IO_ERROR,
-    102: Status.UNAUTHORIZED,
+    102: Status.AUTHENTICATION_REQUIRED,  # a read has no key that could be wrong
     103: Status.BAD_VERSION,
     104: Status.FENCED,
     105: Status.READ_ONLY,

@@ -135,10 +135,16 @@ def decode_response(payload: bytes) -> Answer:
         raise ProtocolError("a v3 response misses a required field")
     header = message.header
     status = _STATUS_OF_CODE[message.status]
+    if status is Status.UNAUTHORIZED and len(message.ListFields()) == _FIELDS_WITHOUT_OPERATION:
+        status = Status.AUTHENTICATION_REQUIRED
     decode = _ANSWER_DECODERS.get(header.operation)
     if decode is None:
         return OtherAnswer(header.txnId, status)
     return decode(message, header.txnId, status)
+
+
+_FIELDS_WITHOUT_OPERATION: Final = 2
+"""Header and status."""
 
 
 def _decode_add_answer(message: Response, txn_id: int, status: Status) -> Answer:

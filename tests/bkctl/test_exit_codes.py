@@ -92,7 +92,10 @@ DECIDED = {
         BookieError BookieReadOnlyError TooManyRequestsError BookieIOError BadRequestError UnknownLedgerStateError
         BookieTimeoutError BookieUnavailableError NotEnoughBookiesError
     """,
-    11: "MasterKeyMismatchError MetadataAuthError UnauthorizedError LedgerPasswordError AdminAccessError",
+    11: """
+        MasterKeyMismatchError MetadataAuthError UnauthorizedError AuthenticationRequiredError LedgerPasswordError
+        AdminAccessError
+    """,
     12: """
         CorruptFileError JournalError EntryLogError EntryLogMissingError EntryDamagedError IndexDamagedError
         IndexMissingError EntryDigestError MetadataFormatError DigestMismatchError

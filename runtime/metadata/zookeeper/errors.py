@@ -20,7 +20,14 @@ _MEANINGS: dict[type[Exception], tuple[type[MetadataError], str]] = {
     kazoo_errors.NodeExistsError: (NodeExistsError, "node already exists"),
     kazoo_errors.BadVersionError: (BadVersionError, "changed by another process in the meantime"),
     kazoo_errors.NotEmptyError: (NotEmptyError, "node has children"),
-    kazoo_errors.NoAuthError: (MetadataAuthError, "no permission: the node's ACL is for other users"),
+    kazoo_errors.NoAuthError: (
+        MetadataAuthError,
+        "no permission: the node's ACL is for other users; log in as one of them (zookeeper.sasl or zookeeper.digest)",
+    ),
+    kazoo_errors.SessionClosedRequireSaslError: (
+        MetadataAuthError,
+        "ZooKeeper accepts only users that log in: set zookeeper.sasl",
+    ),
     kazoo_errors.InvalidACLError: (MetadataAuthError, "secure ACLs need an authenticated ZooKeeper session"),
     kazoo_errors.AuthFailedError: (MetadataAuthError, "ZooKeeper rejected the user or the password of this session"),
     kazoo_errors.ConnectionLoss: (MetadataUnavailableError, "the connection to ZooKeeper was lost before the response"),

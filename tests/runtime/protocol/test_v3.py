@@ -333,6 +333,13 @@ def test_an_add_is_acknowledged_only_by_a_whole_answer() -> None:
     assert v3.decode_response(refused) == AddAnswer(1, Status.FENCED)
 
 
+def test_unauthorized_without_a_message_of_the_operation_asks_for_authentication() -> None:
+    header_only = bytes.fromhex("0a0608031002180110f603")
+    assert v3.decode_response(header_only) == AddAnswer(1, Status.AUTHENTICATION_REQUIRED)
+    wrong_key = bytes.fromhex("0a0608031002180110f603" + "aa060708f60310011800")
+    assert v3.decode_response(wrong_key) == AddAnswer(1, Status.UNAUTHORIZED)
+
+
 def test_a_status_that_is_not_in_the_protocol_is_no_answer() -> None:
     with pytest.raises(ProtocolError):
         v3.decode_response(bytes.fromhex("0a06080310021801" + "10e707" + "aa060708e70710011800"))
