@@ -55,12 +55,13 @@ class WrittenLedgers:
         changed: queue.SimpleQueue[int] = queue.SimpleQueue()
         is_over = threading.Event()
         losses: list[str] = []
-        read: set[int] = set()
+        seen: set[int] = set()
 
         def watch(ledger_id: int) -> None:
             def notice(_: WatchedEvent) -> None:
                 if not is_over.is_set():
                     watch(ledger_id)
+                    seen.add(ledger_id)
                     changed.put(ledger_id)
 
             self._znodes.get_async(self._paths[ledger_id], watch=notice)
@@ -78,7 +79,6 @@ class WrittenLedgers:
             while not is_over.is_set():
                 try:
                     ledger_id = changed.get_nowait()
-                    read.add(ledger_id)
                 except queue.Empty:
                     ledger_id = self.ids[turn % len(self.ids)]
                     turn += 1
@@ -95,7 +95,7 @@ class WrittenLedgers:
             is_over.set()
             reader.join()
         assert not losses, f"{len(losses)} losses, the first: {losses[0]}"
-        assert read, "no ledger was changed while it was watched"
+        assert seen, "no ledger was changed while it was watched"
 
     def _read(self, ledger_ids: Sequence[int]) -> dict[str, Any]:
         return self._client.call_and_wait("read_each_copy", ledger_ids=list(ledger_ids), **_LEDGER)

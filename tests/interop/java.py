@@ -196,6 +196,11 @@ class JavaProcess:
             )
 
     @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         """Whether the process lives."""
         return self._process.poll() is None

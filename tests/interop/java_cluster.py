@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Self
@@ -105,6 +107,11 @@ class JavaCluster:
         """kill -9; the registration ends with its session."""
         self._ended.add(bookie_id)
         self._bookies[bookie_id].kill()
+
+    def command_to_stop(self, bookie_id: str) -> str:
+        """A command line that stops the bookie with SIGTERM. From now on it may end."""
+        self._ended.add(bookie_id)
+        return shlex.join([sys.executable, "-c", f"import os; os.kill({self._bookies[bookie_id].pid}, 15)"])
 
     def registered(self, state: str) -> list[str]:
         """Ids of the bookies in this state."""

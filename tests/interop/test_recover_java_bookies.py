@@ -1,4 +1,4 @@
-"""bkctl recovers Java bookies of three releases while Java's auditor and replication worker do the same."""
+"""bkctl recovers and removes Java bookies of three releases while Java's auditor and replication worker do the same."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from runtime.net.loop import LoopClock
 from tests.interop.copy_watch import WrittenLedgers
 from tests.interop.java import RELEASES, JavaClient
 from tests.interop.java_cluster import JavaCluster
+from tests.interop.test_drain_java_bookies import start_with_http
 
 LEDGER_COUNT = 40
 ENTRY_COUNT = 30
@@ -33,7 +34,7 @@ class Ring:
 
     def write(self) -> WrittenLedgers:
         """New ledgers on five bookies."""
-        self.cluster.start_bookies(5 - len(self.cluster.running))
+        start_with_http(self.cluster, 5 - len(self.cluster.running))
         return WrittenLedgers(self._client, self._znodes, self._root, count=LEDGER_COUNT, entries=ENTRY_COUNT)
 
     def kill(self, bookie_id: str) -> None:
@@ -70,7 +71,7 @@ def ring(
     """One per release, for all cases."""
     directory: Path = tmp_path_factory.mktemp("ring")
     with JavaCluster(str(directory), new_metadata_uri(), release=request.param) as cluster:
-        cluster.start_bookies(5)
+        start_with_http(cluster, 5)
         cluster.start_replication_worker(lostBookieRecoveryDelay="3600")
         client = JavaClient(cluster.metadata_uri, str(directory / "client.log"), release=request.param)
         try:
@@ -92,4 +93,18 @@ def test_recover_a_killed_bookie(ring: Ring) -> None:
     assert len(affected) - len(contested) <= recovered.json()["ledgers_repaired"] <= len(affected)
     assert ledgers.referencing(dead) == []
     ring.cluster.wait_until(ring.has_no_marks)
+    ledgers.require_all_copies()
+
+
+def test_decommission_a_live_bookie(ring: Ring) -> None:
+    ledgers = ring.write()
+    leaving = ring.cluster.running[0]
+    assert ledgers.referencing(leaving)
+    stop_command = ring.cluster.command_to_stop(leaving)
+    with ledgers.watched():
+        removed = ring.cluster.run("decommission", leaving, "--stop-command", stop_command, "--yes", "-o", "json")
+    assert removed.exit_code == 0, removed.stderr
+    assert removed.json()["is_cookie_deleted"] is True
+    assert ledgers.referencing(leaving) == []
+    assert leaving not in ring.cluster.run("cookie", "list", "-o", "name").stdout.split()
     ledgers.require_all_copies()
