@@ -15,6 +15,7 @@ from commands.errors import InvalidArgumentError
 from commands.parse import parse_bookie_id
 from runtime.config import BookieConfig
 from runtime.log_level import LogLevel
+from runtime.replication.config import PlacementMode, VerifyMode
 from storage.setting import Java, Setting
 
 
@@ -51,6 +52,18 @@ class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
     log_file: str | None = None
     log_format: str | None = None
     overrides: tuple[str, ...] = ()
+
+
+class CopyFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of commands that move ledgers; None: not given."""
+
+    outage_max: str | None = None
+    placement: PlacementMode | None = None
+    verify: VerifyMode | None = None
+    processes: int | None = None
+    copy_rate: str | None = None
+    copy_rate_per_bookie: str | None = None
+    resume: str | None = None
 
 
 class JavaComparison(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,15 +20,15 @@ from commands.bookie.leaving import (
 from commands.bookie.leaving_report import leaving_outcome, print_leaving
 from commands.bookie.stop_command import parse_stop_command
 from commands.command import command, group
-from commands.context import CommandContext
+from commands.context import CommandContext, CopyFlags
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError, Outcome
-from commands.outages import OutageMax
 from commands.parse import parse_bookie_id, parse_duration_s, read_ledger_ids
-from commands.replication_access import PlacementChoice, VerifyChoice
+from commands.shared_options import takes_copy_options
 
 
 @command("decommission", example="decommission b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)
+@takes_copy_options
 async def decommission(
     context: CommandContext,
     bookie_ids: LeavingIds,
@@ -45,9 +45,8 @@ async def decommission(
     ] = None,
     accept_risk: RiskOption = False,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Exit with 0 if it is already removed")] = False,
-    outage_max: OutageMax = None,
-    placement: PlacementChoice = None,
-    verify: VerifyChoice = None,
+    *,
+    flags: CopyFlags,
 ) -> Outcome:
     """Move the ledgers of live or dead bookies away, then delete their cookies."""
     if drain_only and (stop_command is not None or accept_loss is not None):
@@ -66,9 +65,7 @@ async def decommission(
         stop_words=parse_stop_command(stop_command),
         accepted=accepted,
         is_risk_accepted=accept_risk,
-        outage_max=outage_max,
-        placement=placement,
-        verify=verify,
+        copying=flags,
         token=read_token(None),
     )
     if by_retention and not await wait_for_retention(context, request):

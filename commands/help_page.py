@@ -13,11 +13,11 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-GENERAL, CLUSTER, BOOKIE, STORAGE = "General", "Cluster", "Bookie", "Storage"
+GENERAL, CLUSTER, BOOKIE, STORAGE, COPYING = "General", "Cluster", "Bookie", "Storage", "Copying"
 LISTING, CHANGE = "Listing", "Change"
 """Groups of shared options."""
 
-_LISTED_BY_GROUP = (GENERAL, CLUSTER, BOOKIE, STORAGE)
+_LISTED_BY_GROUP = (GENERAL, CLUSTER, BOOKIE, STORAGE, COPYING)
 _SENTENCE_MAX = 1000
 _HEADING = re.compile(r"[A-Z][a-z ]+:")
 _NAME = re.compile(r"(?<=^  )(?:-\S*(?: \S+)*|\S+(?: \S+)*(?=  ))")
@@ -73,7 +73,7 @@ class OptionsPage(HelpCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """A heading for each group, without blank lines, so that the page fits a small terminal."""
-        formatter.write("Options that commands share. Bookie and storage: bkctl bookie start --help.\n")
+        formatter.write("More: bkctl bookie start --help (bookie, storage), bkctl recover failed-bookie --help\n")
         for group in (GENERAL, CLUSTER, LISTING, CHANGE):
             formatter.write_heading(f"{group} options")
             with formatter.indentation():

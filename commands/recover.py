@@ -7,26 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from commands.command import command, group
-from commands.context import CommandContext
+from commands.context import CommandContext, CopyFlags
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError, Outcome
-from commands.help_page import HelpGroup
-from commands.outages import OutageMax, told_when_cut_off
+from commands.help_page import COPYING, HelpCommand, HelpGroup
+from commands.outages import told_when_cut_off
 from commands.parse import all_ledger_ids, parse_bookie_id
 from commands.recover_ledger import recover_ledger
-from commands.recovery_job import (
-    CopyRateChoice,
-    CopyRatePerBookie,
-    JobOptions,
-    Processes,
-    Resume,
-    open_job,
-    read_job_state,
-)
+from commands.recovery_job import open_job, pace_of, read_job_state
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import PLAN_TABLE, failure_rows, fenced_rows, plan_body, print_report, report_body
-from commands.replication_access import PlacementChoice, VerifyChoice, note_end, replication_access, waiting_sentence
+from commands.replication_access import note_end, replication_access, waiting_sentence
 from commands.session import open_session
+from commands.shared_options import takes_copy_options
 from runtime.replication.config import OpenLedgers
 
 if TYPE_CHECKING:
@@ -50,6 +43,12 @@ class RecoverGroup(HelpGroup):
         return args[0] in {"-h", "--help"} or not self.commands.keys().isdisjoint(args)
 
 
+class FailedBookieCommand(HelpCommand):
+    """Explains the options for copying, which other commands take too."""
+
+    shown_groups = frozenset({COPYING})
+
+
 _TO = typer.Option("--to", metavar="ID", help="Copy only to this bookie; repeatable")
 _LEDGER = typer.Option("--ledger", metavar="LEDGER", help="Recover only this ledger; repeatable")
 _OPEN_LEDGERS = typer.Option(
@@ -57,20 +56,21 @@ _OPEN_LEDGERS = typer.Option(
 )
 
 
-@command(FAILED_BOOKIE, example="recover failed-bookie b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)
+@command(
+    FAILED_BOOKIE,
+    example="recover failed-bookie b1.example.com:3181 --dry-run",
+    effect=Effect.HARMFUL,
+    cls=FailedBookieCommand,
+)
+@takes_copy_options
 async def failed_bookie(
     context: CommandContext,
     bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="IDs of permanently failed bookies")],
     to: Annotated[list[str] | None, _TO] = None,
     ledger: Annotated[list[str] | None, _LEDGER] = None,
     open_ledgers: Annotated[OpenLedgers, _OPEN_LEDGERS] = OpenLedgers.WAIT,
-    outage_max: OutageMax = None,
-    placement: PlacementChoice = None,
-    verify: VerifyChoice = None,
-    processes: Processes = None,
-    copy_rate: CopyRateChoice = None,
-    copy_rate_per_bookie: CopyRatePerBookie = None,
-    resume: Resume = None,
+    *,
+    flags: CopyFlags,
 ) -> Outcome:
     """Copy the entries of failed bookies to others, and replace the failed ones."""
     from commands.safety.gate import nothing_to_change
@@ -78,12 +78,11 @@ async def failed_bookie(
     for bookie_id in [*bookie_ids, *(to or ())]:
         parse_bookie_id(bookie_id)
     ledger_ids = all_ledger_ids(ledger) if ledger else None
-    options = JobOptions(processes, copy_rate, copy_rate_per_bookie, resume)
-    pace = options.pace()
-    if resume is not None and (to or ledger):
+    pace = pace_of(flags)
+    if flags.resume is not None and (to or ledger):
         raise InvalidArgumentError("--resume takes targets and ledgers from the job file: leave out --to and --ledger")
     async with open_session(context) as session:
-        access = await replication_access(context, session, outage_max, placement, verify, open_ledgers)
+        access = await replication_access(context, session, flags, open_ledgers)
         access = access._replace(bytes_per_s=pace.bytes_per_s)
         recovery, console = access.recovery, context.console
         if context.settings.is_rehearsal:
@@ -91,8 +90,8 @@ async def failed_bookie(
                 console.warn(f"bookie {bookie_id} is registered; it must be down before it can be recovered")
         else:
             await recovery.require_down(bookie_ids, lambda bookie_id: console.say(waiting_sentence(bookie_id)))
-        if resume is not None:
-            state = read_job_state(resume, bookie_ids, session.root, session.instance_id)
+        if flags.resume is not None:
+            state = read_job_state(flags.resume, bookie_ids, session.root, session.instance_id)
             found = await recovery.plan_rest(state)
         else:
             found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
@@ -107,7 +106,7 @@ async def failed_bookie(
             ):
                 await recovery.require_down(bookie_ids)
                 async with (
-                    open_job(context, session, found, options, change.operation_id) as opened,
+                    open_job(context, session, found, flags, change.operation_id) as opened,
                     recovery_progress(console, "recovering") as progress,
                 ):
                     job.show, job.file = progress.show, opened.path

@@ -7,11 +7,9 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import typer
-
-from commands.context import CommandContext
+from commands.context import CommandContext, CopyFlags
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_bytes_per_second
 from commands.safety.state_folder import state_folder, write_whole
@@ -33,40 +31,15 @@ _LEDGER_COST_BYTES = 64 * 1024
 _NO_LIMIT = "none"
 _RATE_KEYS = ("copy-rate", "copy-rate-per-bookie")
 
-Processes = Annotated[
-    int | None, typer.Option("--processes", metavar="N", min=1, help=f"Default: cores, at most {PROCESSES_MAX}")
-]
-CopyRateChoice = Annotated[
-    str | None, typer.Option("--copy-rate", metavar="RATE", help="Copy at most this much, like 200MiB/s")
-]
-CopyRatePerBookie = Annotated[
-    str | None, typer.Option("--copy-rate-per-bookie", metavar="RATE", help="The same for each bookie")
-]
-Resume = Annotated[str | None, typer.Option("--resume", metavar="FILE", help="Continue the job of this job file")]
 
+def pace_of(flags: CopyFlags) -> CopyPace:
+    """The byte rates of the command line; InvalidArgumentError."""
+    from runtime.replication.copy_messages import CopyPace
 
-class JobOptions(NamedTuple):
-    """What the command line says about the job; None: nothing."""
-
-    processes: int | None = None
-    copy_rate: str | None = None
-    copy_rate_per_bookie: str | None = None
-    resume: str | None = None
-
-    def pace(self) -> CopyPace:
-        """The byte rates; InvalidArgumentError."""
-        from runtime.replication.copy_messages import CopyPace
-
-        total, per_bookie = (
-            None if text is None else parse_bytes_per_second(text)
-            for text in (self.copy_rate, self.copy_rate_per_bookie)
-        )
-        return CopyPace(bytes_per_s=total, bytes_per_s_per_bookie=per_bookie)
-
-    @property
-    def has_rate(self) -> bool:
-        """Whether a byte rate is given."""
-        return self.copy_rate is not None or self.copy_rate_per_bookie is not None
+    total, per_bookie = (
+        None if text is None else parse_bytes_per_second(text) for text in (flags.copy_rate, flags.copy_rate_per_bookie)
+    )
+    return CopyPace(bytes_per_s=total, bytes_per_s_per_bookie=per_bookie)
 
 
 class OpenedJob(NamedTuple):
@@ -101,7 +74,7 @@ def read_job_state(path: str, bookie_ids: Collection[str], root: str, instance_i
 
 @asynccontextmanager
 async def open_job(
-    context: CommandContext, session: Session, plan: RecoveryPlan, options: JobOptions, operation_id: str
+    context: CommandContext, session: Session, plan: RecoveryPlan, flags: CopyFlags, operation_id: str
 ) -> AsyncIterator[OpenedJob]:
     """The job file of a run, new or continued; RefusedError if it cannot be written.
 
@@ -112,23 +85,24 @@ async def open_job(
     from runtime.replication.recovery_run import RecoveryJob
     from storage.adapters.filesystem import OsFileSystem
 
-    path = options.resume or os.path.join(state_folder(context.settings, "jobs"), f"{operation_id}.jsonl")
+    path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{operation_id}.jsonl")
     rates = RatesFile(f"{path}.rates", context.console)
     try:
-        if options.resume is None:
+        if flags.resume is None:
             job_file, state = JobFile.create(OsFileSystem(), path, _start(context, session, plan, operation_id)), None
             _record_plan(job_file, plan)
         else:
             job_file, state = JobFile.reopen(OsFileSystem(), path)
-        if options.resume is None or options.has_rate or not rates.exists:
-            rates.write(options)
+        if flags.resume is None or flags.copy_rate or flags.copy_rate_per_bookie or not rates.exists:
+            rates.write(flags)
     except OSError as error:
         raise RefusedError(f"nothing was changed: cannot write the job file {path} ({error.strerror})") from error
-    context.console.say(f"job file {path}; the byte rates in {rates.path} can be changed at any time")
+    if plan.ledgers:
+        context.console.say(f"job file {path}; the byte rates in {rates.path} can be changed at any time")
     workers = LaneWorkers()
     try:
         job = RecoveryJob(job_file, state, workers, rates.read)
-        yield OpenedJob(path, job, await _processes(context, plan, options))
+        yield OpenedJob(path, job, await _processes(context, plan, flags))
     finally:
         await workers.close()
         job_file.close()
@@ -162,7 +136,7 @@ def _record_plan(job_file: JobFile, plan: RecoveryPlan) -> None:
     job_file.write()
 
 
-async def _processes(context: CommandContext, plan: RecoveryPlan, options: JobOptions) -> CopyProcessSetup | None:
+async def _processes(context: CommandContext, plan: RecoveryPlan, flags: CopyFlags) -> CopyProcessSetup | None:
     """None: the work is done in this process."""
     from commands.session import require_metadata_uri
     from runtime.net.host import canonical_host_name
@@ -171,7 +145,7 @@ async def _processes(context: CommandContext, plan: RecoveryPlan, options: JobOp
 
     totals = plan.totals
     worth = 1 + (totals.bytes_to_copy + totals.ledgers * _LEDGER_COST_BYTES) // _PROCESS_WORTH_BYTES
-    count = options.processes or min(PROCESSES_MAX, ChildProcesses().core_count, worth)
+    count = flags.processes or min(PROCESSES_MAX, ChildProcesses().core_count, worth)
     if count == 1:
         return None
     return CopyProcessSetup(
@@ -196,9 +170,9 @@ class RatesFile:
         """Whether there is such a file."""
         return os.path.exists(self.path)
 
-    def write(self, options: JobOptions) -> None:
+    def write(self, flags: CopyFlags) -> None:
         """Put the file in place; OSError."""
-        rates = zip(_RATE_KEYS, (options.copy_rate, options.copy_rate_per_bookie), strict=True)
+        rates = zip(_RATE_KEYS, (flags.copy_rate, flags.copy_rate_per_bookie), strict=True)
         lines = [f"{key} = {rate or _NO_LIMIT}" for key, rate in rates]
         text = f"# Read every second; for example 200MiB/s, or {_NO_LIMIT}.\n" + "\n".join(lines) + "\n"
         write_whole(self.path, text.encode())

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from commands.context import CommandContext
+from commands.context import CommandContext, CopyFlags
 from commands.errors import Outcome
 from commands.outages import report_outage
 from commands.parse import parse_duration_s
 from commands.recovery_rendering import PLAN_TABLE, PlanItems, RecoveryChoices, plan_body, plan_row, plan_summary
 from commands.session import Session
-from commands.shared_options import setting_option
-from runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig, VerifyMode
+from runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig
 
 if TYPE_CHECKING:
     from commands.safety.gate import Change
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.replication.bookie_recovery import BookieRecovery
     from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
-
-PlacementChoice = Annotated[PlacementMode | None, setting_option(ReplicationConfig, "placement", "MODE")]
-VerifyChoice = Annotated[VerifyMode | None, setting_option(ReplicationConfig, "verify", "MODE")]
 
 
 class ReplicationAccess(NamedTuple):
@@ -92,15 +88,12 @@ class ReplicationAccess(NamedTuple):
 async def replication_access(
     context: CommandContext,
     session: Session,
-    outage_max: str | None,
-    placement: PlacementMode | None,
-    verify: VerifyMode | None = None,
+    flags: CopyFlags,
     open_ledgers: OpenLedgers = OpenLedgers.FENCE,
 ) -> ReplicationAccess:
     """Parts for one run; InvalidArgumentError, ClusterNotFoundError.
 
-    ``outage_max`` is the duration given by ``--metadata-outage-max``, ``placement`` the value of ``--placement``,
-    ``verify`` that of ``--verify``; None: those of the settings.
+    What ``flags`` does not say comes from the settings.
     """
     import asyncio
 
@@ -109,12 +102,12 @@ async def replication_access(
     from runtime.replication.bookie_recovery import BookieRecovery
 
     config = context.settings.replication
-    if outage_max is not None:
-        config = msgspec.structs.replace(config, metadata_outage_max_s=parse_duration_s(outage_max))
-    if placement is not None:
-        config = msgspec.structs.replace(config, placement=placement)
-    if verify is not None:
-        config = msgspec.structs.replace(config, verify=verify)
+    if flags.outage_max is not None:
+        config = msgspec.structs.replace(config, metadata_outage_max_s=parse_duration_s(flags.outage_max))
+    if flags.placement is not None:
+        config = msgspec.structs.replace(config, placement=flags.placement)
+    if flags.verify is not None:
+        config = msgspec.structs.replace(config, verify=flags.verify)
     ports = (await session.client()).ports
     locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
     on_outage = partial(report_outage, context.console)

@@ -11,9 +11,10 @@ import msgspec
 import typer
 
 from commands.config import ColorMode, OutputForm
-from commands.context import BookieFlags
-from commands.help_page import BOOKIE, CHANGE, CLUSTER, GENERAL, LISTING, STORAGE
+from commands.context import BookieFlags, CopyFlags
+from commands.help_page import BOOKIE, CHANGE, CLUSTER, COPYING, GENERAL, LISTING, STORAGE
 from runtime.config import BookieConfig
+from runtime.replication.config import PlacementMode, ReplicationConfig, VerifyMode
 from storage.config import StorageConfig
 from storage.setting import described
 
@@ -36,6 +37,10 @@ def _shared(group: str, name: str, kind: Any, *spellings: str, help: str, **more
 
 def _of_bookie(name: str, kind: Any, metavar: str) -> inspect.Parameter:
     return _parameter(name, kind, setting_option(BookieConfig, name, metavar, BOOKIE))
+
+
+def _of_copying(name: str, kind: Any, setting: str, metavar: str) -> inspect.Parameter:
+    return _parameter(name, kind, setting_option(ReplicationConfig, setting, metavar, COPYING))
 
 
 def _of_storage(name: str) -> inspect.Parameter:
@@ -103,6 +108,18 @@ BOOKIE_PARAMETERS = (
     *STORAGE_PARAMETERS,
 )
 """Parameters of commands for the bookie of this machine; fields of ``BookieFlags``."""
+
+COPY_PARAMETERS = (
+    _of_copying("outage_max", str, "metadata_outage_max_s", "DURATION"),
+    _of_copying("placement", PlacementMode, "placement", "MODE"),
+    _of_copying("verify", VerifyMode, "verify", "MODE"),
+    _shared(COPYING, "processes", int, "--processes", metavar="N", min=1, help="Default: cores, at most 4"),
+    _shared(COPYING, "copy_rate", str, "--copy-rate", metavar="RATE", help="Copy at most this much, like 200MiB/s"),
+    _shared(COPYING, "copy_rate_per_bookie", str, "--copy-rate-per-bookie", metavar="RATE",
+        help="The same for each bookie"),
+    _shared(COPYING, "resume", str, "--resume", metavar="FILE", help="Continue the job of this job file"),
+)
+"""Parameters of commands that move ledgers; the fields of ``CopyFlags``."""
 # fmt: on
 
 GLOBAL_NAMES = frozenset(parameter.name for parameter in GLOBAL_PARAMETERS)
@@ -120,7 +137,14 @@ def takes_storage_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return _takes(function, STORAGE_PARAMETERS)
 
 
-def _takes(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]) -> Callable[..., Any]:
+def takes_copy_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass ``flags`` to a command function, from the options of commands that move ledgers."""
+    return _takes(function, COPY_PARAMETERS, CopyFlags)
+
+
+def _takes(
+    function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...], kind: type[msgspec.Struct] = BookieFlags
+) -> Callable[..., Any]:
     signature = inspect.signature(function, eval_str=True)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
     assert len(own) < len(signature.parameters), f"{function.__name__} has no parameter flags"
@@ -128,7 +152,7 @@ def _takes(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ..
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
         given = {parameter.name: options.pop(parameter.name) for parameter in parameters}
-        flags = msgspec.convert({name: value for name, value in given.items() if value is not None}, BookieFlags)
+        flags = msgspec.convert({name: value for name, value in given.items() if value is not None}, kind)
         return function(*arguments, **options, flags=flags)
 
     run.__signature__ = signature.replace(parameters=[*own, *parameters])  # type: ignore[attr-defined]

@@ -14,24 +14,23 @@ from commands.bookie.leaving import (
 )
 from commands.bookie.leaving_report import leaving_outcome, print_leaving
 from commands.command import command
-from commands.context import CommandContext
+from commands.context import CommandContext, CopyFlags
 from commands.effect import Effect
 from commands.errors import Outcome
-from commands.outages import OutageMax
 from commands.parse import parse_bookie_id, parse_duration_s
-from commands.replication_access import PlacementChoice, VerifyChoice
+from commands.shared_options import takes_copy_options
 
 
 @command("drain", example="bookie drain b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)
+@takes_copy_options
 async def drain(
     context: CommandContext,
     bookie_ids: LeavingIds,
     open_ledgers: OpenLedgersOption = None,
     wait: WaitOption = WAIT_DEFAULT,
     accept_risk: RiskOption = False,
-    outage_max: OutageMax = None,
-    placement: PlacementChoice = None,
-    verify: VerifyChoice = None,
+    *,
+    flags: CopyFlags,
 ) -> Outcome:
     """Make bookies read-only and move their ledgers away.
 
@@ -44,9 +43,7 @@ async def drain(
         is_drain_only=True,
         open_ledgers=open_ledgers,
         is_risk_accepted=accept_risk,
-        outage_max=outage_max,
-        placement=placement,
-        verify=verify,
+        copying=flags,
         token=read_token(None),
     )
     report = await let_leave(context, request)

@@ -14,15 +14,16 @@ import typer
 
 from commands.bookie.leaving_report import leaving_outcome, nothing_left, report_fields
 from commands.bookie.restart_check import objection_rows
-from commands.context import CommandContext
+from commands.context import CommandContext, CopyFlags
 from commands.outages import told_when_cut_off
+from commands.recovery_job import open_job, pace_of, read_job_state
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import plan_row, shortened
 from commands.rendering import counted, duration
 from commands.replication_access import note_end, replication_access, waiting_sentence
 from commands.session import Session, open_session
 from runtime.errors import RefusedError
-from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
+from runtime.replication.config import OpenLedgers
 
 if TYPE_CHECKING:
     from commands.outages import JobProgress
@@ -57,9 +58,7 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_words: tuple[str, ...] = ()
     accepted: frozenset[int] = frozenset()
     is_risk_accepted: bool = False
-    outage_max: str | None = None
-    placement: PlacementMode | None = None
-    verify: VerifyMode | None = None
+    copying: CopyFlags = CopyFlags()
     token: str | None = None
 
 
@@ -67,8 +66,11 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
     """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
     from runtime.replication.decommission import Decommission
 
+    pace_of(request.copying)
     async with open_session(context) as session:
-        access = await replication_access(context, session, request.outage_max, request.placement, request.verify)
+        if request.copying.resume is not None:
+            read_job_state(request.copying.resume, request.bookie_ids, session.root, session.instance_id)
+        access = await replication_access(context, session, request.copying)
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
@@ -133,9 +135,16 @@ class _Run:
         dead = sorted(set(found.bookie_ids) - found.live)
         await self._access.recovery.require_down(dead)
         await self._make_read_only()
-        async with recovery_progress(self._context.console, "moving ledgers") as progress:
-            self._job.show = progress.show
-            moved = await operation.move(found, self._order, self._hooks)
+        async with (
+            open_job(
+                self._context, self._session, found.recovery, request.copying, self._change.operation_id
+            ) as opened,
+            recovery_progress(self._context.console, "moving ledgers") as progress,
+        ):
+            self._job.show, self._job.file = progress.show, opened.path
+            hooks = msgspec.structs.replace(self._hooks, job=opened.job, processes=opened.processes)
+            moved = await operation.move(found, self._order, hooks)
+        self._job.file = None
         drained = operation.report(found, moved)
         if request.is_drain_only or not drained.is_complete:
             return drained

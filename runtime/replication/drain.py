@@ -19,9 +19,10 @@ from runtime.metadata.store import Versioned
 from runtime.replication.bookie_mode import ModeWatch
 from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import OpenLedgers
+from runtime.replication.copy_messages import CopyProcessSetup
 from runtime.replication.recovery_plan import RecoveryPlan
 from runtime.replication.recovery_report import FailureReason, RecoveryReport
-from runtime.replication.recovery_run import RecoveryProgress
+from runtime.replication.recovery_run import RecoveryJob, RecoveryProgress
 
 PASSES_MAX = 3
 """Maximum passes that find new work: a ledger created during the first one may reference a bookie too."""
@@ -59,11 +60,16 @@ class DrainResult(msgspec.Struct, frozen=True):
 
 
 class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls during a drain. ``before_scan``: before each scan that may be the last one."""
+    """Calls during a drain, and where it runs. ``before_scan``: before each scan that may be the last one.
+
+    ``job`` and ``processes``: see ``BookieRecovery.run``.
+    """
 
     on_progress: Callable[[RecoveryProgress], None] | None = None
     on_open: Callable[[Sequence[OpenLedger]], None] = lambda _: None
     before_scan: Callable[[], Awaitable[None]] | None = None
+    job: RecoveryJob | None = None
+    processes: CopyProcessSetup | None = None
 
 
 class Drain:
@@ -131,7 +137,9 @@ class Drain:
         todo = msgspec.structs.replace(todo, unreachable=await self._unreachable(todo.bookie_ids, order))
         is_fencing = order.open_ledgers is OpenLedgers.FENCE
         policy = OpenLedgers.FENCE if is_fencing else OpenLedgers.SKIP  # this class waits for the writers
-        return await self._recovery.run(todo, hooks.on_progress, open_ledgers=policy)
+        return await self._recovery.run(
+            todo, hooks.on_progress, open_ledgers=policy, job=hooks.job, processes=hooks.processes
+        )
 
     async def _wait_for_writers(
         self, todo: RecoveryPlan, ledger_ids: Sequence[int], order: DrainOrder, hooks: DrainHooks
