@@ -63,7 +63,7 @@ def audit(
         int | None, typer.Option("--cores", min=1, metavar="N", help="Cores for Spark (default: all)")
     ] = None,
 ) -> Outcome:
-    """Count live copies of every write set, and list under-replicated ledgers.
+    """Count live copies, and list under-replicated ledgers.
 
     Copies are counted by metadata and registered bookies; bkctl ledger verify reads the entries. A bookie that ledgers
     reference and that is not registered counts as unregistered. The result is the same with and without --spark. -o csv

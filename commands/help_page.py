@@ -73,7 +73,7 @@ class OptionsPage(HelpCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """A heading for each group, without blank lines, so that the page fits a small terminal."""
-        formatter.write("More: bkctl bookie start --help (bookie, storage), bkctl recover failed-bookie --help\n")
+        formatter.write("Others are explained by bkctl bookie start --help, recover failed-bookie --help.\n")
         for group in (GENERAL, CLUSTER, LISTING, CHANGE):
             formatter.write_heading(f"{group} options")
             with formatter.indentation():

@@ -72,7 +72,7 @@ async def failed_bookie(
     *,
     flags: CopyFlags,
 ) -> Outcome:
-    """Copy the entries of failed bookies to others, and replace the failed ones."""
+    """Copy the entries of failed bookies to others, and replace the failed ones. Short form: bkctl recover ID..."""
     from commands.safety.gate import nothing_to_change
 
     for bookie_id in [*bookie_ids, *(to or ())]:

@@ -79,7 +79,7 @@ DECIDED = {
         DiskUnusableError NoWritableDiskError NoRoomToStartError MemtableFullError EntryTooLargeError
         ProtocolError MetadataError LedgerError TooManyPendingAddsError LedgerReadError LedgerRecoveryError
         AnswersMissingError
-        BookieFailedError RegistrationError LedgerCollectedError
+        BookieFailedError CopyProcessError RegistrationError LedgerCollectedError
     """,
     3: "MisplacedLedgerError AdoptionRefusedError RefusedError CookieError",
     4: "NoNodeError ClusterNotFoundError NoSuchEntryError NoSuchLedgerError LedgerNotFoundError BookieNotFoundError",
