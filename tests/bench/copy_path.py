@@ -37,7 +37,7 @@ from tests.interop.java import is_built
 from tests.interop.java_cluster import JavaCluster
 from tests.processes import LOOPBACK, DevCluster
 
-BATCH_COUNT: Final = 256
+BATCH_COUNT_MAX: Final = 256
 IN_FLIGHT_COUNT: Final = 4
 BYTES_MAX: Final = 1 << 20
 _KEY: Final = master_key(b"")
@@ -59,13 +59,18 @@ class Job(msgspec.Struct, frozen=True):
     ledger_id: int
     bodies: list[bytes]
 
+    @property
+    def batch_count(self) -> int:
+        """Entries of a batch."""
+        return max(1, min(BATCH_COUNT_MAX, BYTES_MAX // len(self.bodies[0])))
+
 
 Way: TypeAlias = Callable[[Job], Awaitable[None]]
 
 
 async def add_singly(job: Job) -> None:
     """One callback for each add, a window of them in flight."""
-    window = asyncio.Semaphore(BATCH_COUNT * IN_FLIGHT_COUNT)
+    window = asyncio.Semaphore(job.batch_count * IN_FLIGHT_COUNT)
 
     def done(status: Status) -> None:
         assert status is Status.OK
@@ -74,7 +79,7 @@ async def add_singly(job: Job) -> None:
     for entry_id, body in enumerate(job.bodies):
         await window.acquire()
         job.pool.add(job.bookie_id, job.ledger_id, entry_id, _KEY, body, done, is_recovery_add=True)
-    for _ in range(BATCH_COUNT * IN_FLIGHT_COUNT):
+    for _ in range(job.batch_count * IN_FLIGHT_COUNT):
         await window.acquire()
 
 
@@ -82,7 +87,7 @@ async def read_singly(job: Job) -> None:
     """One future for each read, a window of them in flight."""
     pending: deque[tuple[bytes, asyncio.Future[ReadReply]]] = deque()
     for entry_id, body in enumerate(job.bodies):
-        if len(pending) == BATCH_COUNT * IN_FLIGHT_COUNT:
+        if len(pending) == job.batch_count * IN_FLIGHT_COUNT:
             expected, reply = pending.popleft()
             assert (await reply).body == expected
         pending.append((body, job.pool.read(job.bookie_id, job.ledger_id, entry_id)))
@@ -93,7 +98,7 @@ async def read_singly(job: Job) -> None:
 async def add_many(job: Job) -> None:
     """Batches, a few in flight."""
     pending: deque[asyncio.Future[list[Status]]] = deque()
-    for batch in _batches(job.bodies):
+    for batch in _batches(job):
         if len(pending) == IN_FLIGHT_COUNT:
             assert set(await pending.popleft()) == {Status.OK}
         pending.append(job.pool.add_many(job.bookie_id, job.ledger_id, _KEY, batch, is_recovery_add=True))
@@ -112,11 +117,11 @@ async def read_many_singly(job: Job) -> None:
 
 
 async def _read(job: Job, order: Callable[[range], range]) -> None:
-    starts = iter(range(0, len(job.bodies), BATCH_COUNT))
+    starts = iter(range(0, len(job.bodies), job.batch_count))
 
     async def read() -> None:
         for start in starts:
-            wanted = order(range(start, min(start + BATCH_COUNT, len(job.bodies))))
+            wanted = order(range(start, min(start + job.batch_count, len(job.bodies))))
             while wanted:
                 found = await job.pool.read_many(job.bookie_id, job.ledger_id, wanted, bytes_max=BYTES_MAX)
                 assert found == [job.bodies[entry_id] for entry_id in wanted[: len(found)]]
@@ -125,9 +130,9 @@ async def _read(job: Job, order: Callable[[range], range]) -> None:
     await asyncio.gather(*(read() for _ in range(IN_FLIGHT_COUNT)))
 
 
-def _batches(bodies: list[bytes]) -> Iterator[list[tuple[int, bytes]]]:
-    entries = enumerate(bodies)
-    while batch := list(itertools.islice(entries, BATCH_COUNT)):
+def _batches(job: Job) -> Iterator[list[tuple[int, bytes]]]:
+    entries = enumerate(job.bodies)
+    while batch := list(itertools.islice(entries, job.batch_count)):
         yield batch
 
 
