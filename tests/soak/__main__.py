@@ -1,9 +1,9 @@
-"""``make soak ROUNDS=N``: recoveries while processes are killed and halted; each round is checked from outside.
+"""``make soak ROUNDS=N``: recoveries and drains while processes are killed and halted, each checked from outside.
 
-Each round writes ledgers, kills a bookie and recovers its ledgers. Meanwhile the command, a source, a target and
-ZooKeeper are killed with kill -9, or a bookie is halted (SIGSTOP), at random moments. Then the command runs undisturbed
-and must succeed. Afterwards every entry of every ledger is read from each bookie that the metadata names: all must have
-what was written, and no ledger may reference the dead bookie.
+Each round writes ledgers, and then recovers the ledgers of a killed bookie, or drains a live one. Meanwhile the
+command, a source, a target and ZooKeeper are killed with kill -9, or a bookie is halted (SIGSTOP), at random moments.
+Then the command runs undisturbed and must succeed. Afterwards every entry of every ledger is read from each bookie that
+the metadata names: all must have what was written, and no ledger may reference the dead or drained bookie.
 
 A failing round prints its seed and keeps the folder with all data and logs.
 """

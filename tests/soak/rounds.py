@@ -1,4 +1,4 @@
-"""Rounds of a soak run: a bookie dies, a command repairs its ledgers, and processes are killed or halted meanwhile.
+"""Rounds of a soak run: processes are killed or halted while a dead bookie is recovered, or a live one is drained.
 
 What happens follows from the seed, except when it happens: that depends on how fast the machine is.
 """
@@ -68,20 +68,28 @@ class Soak:
         self._book.write(source)
         some = source.sample([each.id for each in self._cluster.bookies], 3)
         victim = max(some, key=self._book.count_referencing)
-        self._say(f"round {number}: bookie {victim} dies")
-        self._cluster.kill_bookie(victim)
-        if source.random() < 0.8:  # else the first strike meets a command that waits for the end of its session
-            self._wait_until(lambda: victim not in self._writable())
-        self._repair(source, victim)
+        is_drain = source.random() < 0.4
+        self._say(f"round {number}: bookie {victim} {'is drained' if is_drain else 'dies'}")
+        if is_drain:
+            self._repair(source, victim, ("bookie", "drain", victim, "--yes", "--wait", "1m"))
+        else:
+            self._cluster.kill_bookie(victim)
+            if source.random() < 0.8:  # else the first strike meets a command that waits for the end of its session
+                self._wait_until(lambda: victim not in self._writable())
+            self._repair(source, victim, ("recover", "failed-bookie", victim, "--yes"))
         problems = self._book.problems({victim})
         if problems:
             raise RoundError(f"{len(problems)} problems, the first: {problems[0]}")
-        self._cluster.start_bookie(victim)
+        if is_drain:
+            undrained = self._cluster.run("bookie", "undrain", victim)
+            if undrained.exit_code != 0:
+                raise RoundError(f"bookie undrain: {undrained.stderr}")
+        else:
+            self._cluster.start_bookie(victim)
         self._wait_until(lambda: {each.id for each in self._cluster.bookies} <= self._writable())
 
-    def _repair(self, source: random.Random, victim: str) -> None:
+    def _repair(self, source: random.Random, victim: str, command: tuple[str, ...]) -> None:
         """Run the command, disturbed, then until it says that it is done."""
-        command = ("recover", "failed-bookie", victim, "--yes")
         for _ in range(source.randint(1, DISTURBED_RUNS_MAX)):
             if self._book.count_referencing(victim) == 0:
                 break
