@@ -28,6 +28,7 @@ PROCESSES_MAX = 4
 _PROCESS_WORTH_BYTES = 64 * 1024 * 1024
 """A process costs about as much as copying this."""
 _LEDGER_COST_BYTES = 64 * 1024
+_RECORDS_PER_WRITE = 10_000
 _NO_LIMIT = "none"
 _RATE_KEYS = ("copy-rate", "copy-rate-per-bookie")
 
@@ -128,8 +129,10 @@ def _start(context: CommandContext, session: Session, plan: RecoveryPlan, operat
 def _record_plan(job_file: JobFile, plan: RecoveryPlan) -> None:
     from runtime.replication.job_file import JobLedger, JobPlanned
 
-    for ledger in plan.ledgers:
+    for count, ledger in enumerate(plan.ledgers):
         job_file.append(JobLedger(ledger_id=ledger.ledger_id, surviving_copies=ledger.surviving_copies))
+        if count % _RECORDS_PER_WRITE == 0:
+            job_file.write()
     for failure in plan.unreadable:
         job_file.append(JobLedger(ledger_id=failure.ledger_id, surviving_copies=0))
     job_file.append(JobPlanned(ledgers=len(plan.ledgers), ledgers_scanned=plan.ledgers_scanned))

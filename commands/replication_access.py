@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.replication.bookie_recovery import BookieRecovery
     from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
+    from storage.ports import File
 
 
 class ReplicationAccess(NamedTuple):
@@ -111,8 +115,23 @@ async def replication_access(
     ports = (await session.client()).ports
     locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
     on_outage = partial(report_outage, context.console)
-    recovery = BookieRecovery(ports, session.registrations, session.cookies, locks, config, on_outage)
+    recovery = BookieRecovery(
+        ports, session.registrations, session.cookies, locks, config, on_outage, _open_temporary_file
+    )
     return ReplicationAccess(recovery, session, ports.ledgers, config, open_ledgers)
+
+
+def _open_temporary_file() -> File | None:
+    """A file without a name in the temporary directory; None if that is not possible."""
+    from storage.adapters.filesystem import OsFileSystem
+
+    try:
+        path = os.path.join(tempfile.gettempdir(), f"bkctl-plan-{os.getpid()}-{secrets.token_hex(8)}")
+        file = OsFileSystem().create(path, is_private=True)
+        os.unlink(path)
+    except OSError:
+        return None
+    return file
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:

@@ -19,6 +19,7 @@ from runtime.replication.copy_processes import CopyProcesses
 from runtime.replication.job_file import RecordedJob
 from runtime.replication.loss_proof import LossProof
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
+from runtime.replication.plan_store import OpenTemporaryFile
 from runtime.replication.recovery_plan import RecoveryPlan
 from runtime.replication.recovery_report import RecoveryReport
 from runtime.replication.recovery_run import RecoveryJob, RecoveryProgress, RecoveryRun
@@ -37,8 +38,12 @@ class BookieRecovery:
         locks: ReplicationLocks,
         config: ReplicationConfig,
         on_outage: Callable[[MetadataOutage], None] = lambda _: None,
+        open_file: OpenTemporaryFile = lambda: None,
     ) -> None:
-        """``on_outage`` is called when the metadata store stops answering and the run waits, and when it continues."""
+        """``on_outage`` is called when the metadata store stops answering and the run waits, and when it continues.
+
+        ``open_file`` is for the plans of very many ledgers, which stay in memory without one.
+        """
         self._ports = ports
         self._registration = registration
         self._locks = locks
@@ -47,7 +52,7 @@ class BookieRecovery:
         self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, on_outage)
         """Waits for the metadata store in all methods but ``run``. Callers that build on this class may use it too."""
         self.loss_proof = LossProof(ports, registration, config)
-        self._scan = RecoveryScan(ports, registration, cookies, config)
+        self._scan = RecoveryScan(ports, registration, cookies, config, open_file)
 
     async def require_down(self, bookie_ids: Collection[str], on_wait: Callable[[str], None] | None = None) -> None:
         """Return once none of the bookies is registered; RefusedError if one is running or stays registered.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
@@ -109,12 +109,12 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``targets``: writable bookies to copy to; with ``is_restricted`` no others are used, even if they register later.
     ``registered``: leaving bookies that are still registered. If one of them is to be unreachable, the plan cannot be
     carried out yet. ``unnamed``: leaving bookies that no ledger references. ``seen_at_ns``: time on the monotonic clock
-    when all metadata had been read.
+    when all metadata had been read. ``known_totals``: the sums over ``ledgers``, if they are known.
     """
 
     bookie_ids: tuple[str, ...]
     ledgers_scanned: int
-    ledgers: tuple[LedgerPlan, ...]
+    ledgers: Sequence[LedgerPlan]
     unreadable: tuple[LedgerFailure, ...]
     targets: tuple[str, ...]
     is_restricted: bool = False
@@ -122,17 +122,19 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     unreachable: tuple[str, ...] = ()
     unnamed: tuple[str, ...] = ()
     seen_at_ns: int = 0
+    known_totals: PlanTotals | None = None
 
     @property
     def totals(self) -> PlanTotals:
         """Sums over all ledgers."""
-        return totals_of(self.ledgers)
+        return self.known_totals or totals_of(self.ledgers)
 
     def without(self, ledger_ids: Collection[int]) -> RecoveryPlan:
         """The plan for all other ledgers."""
-        return msgspec.structs.replace(
-            self, ledgers=tuple(ledger for ledger in self.ledgers if ledger.ledger_id not in ledger_ids)
-        )
+        if not ledger_ids:
+            return self
+        rest = tuple(ledger for ledger in self.ledgers if ledger.ledger_id not in ledger_ids)
+        return msgspec.structs.replace(self, ledgers=rest, known_totals=None)
 
 
 def plan_ledger(

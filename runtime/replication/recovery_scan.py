@@ -15,7 +15,8 @@ from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import Versioned
 from runtime.replication.config import PlacementMode, ReplicationConfig
 from runtime.replication.copy_targets import PlacementForecast
-from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
+from runtime.replication.plan_store import OpenTemporaryFile, PlanStore
+from runtime.replication.recovery_plan import RecoveryPlan, plan_ledger
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, rule_counts
 
 _Found: TypeAlias = tuple[int, Versioned[LedgerMetadata] | MetadataFormatError | None]
@@ -43,12 +44,18 @@ class RecoveryScan:
     """Makes plans of recoveries. It writes nothing."""
 
     def __init__(
-        self, ports: ClientPorts, registration: RegistrationClient, cookies: CookieStore, config: ReplicationConfig
+        self,
+        ports: ClientPorts,
+        registration: RegistrationClient,
+        cookies: CookieStore,
+        config: ReplicationConfig,
+        open_file: OpenTemporaryFile,
     ) -> None:
         self._ports = ports
         self._registration = registration
         self._cookies = cookies
         self._config = config
+        self._open_file = open_file
 
     async def plan(self, demand: PlanDemand) -> RecoveryPlan:
         """Like ``scan``, but refuses bookies that are probably misspelt, and targets that cannot be used.
@@ -78,7 +85,7 @@ class RecoveryScan:
         forecast = PlacementForecast(
             survey, placement.rules, demand.barred, self._ports.clock.random, demand.only_targets
         )
-        plans: list[LedgerPlan] = []
+        plans = PlanStore(self._open_file)
         unreadable: list[LedgerFailure] = []
         named: set[str] = set()
         scanned = 0
@@ -92,16 +99,17 @@ class RecoveryScan:
                     continue
                 if members := demand.leaving & found.value.bookies():
                     named |= members
-                    plans.append(
+                    plans.add(
                         plan_ledger(
                             ledger_id, found.value, found.version, demand.leaving, live, forecast.of, found.ctime_ms
                         )
                     )
-        plans.sort(key=lambda plan: (plan.surviving_copies, -plan.ledger_id))
+        plans.sort()
         return RecoveryPlan(
             bookie_ids=tuple(sorted(demand.leaving)),
             ledgers_scanned=scanned,
-            ledgers=tuple(plans),
+            ledgers=plans,
+            known_totals=plans.totals,
             unreadable=tuple(sorted(unreadable, key=lambda failure: failure.ledger_id)),
             targets=_targets(registrations, demand),
             is_restricted=bool(demand.only_targets),
