@@ -38,8 +38,8 @@ ENTRY_BYTES_ASSUMED = 64 * 1024
 SILENCE = (BookieTimeoutError, BookieUnavailableError)
 """No answer: it proves nothing about the copy, so another attempt is worthwhile."""
 
-UNANSWERED = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT, Status.UNAVAILABLE})
-"""In a batch: read the entry alone, which waits for the bookie."""
+OVERLOAD = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT, Status.UNAVAILABLE})
+"""No real answer, because the bookie is overloaded or down: ask later, or read the entry alone, which waits for it."""
 
 BATCH_BYTES = 1024 * 1024
 BATCH_ENTRIES = 64
@@ -100,9 +100,9 @@ def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
     return ENTRY_BYTES_ASSUMED
 
 
-def batch_entries_max(entry_bytes: int) -> int:
+def batch_entries_max(entry_bytes: int, entries_max: int = BATCH_ENTRIES) -> int:
     """Entries of a batch if each has about this size."""
-    return max(1, min(BATCH_ENTRIES, BATCH_BYTES // max(1, entry_bytes)))
+    return max(1, min(entries_max, BATCH_BYTES // max(1, entry_bytes)))
 
 
 class CopyReader:
@@ -169,7 +169,7 @@ class CopyReader:
             for entry_id, answer in zip(rest, answers, strict=False):
                 if isinstance(answer, bytes):
                     copies.append(_verified(bookie_id, credentials, entry_id, answer))
-                elif answer not in UNANSWERED:
+                elif answer not in OVERLOAD:
                     copies.append(bad_copy(error_of(answer, bookie_id)))
                 else:
                     break

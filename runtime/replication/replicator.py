@@ -20,14 +20,12 @@ from runtime.client.ports import ClientPorts
 from runtime.protocol.status import Status, error_of
 from runtime.replication.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.config import ReplicationConfig, VerifyMode
-from runtime.replication.copies import CopyReader, pause_s
+from runtime.replication.copies import OVERLOAD, CopyReader, batch_entries_max, pause_s
 from runtime.replication.flow_window import FlowWindows
 from runtime.replication.fragments import EntryRange, first_stored, last_stored, stripe
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.source_reads import (
-    BATCH_BYTES,
     BATCH_ENTRIES,
-    OVERLOAD,
     REQUEST_COST_BYTES,
     GivenUpError,
     GoodCopies,
@@ -141,7 +139,7 @@ class _StripeCopy:
         return stripe(self._job.fragment.entries, self._job.index, metadata.ensemble_size, metadata.write_quorum_size)
 
     def _batch_size(self) -> int:
-        return max(1, min(BATCH_ENTRIES, BATCH_BYTES // self._reader.entry_bytes))
+        return batch_entries_max(self._reader.entry_bytes, BATCH_ENTRIES)
 
     async def _batches(self) -> AsyncIterator[Sequence[int]]:
         entry_ids = self._entry_ids()

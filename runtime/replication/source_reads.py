@@ -18,20 +18,25 @@ from runtime.ports import BodyOrStatus, Bookies
 from runtime.protocol.status import Status, error_of
 from runtime.replication.byte_window import ByteWindow, Lease, for_each_leased, run_all
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import Copy, CopyReader, CopyState, bad_copy, entry_bytes_estimate, pause_s
+from runtime.replication.copies import (
+    BATCH_BYTES,
+    OVERLOAD,
+    Copy,
+    CopyReader,
+    CopyState,
+    bad_copy,
+    entry_bytes_estimate,
+    pause_s,
+)
 from runtime.replication.flow_window import FlowWindow, FlowWindows
 from runtime.replication.fragments import EntryRange, EntryRangeSet, Fragment, last_stored, stripe_count
 from runtime.replication.ledger_activity import LedgerActivity
 
-BATCH_BYTES = 1024 * 1024
 BATCH_ENTRIES = 256
-"""A batch ends at the first of these two limits; it has at least one entry."""
+"""A batch to copy ends at this or at ``BATCH_BYTES``: more entries than where several copies are compared."""
 
 REQUEST_COST_BYTES = 1024
 """What an entry counts in a window in addition to its size, because small ones have a cost too."""
-
-OVERLOAD = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT, Status.UNAVAILABLE})
-"""No real answer, because the bookie is overloaded or down."""
 
 
 class SourceDefect(msgspec.Struct, frozen=True):
