@@ -10,11 +10,11 @@ from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError, Outcome
+from commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
 from commands.ledger.rows import owner_text, state_name
 from commands.parse import all_ledger_ids, parse_duration_s
 from commands.rendering import Column, Lines, Table, counted, size, time_text
 from commands.session import Session, open_session
-from runtime.errors import LedgerNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -56,13 +56,8 @@ _NAMED_MAX = 5
 @command("close", example="ledger close 17 18 --dry-run", effect=Effect.HARMFUL)
 async def close(
     context: CommandContext,
-    ledger: Annotated[
-        list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")
-    ] = None,
-    from_file: Annotated[
-        str | None,
-        typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; those of no ledger are ignored"),
-    ] = None,
+    ledger: LedgerIds = None,
+    from_file: IdsFromFile = None,
     grace: Annotated[
         str,
         typer.Option("--grace", metavar="DURATION", help="Time for a live writer to close the ledger; 0s: none"),
@@ -176,22 +171,8 @@ async def _find(
     client: LedgerClient, ledger_ids: list[int], named: frozenset[int], report: _Report
 ) -> list[StoredLedger]:
     """The ledgers that are not closed; LedgerNotFoundError for an id given directly."""
-    from contextlib import aclosing
-
-    from runtime.metadata.ledgers.ledgers import WINDOW
-    from runtime.metadata.ledgers.stored_ledgers import read_stored
-    from runtime.metadata.pipeline import each_of, pipelined
-
-    async def read(ledger_id: int) -> StoredLedger | None:
-        try:
-            return await read_stored(client.store, client.ports.ledgers, ledger_id)
-        except LedgerNotFoundError:
-            if ledger_id in named:
-                raise
-            return None
-
     found = []
-    async with aclosing(pipelined(each_of(ledger_ids), read, WINDOW)) as ledgers:
+    async with read_ledgers(client, ledger_ids, named) as ledgers:
         async for each in ledgers:
             if each is None:
                 report.gone += 1
@@ -214,9 +195,7 @@ def _plan(
         closable = counted(len(items) - len(doubtful), "ledger")
         summary.append(f"will fence and close {closable}, which stops the writers of those that have one")
         summary += [f"waits up to {grace_s:g} s for writers to close their ledgers themselves"] if grace_s else []
-    owners = sorted({item["owner"] for item in items if item["owner"] is not None})
-    summary += [f"owner: {owner}" for owner in owners[:_NAMED_MAX]]
-    summary += [f"and {counted(len(owners) - _NAMED_MAX, 'more owner')}"] if len(owners) > _NAMED_MAX else []
+    summary += owner_sentences(items)
     summary += doubtful[:_NAMED_MAX]
     summary += [f"and {len(doubtful) - _NAMED_MAX} more"] if len(doubtful) > _NAMED_MAX else []
     return session.plan(

@@ -12,6 +12,7 @@ from commands.effect import Effect
 from commands.errors import InvalidArgumentError, Outcome
 from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from commands.ledger.force_open import last_looks, require_empty, sentence_of
+from commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
 from commands.ledger.rows import owner_text, state_name
 from commands.parse import all_ledger_ids
 from commands.rendering import Column, Table, counted, size
@@ -39,13 +40,8 @@ _UNCLOSED = {"open", "in-recovery"}
 @command("delete", example="ledger delete 17 18 --dry-run", effect=Effect.DESTROYS)
 async def delete(
     context: CommandContext,
-    ledger: Annotated[
-        list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")
-    ] = None,
-    from_file: Annotated[
-        str | None,
-        typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; those of no ledger are ignored"),
-    ] = None,
+    ledger: LedgerIds = None,
+    from_file: IdsFromFile = None,
     unreadable: Annotated[
         bool, typer.Option("--unreadable", help="Also ledgers with unreadable metadata, in any state")
     ] = False,
@@ -110,23 +106,8 @@ def _print_result(context: CommandContext, tally: Tally, gone: int, trash_path: 
 
 async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[int]) -> tuple[list[dict[str, Any]], int]:
     """Plan items, and how many ledgers of the file no longer exist; LedgerNotFoundError for an id given directly."""
-    from contextlib import aclosing
-
-    from runtime.metadata.ledgers.ledgers import WINDOW
-    from runtime.metadata.ledgers.stored_ledgers import read_stored
-    from runtime.metadata.pipeline import each_of, pipelined
-
-    async def read(ledger_id: int) -> dict[str, Any] | None:
-        try:
-            return _item(await read_stored(client.store, client.ports.ledgers, ledger_id))
-        except LedgerNotFoundError:
-            if ledger_id in named:
-                raise
-            return None
-
-    items = pipelined(each_of(ledger_ids), read, WINDOW)
-    async with aclosing(items):
-        found = [item async for item in items if item is not None]
+    async with read_ledgers(client, ledger_ids, named) as ledgers:
+        found = [_item(each) async for each in ledgers if each is not None]
     if not found:
         raise LedgerNotFoundError(ledger_ids[0] if ledger_ids else -1, "none of the ledgers exists")
     return found, len(ledger_ids) - len(found)
@@ -166,10 +147,8 @@ def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bo
 def _plan(session: Session, items: list[dict[str, Any]], gone: int, warnings: list[str], *, is_forced: bool) -> Plan:
     lengths = [item["length_bytes"] for item in items]
     known_bytes = sum(length for length in lengths if isinstance(length, int))
-    owners = sorted({str(item["owner"]) for item in items if item["owner"] is not None})
     summary = [f"will delete {counted(len(items), 'ledger')} with {size(known_bytes)} of payload"]
-    summary += [f"owner: {owner}" for owner in owners[:_NAMED_MAX]]
-    summary += [f"and {counted(len(owners) - _NAMED_MAX, 'more owner')}"] if len(owners) > _NAMED_MAX else []
+    summary += owner_sentences(items)
     summary += [f"already deleted: {counted(gone, 'ledger')} of the file"] if gone else []
     summary += warnings[:_NAMED_MAX]
     summary += [f"and {len(warnings) - _NAMED_MAX} more that are not closed"] if len(warnings) > _NAMED_MAX else []

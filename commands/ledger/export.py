@@ -12,6 +12,7 @@ import typer
 from commands.command import command
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError, Outcome
+from commands.ledger.named import LedgerIds
 from commands.parse import all_ledger_ids
 from commands.rendering import counted, envelope, to_json_line
 from commands.safety.state_folder import whole_file, write_whole
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 @command("export", example="ledger export --all --to ledgers.jsonl")
 async def export(
     context: CommandContext,
-    ledger: Annotated[
-        list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")
-    ] = None,
+    ledger: LedgerIds = None,
     all_ledgers: Annotated[bool, typer.Option("--all", help="All ledgers of the cluster")] = False,
     to: Annotated[
         str | None,

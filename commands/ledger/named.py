@@ -1,0 +1,54 @@
+"""Shared by the commands for ledgers that are named on the command line or in a file: options, reading, owners."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commands.rendering import counted
+from runtime.errors import LedgerNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from runtime.client import LedgerClient
+    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+
+LedgerIds = Annotated[list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")]
+IdsFromFile = Annotated[
+    str | None,
+    typer.Option("--from-file", metavar="FILE", help="Ledger ids, one per line; those of no ledger are ignored"),
+]
+OWNERS_NAMED_MAX = 5
+
+
+def read_ledgers(
+    client: LedgerClient, ledger_ids: Sequence[int], named: frozenset[int]
+) -> AbstractAsyncContextManager[AsyncIterator[StoredLedger | None]]:
+    """The ledgers; None for one of the file that does not exist, LedgerNotFoundError for an id given directly."""
+    from contextlib import aclosing
+
+    from runtime.metadata.ledgers.ledgers import WINDOW
+    from runtime.metadata.ledgers.stored_ledgers import read_stored
+    from runtime.metadata.pipeline import each_of, pipelined
+
+    async def read(ledger_id: int) -> StoredLedger | None:
+        try:
+            return await read_stored(client.store, client.ports.ledgers, ledger_id)
+        except LedgerNotFoundError:
+            if ledger_id in named:
+                raise
+            return None
+
+    return aclosing(pipelined(each_of(ledger_ids), read, WINDOW))
+
+
+def owner_sentences(items: Sequence[dict[str, Any]]) -> list[str]:
+    """The owners of the ledgers of a plan, for its summary."""
+    owners = sorted({str(item["owner"]) for item in items if item["owner"] is not None})
+    more = len(owners) - OWNERS_NAMED_MAX
+    return [f"owner: {owner}" for owner in owners[:OWNERS_NAMED_MAX]] + (
+        [f"and {counted(more, 'more owner')}"] if more > 0 else []
+    )
