@@ -112,6 +112,9 @@ async def test_a_live_bookie_leaves_while_a_writer_works(cluster: Cluster, tmp_p
         entries = await (await client.open(writer.ledger_id)).read(0, last_entry_id)
         assert len(entries) == last_entry_id + 1
 
+        failed = await run(cluster, "decommission", victim, "--yes", "--stop-command", "false")
+        assert failed.exit_code == 9, failed
+        assert "the stop command ended with exit status 1" in failed.json()["refusal"]
         pid = cluster.bookie(victim).pid
         stop = f"sh -c 'echo {{}} > {out}; kill -TERM {pid}'"
         gone = await run(cluster, "decommission", victim, "--yes", "--stop-command", stop)
@@ -153,6 +156,7 @@ def test_a_drain_that_is_killed_is_repeated_and_can_be_undone(cluster: Cluster) 
     assert cluster.run("bookie", "undrain", victim, "-o", "json").json()["changed"] == []
 
 
+@pytest.mark.battery
 def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(cluster: Cluster) -> None:
     ensemble: tuple[str, ...] = ()
     ledger_id = -1
@@ -199,24 +203,39 @@ def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(clust
     assert cluster.run("decommission", victim, "--yes", "--stop-command", "'").exit_code == 2
 
 
-def test_a_bookie_leaves_when_retention_has_emptied_it(cluster: Cluster) -> None:
-    written = cluster.run("ledger", "write-test", "--ledgers", "4", "--entries", "5", "-E", "3", "-W", "2", "-A", "2")
+def written_to(cluster: Cluster) -> tuple[str, list[str]]:
+    """A writable bookie with ledgers, and these."""
+    written = cluster.run("ledger", "write-test", "--ledgers", "1", "--entries", "5", "-E", "3", "-W", "2", "-A", "2")
     assert written.exit_code == 0, written.stderr
-    on_it = ("ledger", "list", "--bookie")
-    writable = cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split()
-    victim = max(writable, key=lambda each: len(cluster.run(*on_it, each, "-o", "name").stdout.split()))
-    ledger_ids = cluster.run(*on_it, victim, "-o", "name").stdout.split()
-    assert ledger_ids
-    command = ("decommission", victim, "--by-retention", "--yes", "-o", "json")
+    ledger_id = written.json()["items"][0]["ledger_id"]
+    bookie_id = cluster.run("ledger", "show", ledger_id, "-o", "json").json()["ensembles"][0]["ensemble"][0]
+    return bookie_id, cluster.run("ledger", "list", "--bookie", bookie_id, "-o", "name").stdout.split()
 
-    for _ in range(2):
-        waiting = cluster.run(*command)
-        assert waiting.exit_code == 9, waiting
-        left = waiting.json()
-        assert (left["kind"], left["ledgers"], left["open_ledgers"]) == ("RetentionReport", len(ledger_ids), 0)
-        assert left["bytes"] > 0
-        assert state_of(cluster, victim) == "read-only"
+
+def require_waiting(cluster: Cluster, victim: str, ledger_ids: list[str], *command: str) -> None:
+    waiting = cluster.run(*command)
+    assert waiting.exit_code == 9, waiting
+    left = waiting.json()
+    assert (left["kind"], left["ledgers"], left["open_ledgers"]) == ("RetentionReport", len(ledger_ids), 0)
+    assert left["bytes"] > 0
+    assert state_of(cluster, victim) == "read-only"
+
+
+def test_a_bookie_with_ledgers_waits_for_retention(cluster: Cluster) -> None:
+    victim, ledger_ids = written_to(cluster)
+    command = ("decommission", victim, "--by-retention", "--yes", "-o", "json")
+    require_waiting(cluster, victim, ledger_ids, *command)
     assert cluster.run(*command, "--drain-only").exit_code == 2
+    assert cluster.run("bookie", "undrain", victim).exit_code == 0
+    assert state_of(cluster, victim) == "writable"
+
+
+@pytest.mark.battery
+def test_a_bookie_leaves_when_retention_has_emptied_it(cluster: Cluster) -> None:
+    victim, ledger_ids = written_to(cluster)
+    command = ("decommission", victim, "--by-retention", "--yes", "-o", "json")
+    for _ in range(2):
+        require_waiting(cluster, victim, ledger_ids, *command)
 
     os.kill(cluster.bookie(victim).pid, signal.SIGTERM)
     while is_alive(cluster.bookie(victim).pid):

@@ -37,6 +37,7 @@ def forget(bookie: BookieProcess, ledger_id: int, *entry_ids: int) -> None:
     index.close()
 
 
+@pytest.mark.battery
 def test_lost_and_damaged_copies_are_written_again_on_the_same_bookies(cluster: Cluster, tmp_path: Path) -> None:
     written = succeed(cluster, "ledger", "write-test", "--entries", str(ENTRY_COUNT), "-E", "3", "-W", "3")
     ledger_id = int(written.json()["items"][0]["ledger_id"])

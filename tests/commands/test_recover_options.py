@@ -82,6 +82,20 @@ def test_a_wrong_target_or_ledger_is_refused(operator: Operator) -> None:
     assert [ensemble_of(operator, ledger_id)[0] for ledger_id in (0, 1, 2)] == [DEAD] * 3
 
 
+def test_a_wrong_job_file_or_rate_is_refused(operator: Operator) -> None:
+    other = operator.directory / "other"
+    other.write_text("hello\n")
+    for arguments, reason in (
+        (("--resume", str(operator.directory / "absent")), "cannot read the job file"),
+        (("--resume", str(other)), "not a line of a job file"),
+        (("--resume", str(other), "--ledger", "1"), "leave out --to and --ledger"),
+        (("--copy-rate", "quick"), "'quick' is not a rate"),
+    ):
+        result = operator.run("recover", DEAD, "--yes", *arguments)
+        assert (result.exit_code != 0, reason in result.stderr) == (True, True), result
+    assert other.read_text() == "hello\n"
+
+
 def test_only_the_given_ledgers_move_and_only_to_the_given_bookies(operator: Operator) -> None:
     arguments = ("recover", DEAD, "--ledger", "0x1", "--to", "b4:3181", "-o", "json")
     saved = str(operator.directory / "plan.json")
@@ -121,6 +135,7 @@ def test_a_plan_says_what_is_fenced_and_what_cannot_be_moved(operator: Operator)
     assert "will fence and close 1 open ledger first, which stops the writers: 2 (" in "\n".join(fencing["summary"])
 
 
+@pytest.mark.battery
 def test_open_ledgers_are_left_alone_or_fenced_after_the_wait(cluster: Cluster, tmp_path: Path) -> None:
     """Real bookies: an open ledger without entries, and one whose recovery was interrupted."""
     cluster.up(4)

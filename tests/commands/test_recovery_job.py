@@ -70,6 +70,14 @@ def scene(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Scene:
     return Scene(start_cluster(4), tmp_path)
 
 
+def test_two_processes_recover_all_ledgers(scene: Scene) -> None:
+    scene.write(6, 4)
+    scene.cluster.kill_bookie(scene.dead)
+    scene.end_of(scene.start("--processes", "2"))
+    scene.require_all_recovered()
+
+
+@pytest.mark.battery
 def test_two_processes_recover_all_ledgers_although_one_is_killed(scene: Scene) -> None:
     scene.write(24, 40)
     scene.cluster.kill_bookie(scene.dead)
@@ -122,22 +130,6 @@ def test_the_rates_of_a_running_job_can_be_changed(scene: Scene) -> None:
     rates.write_text("copy-rate = none\n")
     assert "new byte rates: all copies none, each bookie none" in scene.end_of(process)
     scene.require_all_recovered()
-
-
-def test_a_job_file_of_other_bookies_or_another_kind_is_refused(scene: Scene, tmp_path: Path) -> None:
-    scene.cluster.kill_bookie(scene.dead)
-    other = tmp_path / "other"
-    other.write_text("hello\n")
-    for arguments, reason in (
-        (("--resume", str(tmp_path / "absent")), "cannot read the job file"),
-        (("--resume", str(other)), "not a line of a job file"),
-        (("--resume", str(other), "--ledger", "1"), "leave out --to and --ledger"),
-        (("--copy-rate", "quick"), "'quick' is not a rate"),
-    ):
-        result = scene.cluster.run("recover", "failed-bookie", scene.dead, "--yes", *arguments)
-        assert result.exit_code != 0
-        assert reason in result.stderr
-    assert other.read_text() == "hello\n"
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ async def test_a_live_writer_is_stopped_and_no_entry_is_lost(cluster: Cluster, t
         assert (await run("999999", "--yes")).exit_code == 4
 
 
+@pytest.mark.battery
 async def test_a_ledger_that_waits_for_a_dead_bookie_is_closed_when_it_is_back(cluster: Cluster) -> None:
     first, dead, _ = (bookie.id for bookie in cluster.bookies)
     async with await LedgerClient.connect(cluster.metadata_uri) as client:
