@@ -105,7 +105,9 @@ def test_status_of_a_cluster_before_and_after_things_fail(start_cluster: Callabl
     asyncio.run(look())
 
 
-@pytest.mark.parametrize("is_accepting", [False, True], ids=["refused", "silent"])
+@pytest.mark.parametrize(
+    "is_accepting", [pytest.param(False, id="refused"), pytest.param(True, id="silent", marks=pytest.mark.battery)]
+)
 def test_a_zookeeper_that_does_not_answer_is_a_finding(is_accepting: bool) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.placement.choice import (
@@ -121,6 +121,7 @@ def fillings(ids: Sequence[str], indexes: Sequence[int]) -> Iterator[dict[int, s
         yield dict(zip(indexes, chosen, strict=True))
 
 
+@settings(max_examples=50)
 @given(st.data(), views(), rule_sets, st.integers())
 def test_no_filling_of_positions_breaks_less(
     data: st.DataObject, view: ClusterView, rules: PlacementRules, seed: int
@@ -146,6 +147,7 @@ def test_no_filling_of_positions_breaks_less(
     assert [each.rule for each in found.broken] == [rule for rule, count in zip(order, costs, strict=False) if count]
 
 
+@settings(max_examples=50)
 @given(st.data(), views(), rule_sets, st.integers())
 def test_a_new_ensemble_breaks_what_its_judgement_says(
     data: st.DataObject, view: ClusterView, rules: PlacementRules, seed: int
@@ -160,6 +162,7 @@ def test_a_new_ensemble_breaks_what_its_judgement_says(
         assert choose_ensemble(again, rules, need, size, random.Random(seed)) == found
 
 
+@settings(max_examples=50)
 @given(st.data(), views(), rule_sets, st.integers())
 def test_strict_rules_refuse_what_breaks_one(
     data: st.DataObject, view: ClusterView, rules: PlacementRules, seed: int
@@ -299,6 +302,7 @@ def test_large_ensembles_in_uneven_racks_are_found() -> None:
         assert found.broken == ()
 
 
+@settings(max_examples=50)
 @given(st.data(), views(), rule_sets, st.integers(1, 4))
 def test_a_bookie_without_a_refusal_is_what_a_strict_choice_takes(
     data: st.DataObject, view: ClusterView, rules: PlacementRules, size: int
