@@ -72,7 +72,7 @@ def scene(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Scene:
 
 def test_two_processes_recover_all_ledgers(scene: Scene) -> None:
     scene.write(6, 4)
-    scene.cluster.kill_bookie(scene.dead)
+    scene.cluster.stop_bookie(scene.dead)
     scene.end_of(scene.start("--processes", "2"))
     scene.require_all_recovered()
 

@@ -83,8 +83,8 @@ class Site:
     def instance_id(self) -> str:
         return self.cluster.run("cluster", "instance-id", "-o", "name").stdout.strip()
 
-    def kill_victim(self) -> None:
-        self.cluster.kill_bookie(self.victim)
+    def stop_victim(self) -> None:
+        self.cluster.stop_bookie(self.victim)
         wait_until(
             lambda: self.victim not in self.cluster.run("bookie", "list", "-o", "name", "--state", "writable").stdout
         )
@@ -107,7 +107,7 @@ def test_read_only_and_plans_change_nothing_on_a_real_cluster(cluster: Cluster, 
     assert written.exit_code == 0
     cluster.up(4)
     site = Site(cluster, tmp_path)
-    site.kill_victim()
+    site.stop_victim()
     is_unchanged = site.is_unchanged()
     saved = str(tmp_path / "plan.json")
     for command in RECOVERIES:
@@ -147,7 +147,7 @@ def test_a_bookie_that_comes_back_while_the_question_is_open_is_left_alone(
 ) -> None:
     assert cluster.run("ledger", "write-test", "--ledgers", "2", "--entries", "6", "-E", "3", "-W", "3").exit_code == 0
     site = Site(cluster, tmp_path)
-    site.kill_victim()
+    site.stop_victim()
     is_unchanged = site.is_unchanged()
     with TerminalSession(*command, site.victim, BKCTL_CONTEXT="own", **site.environment) as session:
         session.wait_for(f" {site.victim}: continue? [y/N] ")
