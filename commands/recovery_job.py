@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 PROCESSES_MAX = 4
 """More processes than this only if they are asked for."""
-_PROCESS_WORTH_BYTES = 64 * 1024 * 1024
-"""A process costs about as much as copying this."""
+_PROCESS_WORTH_BYTES = 256 * 1024 * 1024
+"""How much work one more process is started for: below, its start and its own sessions cost more than it helps."""
 _LEDGER_COST_BYTES = 64 * 1024
+"""A ledger takes about as much CPU time as copying this, in addition to its bytes."""
 _RECORDS_PER_WRITE = 10_000
 _NO_LIMIT = "none"
 _RATE_KEYS = ("copy-rate", "copy-rate-per-bookie")
@@ -147,8 +148,7 @@ async def _processes(context: CommandContext, plan: RecoveryPlan, flags: CopyFla
     from storage.adapters.child_pool import ChildProcesses
 
     totals = plan.totals
-    worth = 1 + (totals.bytes_to_copy + totals.ledgers * _LEDGER_COST_BYTES) // _PROCESS_WORTH_BYTES
-    count = flags.processes or min(PROCESSES_MAX, ChildProcesses().core_count, worth)
+    count = flags.processes or default_processes(totals.bytes_to_copy, totals.ledgers, ChildProcesses().core_count)
     if count == 1:
         return None
     return CopyProcessSetup(
@@ -158,6 +158,12 @@ async def _processes(context: CommandContext, plan: RecoveryPlan, flags: CopyFla
         lock_holder=await asyncio.to_thread(canonical_host_name),
         count=count,
     )
+
+
+def default_processes(bytes_to_copy: int, ledgers: int, core_count: int) -> int:
+    """How many processes are worth their start."""
+    worth = 1 + (bytes_to_copy + ledgers * _LEDGER_COST_BYTES) // _PROCESS_WORTH_BYTES
+    return min(PROCESSES_MAX, core_count, worth)
 
 
 class RatesFile:

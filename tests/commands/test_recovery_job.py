@@ -12,7 +12,7 @@ import pytest
 
 from commands.errors import InvalidArgumentError
 from commands.outages import continuing_command
-from commands.recovery_job import parse_rates
+from commands.recovery_job import PROCESSES_MAX, default_processes, parse_rates
 from runtime.replication.copy_messages import CopyPace
 from runtime.replication.copy_processes import MODULE
 from runtime.replication.job_file import read_job
@@ -156,3 +156,11 @@ def test_the_command_to_continue() -> None:
     assert continuing_command(words, "job") == "bkctl recover failed-bookie b1 --yes --resume job"
     again = ("recover", "failed-bookie", "b1", "--resume=old", "--yes")
     assert continuing_command(again, "job") == "bkctl recover failed-bookie b1 --yes --resume job"
+
+
+def test_small_recoveries_get_one_process() -> None:
+    mebibyte = 2**20
+    assert default_processes(0, 2_000, 8) == 1
+    assert default_processes(300 * mebibyte, 0, 8) == 2
+    assert default_processes(0, 100_000, 2) == 2
+    assert default_processes(0, 100_000, 64) == PROCESSES_MAX
