@@ -106,7 +106,7 @@ def test_audit_counts_live_copies_the_same_with_and_without_spark(cluster: Clust
     clean = succeed(cluster, "audit").json()
     assert (clean["ledgers"], clean["replicated"], clean["under_replicated"], clean["out"]) == (3, 3, 0, None)
     victim = cluster.bookies[2].id
-    cluster.kill_bookie(victim)
+    cluster.stop_bookie(victim)
     wait_for(lambda: states(cluster)[victim] == "down")
 
     results = []
@@ -238,7 +238,7 @@ def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -
         data[data.index(b"bkctl write-test, entry %d " % entry_id) + offset] ^= 0x55
     log.write_bytes(data)
     cluster.up(3)
-    cluster.kill_bookie(dead.id)
+    cluster.stop_bookie(dead.id)
     wait_for(lambda: states(cluster)[dead.id] == "down")
 
     result = cluster.run("ledger", "verify", "--all")
@@ -265,7 +265,7 @@ def test_damage_on_a_disk_is_told_from_a_bookie_that_is_down(cluster: Cluster) -
 def test_a_question_is_left_at_once_and_nothing_was_changed(cluster: Cluster, command: tuple[str, ...]) -> None:
     succeed(cluster, "ledger", "write-test", "--entries", "3", "-E", "3", "-W", "3")
     victim = cluster.bookies[0].id
-    cluster.kill_bookie(victim)
+    cluster.stop_bookie(victim)
     wait_for(lambda: states(cluster)[victim] == "down")
     before = succeed(cluster, "ledger", "show", "0").stdout
     for exit_code, key, number in ((130, "\x03", None), (143, None, signal.SIGTERM), (130, None, signal.SIGINT)):

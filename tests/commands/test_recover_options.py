@@ -148,7 +148,7 @@ def test_open_ledgers_are_left_alone_or_fenced_after_the_wait(cluster: Cluster, 
             await plant(store, uri.root, *ledgers)
 
     asyncio.run(add())
-    cluster.kill_bookie(dead)
+    cluster.stop_bookie(dead)
     config = tmp_path / "config.toml"
     config.write_text("[replication]\nopen_ledger_wait_s = 0.2\n")
 

@@ -23,18 +23,20 @@ ENTRY_BYTES = 1024
 
 
 class Scene:
-    """A cluster of four bookies, one of which is killed after ledgers were written to all of them."""
+    """A cluster of four bookies. One that has a copy of the first ledger is stopped after all were written."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self.cluster = cluster
         self.state = directory / "state"
         self.log = directory / "command.log"
-        self.dead = cluster.bookies[0].id
+        self.dead = ""
 
     def write(self, ledgers: int, entries: int) -> None:
         sizes = ("-E", "3", "-W", "3", "-A", "3", "--entry-size", str(ENTRY_BYTES), "--no-read-back")
         written = self.cluster.run("ledger", "write-test", "--ledgers", str(ledgers), "--entries", str(entries), *sizes)
         assert written.exit_code == 0, written.stderr
+        first = written.json()["items"][0]["ledger_id"]
+        self.dead = self.dead or self.cluster.run("ledger", "show", first).json()["ensembles"][0]["ensemble"][0]
 
     def start(self, *arguments: str) -> BkctlProcess:
         variables = {"BKCTL_METADATA_URI": self.cluster.metadata_uri, "BKCTL_STATE_DIR": str(self.state)}
@@ -80,7 +82,7 @@ def test_two_processes_recover_all_ledgers(scene: Scene) -> None:
 @pytest.mark.battery
 def test_two_processes_recover_all_ledgers_although_one_is_killed(scene: Scene) -> None:
     scene.write(24, 40)
-    scene.cluster.kill_bookie(scene.dead)
+    scene.cluster.stop_bookie(scene.dead)
     process = scene.start("--processes", "2", "--copy-rate", "200KiB/s")
     scene.wait_until(lambda: len(children_running(MODULE, process.pid)) == 2, process)
     os.kill(children_running(MODULE, process.pid)[0], signal.SIGKILL)
@@ -93,7 +95,7 @@ def test_two_processes_recover_all_ledgers_although_one_is_killed(scene: Scene) 
 def test_a_killed_job_continues_within_a_long_copy(scene: Scene, processes: str) -> None:
     scene.write(1, 24_000)
     scene.write(10, 10)
-    scene.cluster.kill_bookie(scene.dead)
+    scene.cluster.stop_bookie(scene.dead)
     killed = scene.start("--processes", processes, "--copy-rate", "2MiB/s")
     scene.wait_until((scene.state / "jobs").exists, killed)
     scene.wait_until(lambda: read_job(OsFileSystem(), scene.job_file()).ranges, killed)
@@ -119,7 +121,7 @@ def test_a_killed_job_continues_within_a_long_copy(scene: Scene, processes: str)
 @pytest.mark.battery
 def test_the_rates_of_a_running_job_can_be_changed(scene: Scene) -> None:
     scene.write(1, 20_000)
-    scene.cluster.kill_bookie(scene.dead)
+    scene.cluster.stop_bookie(scene.dead)
     process = scene.start("--copy-rate", "50KiB/s")  # it would take minutes
     scene.wait_until((scene.state / "jobs").exists, process)
     rates = Path(f"{scene.job_file()}.rates")
