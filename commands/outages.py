@@ -90,12 +90,16 @@ async def told_when_cut_off(context: CommandContext, ledgers: int, rest: str = "
         raise
 
 
+_IN_JOB_FILE = frozenset({"--apply", "--resume", "--to", "--ledger", "--copy-rate", "--copy-rate-per-bookie"})
+"""Options that a continued job takes from its files; the rates may have been changed since."""
+
+
 def continuing_command(command_line: tuple[str, ...], job_file: str | None = None) -> str:
     """The same command, without its saved plan, which no longer fits once a part of it is done.
 
     With a job file, what the file says is left out too.
     """
-    dropped = {"--apply"} if job_file is None else {"--apply", "--resume", "--to", "--ledger"}
+    dropped = {"--apply"} if job_file is None else _IN_JOB_FILE
     words: list[str] = []
     is_skipping = False
     for word in command_line:

@@ -14,7 +14,7 @@ from commands.help_page import COPYING, HelpCommand, HelpGroup
 from commands.outages import told_when_cut_off
 from commands.parse import all_ledger_ids, parse_bookie_id
 from commands.recover_ledger import recover_ledger
-from commands.recovery_job import open_job, pace_of, read_job_state
+from commands.recovery_job import as_recorded, open_job, pace_of, read_job_state
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import PLAN_TABLE, failure_rows, fenced_rows, plan_body, print_report, report_body
 from commands.replication_access import note_end, replication_access, waiting_sentence
@@ -68,7 +68,7 @@ async def failed_bookie(
     bookie_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="IDs of permanently failed bookies")],
     to: Annotated[list[str] | None, _TO] = None,
     ledger: Annotated[list[str] | None, _LEDGER] = None,
-    open_ledgers: Annotated[OpenLedgers, _OPEN_LEDGERS] = OpenLedgers.WAIT,
+    open_ledgers: Annotated[OpenLedgers | None, _OPEN_LEDGERS] = None,
     *,
     flags: CopyFlags,
 ) -> Outcome:
@@ -82,7 +82,12 @@ async def failed_bookie(
     if flags.resume is not None and (to or ledger):
         raise InvalidArgumentError("--resume takes targets and ledgers from the job file: leave out --to and --ledger")
     async with open_session(context) as session:
-        access = await replication_access(context, session, flags, open_ledgers)
+        state = None
+        if flags.resume is not None:
+            state = read_job_state(flags.resume, bookie_ids, session.root, session.instance_id)
+            flags, open_ledgers = as_recorded(state, flags, open_ledgers)
+        policy = open_ledgers or OpenLedgers.WAIT
+        access = await replication_access(context, session, flags, policy)
         access = access._replace(bytes_per_s=pace.bytes_per_s)
         recovery, console = access.recovery, context.console
         if context.settings.is_rehearsal:
@@ -90,11 +95,10 @@ async def failed_bookie(
                 console.warn(f"bookie {bookie_id} is registered; it must be down before it can be recovered")
         else:
             await recovery.require_down(bookie_ids, lambda bookie_id: console.say(waiting_sentence(bookie_id)))
-        if flags.resume is not None:
-            state = read_job_state(flags.resume, bookie_ids, session.root, session.instance_id)
-            found = await recovery.plan_rest(state)
-        else:
+        if state is None:
             found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
+        else:
+            found = await recovery.plan_rest(state)
         plan = access.change_plan(found)
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
@@ -106,13 +110,14 @@ async def failed_bookie(
             ):
                 await recovery.require_down(bookie_ids)
                 async with (
-                    open_job(context, session, found, flags, change.operation_id) as opened,
+                    open_job(context, access, found, flags, change.operation_id) as opened,
                     recovery_progress(console, "recovering") as progress,
                 ):
                     job.show, job.file = progress.show, opened.path
                     report = await recovery.run(
-                        found, job.note, open_ledgers=open_ledgers, job=opened.job, processes=opened.processes
+                        found, job.note, open_ledgers=policy, job=opened.job, processes=opened.processes
                     )
+                    opened.is_finished = report.is_complete
                 note_end(change, report_body(report), outcome_of(report))
     print_report(context, "RecoveryReport", report_body(report), failure_rows(report), fenced_rows(report))
     return outcome_of(report)

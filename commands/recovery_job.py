@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
+import stat
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from commands.context import CommandContext, CopyFlags
-from commands.errors import InvalidArgumentError
+from commands.errors import InvalidArgumentError, NotFoundError
 from commands.parse import parse_bytes_per_second
 from commands.safety.state_folder import state_folder, write_whole
-from runtime.errors import ConflictError, RefusedError
+from runtime.errors import ConfigurationError, ConflictError, RefusedError
+from storage.advice import without_path
 
 if TYPE_CHECKING:
     from commands.console import Console
-    from commands.session import Session
+    from commands.replication_access import ReplicationAccess
+    from runtime.replication.config import OpenLedgers
     from runtime.replication.copy_messages import CopyPace, CopyProcessSetup
     from runtime.replication.job_file import JobFile, JobStart, RecordedJob
     from runtime.replication.recovery_plan import RecoveryPlan
@@ -31,7 +37,7 @@ _LEDGER_COST_BYTES = 64 * 1024
 """A ledger takes about as much CPU time as copying this, in addition to its bytes."""
 _RECORDS_PER_WRITE = 10_000
 _NO_LIMIT = "none"
-_RATE_KEYS = ("copy-rate", "copy-rate-per-bookie")
+_RATE_FIELDS = {"copy-rate": "bytes_per_s", "copy-rate-per-bookie": "bytes_per_s_per_bookie"}
 
 
 def pace_of(flags: CopyFlags) -> CopyPace:
@@ -44,12 +50,30 @@ def pace_of(flags: CopyFlags) -> CopyPace:
     return CopyPace(bytes_per_s=total, bytes_per_s_per_bookie=per_bookie)
 
 
-class OpenedJob(NamedTuple):
-    """For ``BookieRecovery.run``."""
+@dataclasses.dataclass
+class OpenedJob:
+    """For ``BookieRecovery.run``. Set ``is_finished`` if the job file is not needed any more."""
 
     path: str
     job: RecoveryJob
     processes: CopyProcessSetup | None
+    is_finished: bool = False
+
+
+class JobChoices(NamedTuple):
+    """What a job does: given on the command line, or else as the job file says, if one is continued."""
+
+    flags: CopyFlags
+    open_ledgers: OpenLedgers | None
+
+
+def as_recorded(state: RecordedJob, flags: CopyFlags, open_ledgers: OpenLedgers | None) -> JobChoices:
+    """The choices for a continued job."""
+    start = state.start
+    flags = msgspec.structs.replace(
+        flags, placement=flags.placement or start.placement, verify=flags.verify or start.verify
+    )
+    return JobChoices(flags, open_ledgers or start.open_ledgers)
 
 
 def read_job_state(path: str, bookie_ids: Collection[str], root: str, instance_id: str | None) -> RecordedJob:
@@ -59,6 +83,8 @@ def read_job_state(path: str, bookie_ids: Collection[str], root: str, instance_i
 
     try:
         state = read_job(OsFileSystem(), path)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no job file {path}") from error
     except OSError as error:
         raise InvalidArgumentError(f"cannot read the job file {path}: {error.strerror}") from error
     start = state.start
@@ -76,11 +102,11 @@ def read_job_state(path: str, bookie_ids: Collection[str], root: str, instance_i
 
 @asynccontextmanager
 async def open_job(
-    context: CommandContext, session: Session, plan: RecoveryPlan, flags: CopyFlags, operation_id: str
+    context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, flags: CopyFlags, operation_id: str
 ) -> AsyncIterator[OpenedJob]:
     """The job file of a run, new or continued; RefusedError if it cannot be written.
 
-    The first line that is printed names it, and the file with its byte rates. Both are deleted once the plan is done.
+    The first line that is printed names it, and the file with its byte rates. Both are deleted if it is finished.
     """
     from runtime.net.loop import LaneWorkers
     from runtime.replication.job_file import JobFile
@@ -91,31 +117,37 @@ async def open_job(
     rates = RatesFile(f"{path}.rates", context.console)
     try:
         if flags.resume is None:
-            job_file, state = JobFile.create(OsFileSystem(), path, _start(context, session, plan, operation_id)), None
+            job_file, state = JobFile.create(OsFileSystem(), path, _start(context, access, plan, operation_id)), None
             _record_plan(job_file, plan)
         else:
             job_file, state = JobFile.reopen(OsFileSystem(), path)
         if flags.resume is None or flags.copy_rate or flags.copy_rate_per_bookie or not rates.exists:
             rates.write(flags)
+        rates.require_valid()
     except OSError as error:
         raise RefusedError(f"nothing was changed: cannot write the job file {path} ({error.strerror})") from error
     if plan.ledgers:
         context.console.say(f"job file {path}; the byte rates in {rates.path} can be changed at any time")
     workers = LaneWorkers()
     try:
-        job = RecoveryJob(job_file, state, workers, rates.read)
-        yield OpenedJob(path, job, await _processes(context, plan, flags))
+        job = RecoveryJob(job_file, state, workers, rates.read, context.console.warn)
+        opened = OpenedJob(path, job, await _processes(context, plan, flags))
+        yield opened
     finally:
         await workers.close()
         job_file.close()
+    if not opened.is_finished:
+        context.console.say(f"{path} is kept: with --resume, copies that are partly made continue")
+        return
     for finished in (path, rates.path):
         with contextlib.suppress(OSError):
             os.unlink(finished)
 
 
-def _start(context: CommandContext, session: Session, plan: RecoveryPlan, operation_id: str) -> JobStart:
+def _start(context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, operation_id: str) -> JobStart:
     from runtime.replication.job_file import JobStart
 
+    session = access.session
     return JobStart(
         job_id=operation_id,
         command=context.command,
@@ -123,6 +155,9 @@ def _start(context: CommandContext, session: Session, plan: RecoveryPlan, operat
         instance_id=session.instance_id,
         bookie_ids=plan.bookie_ids,
         only_targets=plan.targets if plan.is_restricted else (),
+        open_ledgers=access.open_ledgers,
+        placement=access.config.placement,
+        verify=access.config.verify,
         started_ms=session.now_ms,
     )
 
@@ -170,9 +205,13 @@ class RatesFile:
     """The byte rates of a running job, in a file that an operator may edit: ``KEY = RATE`` lines."""
 
     def __init__(self, path: str, console: Console) -> None:
+        from runtime.replication.copy_messages import CopyPace
+
         self.path = path
         self._console = console
         self._text: str | None = None
+        self._problem: str | None = None
+        self._pace = CopyPace(bytes_per_s=None, bytes_per_s_per_bookie=None)
 
     @property
     def exists(self) -> bool:
@@ -181,45 +220,66 @@ class RatesFile:
 
     def write(self, flags: CopyFlags) -> None:
         """Put the file in place; OSError."""
-        rates = zip(_RATE_KEYS, (flags.copy_rate, flags.copy_rate_per_bookie), strict=True)
+        rates = zip(_RATE_FIELDS, (flags.copy_rate, flags.copy_rate_per_bookie), strict=True)
         lines = [f"{key} = {rate or _NO_LIMIT}" for key, rate in rates]
         text = f"# Read every second; for example 200MiB/s, or {_NO_LIMIT}.\n" + "\n".join(lines) + "\n"
         write_whole(self.path, text.encode())
 
+    def require_valid(self) -> None:
+        """ConfigurationError for a file with mistakes, or one that cannot be read."""
+        try:
+            parse_rates(self._text_now())
+        except (OSError, UnicodeDecodeError, InvalidArgumentError) as error:
+            raise ConfigurationError(f"nothing was changed: {self.path}: {_reason(error)}") from error
+
     def read(self) -> CopyPace | None:
         """The rates if the file has changed; None otherwise, and for a file with mistakes, which is reported once."""
         try:
-            with open(self.path, encoding="utf-8") as file:
-                text = file.read()
-        except (OSError, UnicodeDecodeError):
-            return None  # it may just be being replaced
-        if text == self._text:
+            text = self._text_now()
+            if text == self._text:
+                return None
+            rates = parse_rates(text)
+        except FileNotFoundError:
             return None
-        is_first, self._text = self._text is None, text
-        try:
-            pace = parse_rates(text)
-        except InvalidArgumentError as error:
-            self._console.warn(f"{self.path}: {error}; the byte rates stay as they were")
+        except (OSError, UnicodeDecodeError, InvalidArgumentError) as error:
+            if (reason := _reason(error)) != self._problem:
+                self._problem = reason
+                self._console.warn(f"{self.path}: {reason}; the byte rates stay as they were")
             return None
+        is_first, self._text, self._problem = self._text is None, text, None
+        pace = msgspec.structs.replace(self._pace, **rates)
+        if pace == self._pace:
+            return None
+        self._pace = pace
         if not is_first:
             self._console.say(f"new byte rates: {_in_words(pace)}")
         return pace
 
+    def _text_now(self) -> str:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # it may be a pipe
+        with open(descriptor, encoding="utf-8") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise InvalidArgumentError("it is not a regular file")
+            return file.read()
 
-def parse_rates(text: str) -> CopyPace:
-    """The rates from the text of the file; InvalidArgumentError. A key that is absent means no limit."""
-    from runtime.replication.copy_messages import CopyPace
 
-    rates: dict[str, int | None] = dict.fromkeys(_RATE_KEYS)
+def parse_rates(text: str) -> dict[str, int | None]:
+    """The rates that the text of the file sets, by field of ``CopyPace``; InvalidArgumentError."""
+    rates: dict[str, int | None] = {}
     for line in text.splitlines():
         key, separator, value = (part.strip() for part in line.partition("#")[0].partition("="))
         if not key and not separator:
             continue
-        if key not in rates:
-            raise InvalidArgumentError(f"'{line.strip()}' is not understood: use {' or '.join(_RATE_KEYS)} = RATE")
-        rates[key] = None if value == _NO_LIMIT else parse_bytes_per_second(value)
-    total, per_bookie = (rates[key] for key in _RATE_KEYS)
-    return CopyPace(bytes_per_s=total, bytes_per_s_per_bookie=per_bookie)
+        if key not in _RATE_FIELDS:
+            raise InvalidArgumentError(f"'{line.strip()}' is not understood: use {' or '.join(_RATE_FIELDS)} = RATE")
+        rates[_RATE_FIELDS[key]] = None if value == _NO_LIMIT else parse_bytes_per_second(value)
+    return rates
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text"
+    return without_path(error)
 
 
 def _in_words(pace: CopyPace) -> str:

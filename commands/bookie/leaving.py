@@ -16,7 +16,7 @@ from commands.bookie.leaving_report import leaving_outcome, nothing_left, report
 from commands.bookie.restart_check import objection_rows
 from commands.context import CommandContext, CopyFlags
 from commands.outages import told_when_cut_off
-from commands.recovery_job import open_job, pace_of, read_job_state
+from commands.recovery_job import as_recorded, open_job, pace_of, read_job_state
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import plan_row, shortened
 from commands.rendering import counted, duration
@@ -69,7 +69,9 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
     pace_of(request.copying)
     async with open_session(context) as session:
         if request.copying.resume is not None:
-            read_job_state(request.copying.resume, request.bookie_ids, session.root, session.instance_id)
+            state = read_job_state(request.copying.resume, request.bookie_ids, session.root, session.instance_id)
+            flags, open_ledgers = as_recorded(state, request.copying, request.open_ledgers)
+            request = msgspec.structs.replace(request, copying=flags, open_ledgers=open_ledgers)
         access = await replication_access(context, session, request.copying)
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
@@ -137,13 +139,18 @@ class _Run:
         await self._make_read_only()
         async with (
             open_job(
-                self._context, self._session, found.recovery, request.copying, self._change.operation_id
+                self._context,
+                self._access._replace(open_ledgers=_policy(found, request)),
+                found.recovery,
+                request.copying,
+                self._change.operation_id,
             ) as opened,
             recovery_progress(self._context.console, "moving ledgers") as progress,
         ):
             self._job.show, self._job.file = progress.show, opened.path
             hooks = msgspec.structs.replace(self._hooks, job=opened.job, processes=opened.processes)
             moved = await operation.move(found, self._order, hooks)
+            opened.is_finished = all(recovery.is_complete for recovery in moved.recoveries)
         self._job.file = None
         drained = operation.report(found, moved)
         if request.is_drain_only or not drained.is_complete:

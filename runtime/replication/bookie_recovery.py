@@ -6,6 +6,7 @@ requests in flight, verifies copies before the metadata references them, and con
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 
 from runtime.client.ports import ClientPorts
@@ -25,6 +26,8 @@ from runtime.replication.recovery_report import RecoveryReport
 from runtime.replication.recovery_run import RecoveryJob, RecoveryProgress, RecoveryRun
 from runtime.replication.recovery_scan import PlanDemand, RecoveryScan
 from runtime.replication.repair_worker import RepairWorker
+
+logger = logging.getLogger(__name__)
 
 
 class BookieRecovery:
@@ -159,7 +162,11 @@ class BookieRecovery:
             ports = (self._ports, self._registration, self._locks)
             worker = RepairWorker(*ports, setup, on_range=run.note_range, on_outage=self._on_outage)
             return await run.run(worker)
-        async with CopyProcesses(processes, setup, on_range=run.note_range, on_outage=self._on_outage) as repairs:
+        warn = logger.warning if job is None else job.warn
+        warn = logger.warning if job is None else job.warn
+        async with CopyProcesses(
+            processes, setup, on_range=run.note_range, on_outage=self._on_outage, warn=warn
+        ) as repairs:
             return await run.run(repairs)
 
 

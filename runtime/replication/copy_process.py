@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 
 import uvloop
 
@@ -93,14 +94,20 @@ async def _serve(pipe: MessagePipe[ToProcess], setup: CopySetup, client: LedgerC
 
     tasks = [asyncio.create_task(take_orders()), asyncio.create_task(report())]
     try:
-        await asyncio.wait([*tasks, failed], return_when=asyncio.FIRST_COMPLETED)
-        if failed.done():
-            failed.result()
+        done, _ = await asyncio.wait([*tasks, failed], return_when=asyncio.FIRST_COMPLETED)
+        _raise_from(done)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         pipe.send(worker.moment())
+
+
+def _raise_from(ended: Iterable[asyncio.Future[None]]) -> None:
+    """The error of what has ended, if there is one."""
+    for each in ended:
+        if not each.cancelled():
+            each.result()
 
 
 def main() -> None:

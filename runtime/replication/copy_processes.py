@@ -7,7 +7,6 @@ nothing else is needed.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Self
@@ -35,8 +34,6 @@ from runtime.replication.metadata_outage import MetadataOutage
 from runtime.replication.recovery_report import LedgerRepaired
 from storage.errors import BkctlError
 
-logger = logging.getLogger(__name__)
-
 MODULE: Final = "runtime.replication.copy_process"
 _DEATHS_MAX: Final = 5
 """A run gives up after so many deaths of its processes: a reason like lack of memory would end all of them."""
@@ -54,7 +51,9 @@ class CopyProcesses:
         *,
         on_range: Callable[[JobRange], None],
         on_outage: Callable[[MetadataOutage], None],
+        warn: Callable[[str], None],
     ) -> None:
+        self._warn = warn
         self._count = processes.count
         self._setup = CopySetup(processes, _share(setup, self._count))
         self._on_range = on_range
@@ -127,7 +126,7 @@ class CopyProcesses:
         how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
         if self._deaths > _DEATHS_MAX:
             raise CopyProcessError(f"{self._deaths} copy processes ended early; the last one {how}")
-        logger.warning("copy process %d %s; another one repairs its ledgers", process.child.pid, how)
+        self._warn(f"copy process {process.child.pid} {how}; another one repairs its ledgers")
 
 
 class _DiedError(Exception):

@@ -97,6 +97,10 @@ class TargetChooser:
             self._bytes.start(target, need.bytes_needed)
         return found
 
+    async def try_to_choose(self, need: CopyNeed) -> Choice | NoChoice:
+        """Like ``choose``, but nothing will be copied."""
+        return await self._choose((await self._live_bookies.refresh()).writable, need)
+
     def finish(self, target: str, need: CopyNeed) -> None:
         """A copy has ended, whether it succeeded or not."""
         self._bytes.finish(target, need.bytes_needed)

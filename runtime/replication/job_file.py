@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from runtime.errors import ConfigurationError
+from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
 from storage.ports import File, FileSystem
 
 VERSION: Final = 1
@@ -22,7 +23,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 class JobStart(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="start"):
-    """First line. ``only_targets``: copy only to these; empty: to all."""
+    """First line. A continued job keeps its choices. ``only_targets``: copy only to these; empty: to all."""
 
     version: int = VERSION
     job_id: str
@@ -31,6 +32,9 @@ class JobStart(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", ta
     instance_id: str | None
     bookie_ids: tuple[str, ...]
     only_targets: tuple[str, ...] = ()
+    open_ledgers: OpenLedgers
+    placement: PlacementMode
+    verify: VerifyMode
     started_ms: int
 
 

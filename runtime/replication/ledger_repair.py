@@ -302,6 +302,9 @@ class _Repair:
         if unclosable is not None:
             self._fail(metadata, place, FailureReason.NOT_CLOSED, (), unclosable.reason)
             return versioned
+        if (reason := await self._why_fence_in_vain(metadata)) is not None:
+            self._fail(metadata, place, FailureReason.OPEN, (), reason)
+            return versioned
         self._require_lock()
         if metadata.state is LedgerState.OPEN:  # at this version: the writer may have just replaced the bookie
             versioned = await self._ports.ledgers.write(self._ledger_id, to_in_recovery(metadata), versioned.version)
@@ -314,6 +317,17 @@ class _Repair:
         else:
             self._was_closed = True
         return await self._read()
+
+    async def _why_fence_in_vain(self, metadata: LedgerMetadata) -> str | None:
+        """Why the open segment could not be copied once it is closed. An explicit choice to fence is not questioned."""
+        if self._order.open_ledgers is not OpenLedgers.WAIT or metadata.state is not LedgerState.OPEN:
+            return None
+        fragment = fragments_naming(metadata, self._order.leaving)[-1]
+        found = await self._targets.try_to_choose(self._need(metadata, fragment, fragment.bookie_indexes[0], {}))
+        if not isinstance(found, NoChoice):
+            return None
+        reason = self._why_no_target(found)
+        return f"a fence would only stop its writer, because no bookie could take its copies: {reason}"
 
     async def _prepare(self, metadata: LedgerMetadata) -> _Change:
         """Copy until no complete segment needs the leaving bookies; returns their replacements.

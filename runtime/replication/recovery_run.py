@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
@@ -21,8 +20,6 @@ from runtime.replication.job_file import JobDone, JobFile, JobRange, RecordedJob
 from runtime.replication.ledger_queue import LedgerQueue
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
 from runtime.replication.recovery_report import LedgerRepaired, RecoveryReport, RecoveryTally
-
-logger = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_NS = 100_000_000
 TICK_S = 1.0
@@ -70,13 +67,17 @@ class Repairs(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class RecoveryJob:
-    """How a run is recorded and slowed down. ``read_pace`` is called once a second; None: the rates are unchanged."""
+    """How a run is recorded and slowed down. ``read_pace`` is called once a second; None: the rates are unchanged.
+
+    ``warn`` receives sentences for the operator.
+    """
 
     file: JobFile
     state: RecordedJob | None
     """What an earlier run did, if this one continues it."""
     workers: Workers
     read_pace: Callable[[], CopyPace | None]
+    warn: Callable[[str], None]
 
 
 class RecoveryRun:
@@ -98,6 +99,8 @@ class RecoveryRun:
         self._on_progress = on_progress
         self._progress_at_ns = 0
         self._job = job
+        self._is_unrecorded = False
+        """Whether the job file cannot be written any more."""
         self._repairs: Repairs | None = None
         self._queue = LedgerQueue(self._ledgers(), ports.clock, config)
         self._tally = RecoveryTally(config.verify)
@@ -106,7 +109,7 @@ class RecoveryRun:
 
     def note_range(self, found: JobRange) -> None:
         """A long copy has come this far."""
-        if self._job is not None:
+        if self._job is not None and not self._is_unrecorded:
             self._job.file.append(found)
 
     async def run(self, repairs: Repairs) -> RecoveryReport:
@@ -138,13 +141,13 @@ class RecoveryRun:
 
     async def _write_job(self) -> None:
         """Record what is done. Without disk space the run goes on: the metadata shows what is done, too."""
-        if self._job is None:
+        if self._job is None or self._is_unrecorded:
             return
         try:
             await self._job.workers.run(JOB_FILE_LANE, self._job.file.write)
         except OSError as error:
-            logger.warning("cannot write the job file, so this run could not be continued: %s", error.strerror)
-            self._job = None
+            self._is_unrecorded = True
+            self._job.warn(f"cannot write the job file, so --resume cannot continue this run: {error.strerror}")
 
     async def _ledgers(self) -> AsyncIterator[LedgerPlan]:
         """The ledgers in the order of work; those that wait for their writers come last, after the wait."""
@@ -178,7 +181,7 @@ class RecoveryRun:
         if result.failures or result.was_closed:
             result = result.with_owner(await self._owner(ledger.ledger_id))
         self._tally.add(result)
-        if self._job is not None and not result.failures:
+        if self._job is not None and not result.failures and not self._is_unrecorded:
             self._job.file.append(done_record(result))
         self._report_progress()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import time
@@ -10,12 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from commands.config import Settings
+from commands.console import Console
+from commands.context import CopyFlags
 from commands.errors import InvalidArgumentError
 from commands.outages import continuing_command
-from commands.recovery_job import PROCESSES_MAX, default_processes, parse_rates
+from commands.recovery_job import PROCESSES_MAX, RatesFile, as_recorded, default_processes, parse_rates
+from runtime.errors import ConfigurationError
+from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
 from runtime.replication.copy_messages import CopyPace
 from runtime.replication.copy_processes import MODULE
-from runtime.replication.job_file import read_job
+from runtime.replication.job_file import JobStart, RecordedJob, read_job
 from storage.adapters.filesystem import OsFileSystem
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, children_running, start_bkctl
 
@@ -135,15 +141,33 @@ def test_the_rates_of_a_running_job_can_be_changed(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "pace"),
+    ("text", "rates"),
     [
-        ("", (None, None)),
-        ("# a comment\ncopy-rate = 1MiB/s  # slow\n", (2**20, None)),
-        ("copy-rate-per-bookie=2k\n\ncopy-rate = none", (None, 2048)),
+        ("", {}),
+        ("# a comment\ncopy-rate = 1MiB/s  # slow\n", {"bytes_per_s": 2**20}),
+        ("copy-rate-per-bookie=2k\n\ncopy-rate = none", {"bytes_per_s": None, "bytes_per_s_per_bookie": 2048}),
     ],
 )
-def test_rates(text: str, pace: tuple[int | None, int | None]) -> None:
-    assert parse_rates(text) == CopyPace(bytes_per_s=pace[0], bytes_per_s_per_bookie=pace[1])
+def test_rates(text: str, rates: dict[str, int | None]) -> None:
+    assert parse_rates(text) == rates
+
+
+def test_a_rates_file_without_rates_or_with_mistakes_changes_nothing(tmp_path: Path) -> None:
+    console = Console(Settings(), {}, io.StringIO(), output := io.StringIO(), io.StringIO())
+    path = tmp_path / "job.rates"
+    rates = RatesFile(str(path), console)
+    rates.write(CopyFlags(copy_rate="200KiB/s"))
+    assert rates.read() == CopyPace(bytes_per_s=200 * 1024, bytes_per_s_per_bookie=None)
+    for content in (b"", b"copy-rate = fast", b"\xff\xfe", None):
+        path.unlink()
+        if content is None:
+            os.mkfifo(path)
+        else:
+            path.write_bytes(content)
+        assert rates.read() is None
+    assert output.getvalue().count("stay as they were") == 3
+    with pytest.raises(ConfigurationError, match="not a regular file"):
+        rates.require_valid()
 
 
 @pytest.mark.parametrize("text", ["copy-rate = 0", "copy-rate", "rate = 5k", "= 5k", "copy-rate = 5k = 5k"])
@@ -156,6 +180,8 @@ def test_the_command_to_continue() -> None:
     words = ("recover", "failed-bookie", "b1", "--to", "b2", "--ledger=7", "--apply", "plan", "--yes")
     assert continuing_command(words) == "bkctl recover failed-bookie b1 --to b2 --ledger=7 --yes"
     assert continuing_command(words, "job") == "bkctl recover failed-bookie b1 --yes --resume job"
+    rates = ("recover", "failed-bookie", "b1", "--copy-rate", "5k", "--copy-rate-per-bookie=2k")
+    assert continuing_command(rates, "job") == "bkctl recover failed-bookie b1 --resume job"
     again = ("recover", "failed-bookie", "b1", "--resume=old", "--yes")
     assert continuing_command(again, "job") == "bkctl recover failed-bookie b1 --yes --resume job"
 
@@ -166,3 +192,21 @@ def test_small_recoveries_get_one_process() -> None:
     assert default_processes(300 * mebibyte, 0, 8) == 2
     assert default_processes(0, 100_000, 2) == 2
     assert default_processes(0, 100_000, 64) == PROCESSES_MAX
+
+
+def test_a_continued_job_keeps_its_choices() -> None:
+    start = JobStart(
+        job_id="a1",
+        command="recover failed-bookie",
+        root="/ledgers",
+        instance_id=None,
+        bookie_ids=("b1",),
+        open_ledgers=OpenLedgers.SKIP,
+        placement=PlacementMode.BEST_EFFORT,
+        verify=VerifyMode.SAMPLE,
+        started_ms=1,
+    )
+    recorded = CopyFlags(placement=PlacementMode.BEST_EFFORT, verify=VerifyMode.SAMPLE)
+    assert as_recorded(RecordedJob(start), CopyFlags(), None) == (recorded, OpenLedgers.SKIP)
+    given = CopyFlags(placement=PlacementMode.STRICT, verify=VerifyMode.ALL)
+    assert as_recorded(RecordedJob(start), given, OpenLedgers.FENCE) == (given, OpenLedgers.FENCE)

@@ -143,3 +143,17 @@ def test_t12_a_ledger_in_recovery_has_no_writer_and_is_closed(policy: OpenLedger
         )
 
     simulate(scenario)
+
+
+def test_a_ledger_without_a_target_is_not_fenced_in_vain() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, state=LedgerState.OPEN), entries=3)
+
+        report = await cluster.recover("b1", open_ledgers=OpenLedgers.WAIT)
+
+        assert [failure.reason for failure in report.failures] == [FailureReason.OPEN]
+        assert "no bookie could take its copies" in report.failures[0].detail
+        assert await state_of(cluster, ledger_id) is LedgerState.OPEN
+
+    simulate(scenario)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.errors import ConfigurationError
+from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
 from runtime.replication.job_file import (
     JobDone,
     JobFile,
@@ -28,6 +29,9 @@ START = JobStart(
     root="/ledgers",
     instance_id=None,
     bookie_ids=("b1:3181",),
+    open_ledgers=OpenLedgers.SKIP,
+    placement=PlacementMode.STRICT,
+    verify=VerifyMode.SAMPLE,
     started_ms=1,
 )
 RECORDS: tuple[JobRecord, ...] = (
