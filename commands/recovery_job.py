@@ -52,7 +52,7 @@ def pace_of(flags: CopyFlags) -> CopyPace:
 
 @dataclasses.dataclass
 class OpenedJob:
-    """For ``BookieRecovery.run``. Set ``is_finished`` if the job file is not needed any more."""
+    """For ``BookieRecovery.run``. Set ``is_finished`` once nothing needs the job file."""
 
     path: str
     job: RecoveryJob

@@ -100,7 +100,7 @@ class RecoveryRun:
         self._progress_at_ns = 0
         self._job = job
         self._is_unrecorded = False
-        """Whether the job file cannot be written any more."""
+        """Whether the job file can no longer be written."""
         self._repairs: Repairs | None = None
         self._queue = LedgerQueue(self._ledgers(), ports.clock, config)
         self._tally = RecoveryTally(config.verify)
