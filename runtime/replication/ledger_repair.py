@@ -21,7 +21,7 @@ from runtime.errors import (
     SessionExpiredError,
 )
 from runtime.ledger.changes import replace_in_segment, to_in_recovery
-from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.placement.choice import NoChoice
@@ -31,12 +31,12 @@ from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copies import pause_s
 from runtime.replication.copy_targets import CopyNeed, TargetChooser, stripe_bytes
 from runtime.replication.fragments import EntryRange, Fragment, fragments_naming, stripe_count
-from runtime.replication.job_file import JobRange
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.ledger_close import why_not_closable
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import OutageWait
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired
+from runtime.replication.repair_order import RepairOrder
 from runtime.replication.replicator import Replicator
 from runtime.replication.source_reads import SourceDefect, StripeJob
 from storage.errors import BkctlError
@@ -87,32 +87,6 @@ class RepairTools:
     targets: TargetChooser
     outage: OutageWait
     config: ReplicationConfig
-
-
-class RepairOrder(NamedTuple):
-    """What a run does with each of its ledgers.
-
-    ``leaving``: bookies to replace; one that still serves is the preferred source of its own entries. ``unreachable``:
-    bookies that are never asked. Neither are targets. ``seen``: the last segment of an open ledger at a first look,
-    long enough ago for its writer to replace a leaving bookie; None: there was no such look. ``ranges``: what an
-    earlier run copied of the ledger.
-    """
-
-    leaving: frozenset[str]
-    unreachable: frozenset[str]
-    open_ledgers: OpenLedgers = OpenLedgers.FENCE
-    seen: Segment | None = None
-    ranges: tuple[JobRange, ...] = ()
-
-    def why_left_open(self, metadata: LedgerMetadata) -> str | None:
-        """Why an open last segment with a leaving bookie must be left alone; None: fence and close the ledger."""
-        named = ", ".join(sorted(self.leaving.intersection(metadata.last_segment.ensemble)))
-        if self.open_ledgers is OpenLedgers.FENCE or metadata.state is not LedgerState.OPEN:
-            return None
-        if self.open_ledgers is OpenLedgers.WAIT and self.seen is not None:
-            is_same = self.seen == metadata.last_segment
-            return None if is_same else f"its writer is active and its last segment still references {named}"
-        return f"its last segment is open and references {named}"
 
 
 class LedgerRepair:

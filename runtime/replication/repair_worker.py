@@ -17,10 +17,11 @@ from runtime.replication.copy_targets import TargetChooser
 from runtime.replication.flow_window import FlowWindows
 from runtime.replication.job_file import JobRange
 from runtime.replication.ledger_activity import LedgerActivity
-from runtime.replication.ledger_repair import LedgerRepair, RepairOrder, RepairTools
+from runtime.replication.ledger_repair import LedgerRepair, RepairTools
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
 from runtime.replication.recovery_report import LedgerRepaired
+from runtime.replication.repair_order import RepairOrder
 from runtime.replication.replicator import Replicator
 from runtime.replication.source_reads import StripeJob
 

@@ -1,0 +1,35 @@
+"""What a run does with each of its ledgers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from runtime.replication.config import OpenLedgers
+from runtime.replication.job_file import JobRange
+
+
+class RepairOrder(NamedTuple):
+    """What a run does with each of its ledgers.
+
+    ``leaving``: bookies to replace; one that still serves is the preferred source of its own entries. ``unreachable``:
+    bookies that are never asked. Neither are targets. ``seen``: the last segment of an open ledger at a first look,
+    long enough ago for its writer to replace a leaving bookie; None: there was no such look. ``ranges``: what an
+    earlier run copied of the ledger.
+    """
+
+    leaving: frozenset[str]
+    unreachable: frozenset[str]
+    open_ledgers: OpenLedgers = OpenLedgers.FENCE
+    seen: Segment | None = None
+    ranges: tuple[JobRange, ...] = ()
+
+    def why_left_open(self, metadata: LedgerMetadata) -> str | None:
+        """Why an open last segment with a leaving bookie must be left alone; None: fence and close the ledger."""
+        named = ", ".join(sorted(self.leaving.intersection(metadata.last_segment.ensemble)))
+        if self.open_ledgers is OpenLedgers.FENCE or metadata.state is not LedgerState.OPEN:
+            return None
+        if self.open_ledgers is OpenLedgers.WAIT and self.seen is not None:
+            is_same = self.seen == metadata.last_segment
+            return None if is_same else f"its writer is active and its last segment still references {named}"
+        return f"its last segment is open and references {named}"
