@@ -47,14 +47,15 @@ _NAMED_MAX = 5
 @command("repair-marks", example="autorecovery repair-marks --deep --dry-run", effect=Effect.HARMFUL, is_cut=True)
 async def repair_marks(
     context: CommandContext,
-    deep: Annotated[bool, typer.Option("--deep", help="Read all copies of ledgers that seem complete")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read the copies of the named bookies")] = False,
 ) -> Outcome:
     """Clear marks of under-replicated ledgers that need no repair, and list the others with the reason.
 
-    Cleared, with a copy in the trash: marks of deleted ledgers; of ledgers whose marked bookies were only down and are
-    back; marks without a bookie if the placement rules hold. --deep also clears those of ledgers whose copies are all
-    good. Copies nothing. Ledgers that a worker has locked are left. Exits with 10 if a ledger cannot be repaired at
-    all, for example because no live bookie has a copy.
+    Cleared, with a copy in the trash: marks of deleted ledgers; marks whose bookies should no longer store any entry;
+    marks without a bookie if the placement rules hold. --deep reads the copies of the bookies that a mark names, and
+    clears the mark if all are good: a bookie that is up again may lack entries. Copies nothing. Ledgers that a worker
+    has locked are left. Exits with 10 if a ledger cannot be repaired at all, for example because no live bookie has a
+    copy.
     """
     from commands.safety.gate import nothing_to_change, open_change
 
@@ -121,6 +122,10 @@ def _plan(session: Session, judged: Sequence[JudgedMark], clearable: Sequence[Ju
         f"{counted(number, 'mark')}: {state}"
         for state, number in Counter(each.verdict.state.value for each in judged).items()
     ]
+    unchecked = 0 if is_deep else _count_unchecked(judged)
+    if unchecked:
+        name = "name" if unchecked > 1 else "names"
+        summary.append(f"{counted(unchecked, 'mark')} {name} bookies whose copies were not checked: --deep reads them")
     hopeless = [each for each in judged if each.verdict.is_hopeless]
     for each in hopeless[:_NAMED_MAX]:
         owner = f" ({each.owner})" if each.owner else ""
@@ -139,6 +144,7 @@ def _print_result(
     rows = [_row(session, each, outcomes.get(each.ledger_id)) for each in left]
     hopeless = sum(each.verdict.is_hopeless for each in left)
     body = {"marks": len(judged), "cleared": cleared, "left": len(left), "hopeless": hopeless}
+    body["copies_not_checked"] = _count_unchecked(left)
     details = context.console.cut({"items": rows})
     lines = Lines(_LEFT_TABLE, rows)
     context.console.record("MarkRepair", body, name="cleared", details=details, lines=lines)
@@ -160,6 +166,12 @@ def _row(session: Session, judged: JudgedMark, outcome: ClearOutcome | None) -> 
         "marked_at": time_text(mark.marked_ms),
         "age_s": session.age_s(mark.marked_ms),
     }
+
+
+def _count_unchecked(judged: Sequence[JudgedMark]) -> int:
+    from runtime.replication.mark_rules import MarkFinding
+
+    return sum(each.verdict.state is MarkFinding.COPIES_UNKNOWN for each in judged)
 
 
 def _count_cleared(outcomes: dict[int, ClearOutcome]) -> int:

@@ -197,7 +197,7 @@ class _Run:
         self._change.trash.keep("delete", self._session.cookies.path(bookie_id), node)
 
     async def _clear_marks(self) -> None:
-        """Clear the marks that name the bookies, of ledgers that are complete without them."""
+        """Clear the marks that name the bookies and no other member, of ledgers that are complete without them."""
         from commands.autorecovery.repair_marks import mark_repair
 
         def keep(nodes: Sequence[tuple[str, Node]]) -> None:
@@ -217,7 +217,7 @@ class _Run:
         if left - cleared:
             self._context.console.warn(
                 f"{counted(len(left - cleared), 'mark')} still name bookie {', '.join(self._found.bookie_ids)}: "
-                f"{shortened(sorted(left - cleared))}; bkctl autorecovery repair-marks shows why"
+                f"{shortened(sorted(left - cleared))}; bkctl autorecovery repair-marks --deep checks them"
             )
 
     def _tell_open(self, still_open: Sequence[OpenLedger]) -> None:

@@ -1,4 +1,4 @@
-"""Which entries of a ledger a check reads: all of them, some ranges, or a sample. Pure.
+"""Which entries of a ledger a check reads: all of them, some ranges, or a sample, of all or of some bookies. Pure.
 
 A sample has, of each segment, the first and the last entry that each ensemble member stores, and one entry of each of
 ``share`` times as many equal blocks as there are entries. The seed, the ledger and the block determine which one, so
@@ -30,11 +30,13 @@ class Sample(msgspec.Struct, frozen=True):
 
 class CheckScope(msgspec.Struct, frozen=True):
     """``ranges``: ascending, without common entries. Without ``has_open_end``, the last segment of a ledger that is not
-    closed is left out."""
+    closed is left out. With ``bookie_ids``, only the copies of these are read: only whether the check is clean counts
+    then, because other bookies may have an entry that these lack."""
 
     ranges: tuple[EntryRange, ...] = (EntryRange(0, ENTRY_ID_MAX),)
     sample: Sample | None = None
     has_open_end: bool = True
+    bookie_ids: frozenset[str] | None = None
 
     def entry_ids(self, ledger_id: int, metadata: LedgerMetadata, segment: EntryRange) -> Iterator[int]:
         """The entries to check of one segment, ascending."""

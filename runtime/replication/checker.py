@@ -198,11 +198,14 @@ class LedgerChecker:
         entries = segment_entries(metadata, segment_index, last_entry_id)
         tally.entries_total += entries.count
         ensemble = metadata.segments[segment_index].ensemble
+        if scope.bookie_ids is not None and scope.bookie_ids.isdisjoint(ensemble):
+            return
         is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
 
         def members(entry_id: int) -> list[str]:
             indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
-            return list(dict.fromkeys(ensemble[index] for index in indexes))
+            bookie_ids = dict.fromkeys(ensemble[index] for index in indexes)
+            return [each for each in bookie_ids if scope.bookie_ids is None or each in scope.bookie_ids]
 
         async def check_batch(entry_ids: tuple[int, ...], lease: Lease) -> None:
             wanted = {entry_id: members(entry_id) for entry_id in entry_ids}
@@ -215,6 +218,8 @@ class LedgerChecker:
             if is_open:
                 await self._ask_late_ones(found, credentials)
             for entry_id, bookie_ids in wanted.items():
+                if not bookie_ids:
+                    continue
                 tally.add(entry_id, marked_different([found[entry_id][bookie_id] for bookie_id in bookie_ids]))
 
         def count_max() -> int:

@@ -241,7 +241,7 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
     elif state.mark is not None and not is_incomplete:
         yield (
             "it is marked as under-replicated, but no missing copy was found: a replication worker, or bkctl "
-            "autorecovery repair-marks, clears the mark"
+            "autorecovery repair-marks --deep, clears the mark if the copies are good"
         )
     elif state.mark is not None and state.lock is None:
         yield "it is marked as under-replicated: a replication worker, if one runs, repairs it"

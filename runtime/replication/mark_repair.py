@@ -1,7 +1,7 @@
 """Examines the marks of under-replicated ledgers, and clears those that are not needed. Copies nothing.
 
-``judge_mark`` is the rule. This module reads what it needs: the metadata of the marked ledgers, the registrations, the
-times of registrations and cookies, placement, and with a deep examination all copies of the ledgers that seem complete.
+``judge_mark`` is the rule. This module reads what it needs: the metadata of the marked ledgers, the registrations,
+placement, and with a deep examination the copies of the named bookies, if all bookies of the ledger are registered.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ import msgspec
 
 from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
+from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.owner import owner_of
 from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.paths import Paths
-from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.pipeline import pipelined
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.lock import ReplicationLocks, list_locked_ids
 from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
-from runtime.metadata.store import MetadataStore, NodeStat
+from runtime.metadata.store import MetadataStore
+from runtime.replication.check_scope import CheckScope
 from runtime.replication.checker import LedgerCheck, LedgerChecker
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.mark_clearing import ClearOutcome, KeepNodes, MarkClearing
 from runtime.replication.mark_rules import (
-    BookieTimes,
     MarkedLedger,
     MarkFinding,
     MarkVerdict,
     PlacementAnswer,
+    bookies_in_question,
     judge_mark,
 )
 
@@ -51,13 +52,6 @@ class JudgedMark(msgspec.Struct, frozen=True):
     def ledger_id(self) -> int:
         """Id of the marked ledger."""
         return self.mark.ledger_id
-
-
-class _Bookies(msgspec.Struct, frozen=True):
-    """The bookies at one moment."""
-
-    registrations: Registrations
-    times: BookieTimes
 
 
 class MarkRepair:
@@ -86,12 +80,12 @@ class MarkRepair:
         Changes nothing. MetadataError, ConfigurationError.
         """
         locked = frozenset(await list_locked_ids(self._store, self._root, foreign))
-        bookies = await self._bookies()
-        checker = LedgerChecker(self._ports, bookies.registrations.live, self._config) if is_deep else None
+        registrations = await self._ports.registrations.snapshot()
+        checker = LedgerChecker(self._ports, registrations.live, self._config) if is_deep else None
         marks = list_marks(self._store, self._root, foreign, missing=missing)
 
         async def judge(mark: ListedMark) -> JudgedMark:
-            return await self._judge(mark, bookies, is_locked=mark.ledger_id in locked, checker=checker)
+            return await self._judge(mark, registrations, is_locked=mark.ledger_id in locked, checker=checker)
 
         window = self._config.ledgers_in_parallel if is_deep else _READS_IN_FLIGHT_MAX
         judged: list[JudgedMark] = []
@@ -108,19 +102,19 @@ class MarkRepair:
         by_id = {each.ledger_id: each for each in judged}
 
         async def are_needed(ledger_ids: Sequence[int]) -> Collection[int]:
-            bookies = await self._bookies()
-            return [each for each in ledger_ids if not await self._is_still_clearable(by_id[each], bookies)]
+            registrations = await self._ports.registrations.snapshot()
+            return [each for each in ledger_ids if not await self._is_still_clearable(by_id[each], registrations)]
 
         await self._clearing.clear([(each.ledger_id, each.mark.version) for each in judged], are_needed, keep, on_done)
 
-    async def _is_still_clearable(self, judged: JudgedMark, bookies: _Bookies) -> bool:
-        again = await self._judge(judged.mark, bookies, former=judged)
+    async def _is_still_clearable(self, judged: JudgedMark, registrations: Registrations) -> bool:
+        again = await self._judge(judged.mark, registrations, former=judged)
         return again.verdict.is_clearable
 
     async def _judge(
         self,
         mark: ListedMark,
-        bookies: _Bookies,
+        registrations: Registrations,
         *,
         is_locked: bool = False,
         checker: LedgerChecker | None = None,
@@ -129,7 +123,7 @@ class MarkRepair:
         """Judge a mark; ``former`` has the check of the copies, which counts while the metadata is unchanged."""
 
         def verdict(ledger: MarkedLedger) -> MarkVerdict:
-            return judge_mark(mark, ledger, bookies.registrations, bookies.times)
+            return judge_mark(mark, ledger, registrations)
 
         try:
             versioned = await self._ports.ledgers.read(mark.ledger_id)
@@ -144,34 +138,27 @@ class MarkRepair:
             ledger = msgspec.structs.replace(ledger, check=former.check)
         found = verdict(ledger)
         if checker is not None and (found.is_clearable or found.state in _CHECKED):
-            ledger = msgspec.structs.replace(ledger, check=await checker.check(mark.ledger_id))
+            ledger = msgspec.structs.replace(ledger, check=await _check(checker, mark, metadata))
             found = verdict(ledger)
         if found.state is MarkFinding.PLACEMENT_UNKNOWN and self._ports.placement.has_sources:
-            broken = await self._ports.placement.broken_rules(metadata, bookies.registrations.writable)
+            broken = await self._ports.placement.broken_rules(metadata, registrations.writable)
             rules = [f"from entry {first}: {each}" for first, some in broken.items() for each in some]
             ledger = msgspec.structs.replace(ledger, placement=PlacementAnswer(rules))
             found = verdict(ledger)
         owner = owner_of(dict(metadata.custom_metadata))
         return JudgedMark(mark, found, versioned.version, owner, ledger.check)
 
-    async def _bookies(self) -> _Bookies:
-        """The registered bookies. Their times are read after the registrations, so that no return is missed."""
-        registrations = await self._ports.registrations.snapshot()
-        paths = Paths(self._root)
-        registered_ms: dict[str, int] = {}
-        cookie_changed_ms: dict[str, int] = {}
 
-        async def read(bookie_id: str) -> tuple[str, NodeStat | None, NodeStat | None]:
-            stat = await self._store.exists(paths.writable_bookie(bookie_id))
-            if stat is None:
-                stat = await self._store.exists(paths.read_only_bookie(bookie_id))
-            return bookie_id, stat, await self._store.exists(paths.cookie(bookie_id))
+async def _check(checker: LedgerChecker, mark: ListedMark, metadata: LedgerMetadata) -> LedgerCheck | None:
+    """Read the copies of the bookies in question; only if some are bad all copies, which show what can be repaired.
 
-        answers = pipelined(each_of(sorted(registrations.live)), read, _READS_IN_FLIGHT_MAX)
-        async with aclosing(answers):
-            async for bookie_id, registration, cookie in answers:
-                if registration is not None:
-                    registered_ms[bookie_id] = registration.ctime_ms
-                if cookie is not None:
-                    cookie_changed_ms[bookie_id] = cookie.mtime_ms
-        return _Bookies(registrations, BookieTimes(registered_ms, cookie_changed_ms))
+    A mark that names no bookie is about all of them. None: no named bookie should store entries.
+    """
+    if mark.mark is not None and mark.mark.missing_bookies:
+        bookie_ids = frozenset(bookies_in_question(mark, metadata))
+        if not bookie_ids:
+            return None
+        check = await checker.check(mark.ledger_id, CheckScope(bookie_ids=bookie_ids))
+        if check.is_clean:
+            return check
+    return await checker.check(mark.ledger_id)

@@ -1,15 +1,15 @@
 """Whether the mark of an under-replicated ledger is still needed. Pure. Source: replication sections 1 and 8.
 
 A mark asks for a check of a ledger. It names bookies that lacked entries, or were down, when it was made; without any,
-it asks for a repair of the ledger's placement. A registration proves that a bookie is up, not that it has its entries.
-So a named bookie counts as complete only if it registered after the mark was made, with an unchanged cookie: then it
-was only down. Any other mark needs a check of the copies.
+it asks for a repair of the ledger's placement. A registration proves that a bookie is up, never that it has its
+entries: before it went down, it may have been frozen while the other bookies confirmed adds. So a mark that names a
+bookie that should store entries of the ledger needs a check of that bookie's copies.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -71,20 +71,6 @@ class MarkVerdict(msgspec.Struct, frozen=True):
         return self.state in _HOPELESS
 
 
-class BookieTimes(msgspec.Struct, frozen=True):
-    """When the bookies registered and when their cookies changed, in ms since 1970; both clocks are ZooKeeper's."""
-
-    registered_ms: Mapping[str, int]
-    cookie_changed_ms: Mapping[str, int]
-
-    def has_come_back(self, bookie_id: str, marked_ms: int) -> bool:
-        """Whether the bookie registered after a mark was made, with the cookie that it had before."""
-        registered_ms, cookie_ms = self.registered_ms.get(bookie_id), self.cookie_changed_ms.get(bookie_id)
-        return (
-            registered_ms is not None and registered_ms > marked_ms and cookie_ms is not None and cookie_ms < marked_ms
-        )
-
-
 class PlacementAnswer(msgspec.Struct, frozen=True):
     """What is known about a ledger's placement: the broken rules (None: unknown), and whether workers repair it."""
 
@@ -93,7 +79,8 @@ class PlacementAnswer(msgspec.Struct, frozen=True):
 
 
 class MarkedLedger(msgspec.Struct, frozen=True):
-    """A marked ledger: its metadata, or why it cannot be read; both None: it was deleted. ``check``: of its copies."""
+    """A marked ledger: its metadata, or why it cannot be read; both None: it was deleted. ``check``: of the
+    copies of the bookies in question."""
 
     metadata: LedgerMetadata | None = None
     problem: str | None = None
@@ -102,7 +89,7 @@ class MarkedLedger(msgspec.Struct, frozen=True):
     is_locked: bool = False
 
 
-def judge_mark(mark: ListedMark, ledger: MarkedLedger, registrations: Registrations, times: BookieTimes) -> MarkVerdict:
+def judge_mark(mark: ListedMark, ledger: MarkedLedger, registrations: Registrations) -> MarkVerdict:
     """Judge a mark by what is known about its ledger and the bookies."""
     if ledger.is_locked:
         return MarkVerdict(MarkFinding.LOCKED, "a worker holds the replication lock of the ledger")
@@ -114,14 +101,14 @@ def judge_mark(mark: ListedMark, ledger: MarkedLedger, registrations: Registrati
     return (
         _missing_copies(ledger.metadata, verdict, registrations)
         or _bad_copies(ledger.check)
-        or _unknown_copies(mark, ledger.metadata, ledger.check, times)
+        or _unknown_copies(mark, ledger.metadata, ledger.check)
         or _complete(mark, ledger)
     )
 
 
 def bookies_in_question(mark: ListedMark, metadata: LedgerMetadata) -> list[str]:
-    """The members that the mark is about, sorted: those that it names, or all if it cannot be read."""
-    members = {bookie_id for segment in metadata.segments for bookie_id in segment.ensemble}
+    """The bookies that the mark is about and that should store entries, sorted; all of those if it cannot be read."""
+    members = {bookie_id for row in write_set_rows(mark.ledger_id, metadata) for bookie_id in row.write_set}
     return sorted(members if mark.mark is None else members.intersection(mark.mark.missing_bookies))
 
 
@@ -177,20 +164,15 @@ def _bad_copies(check: LedgerCheck | None) -> MarkVerdict | None:
     return MarkVerdict(MarkFinding.WAITING, f"{bad} of {check.copies_expected} copies are missing or bad, on {bookies}")
 
 
-def _unknown_copies(
-    mark: ListedMark, metadata: LedgerMetadata, check: LedgerCheck | None, times: BookieTimes
-) -> MarkVerdict | None:
+def _unknown_copies(mark: ListedMark, metadata: LedgerMetadata, check: LedgerCheck | None) -> MarkVerdict | None:
     """The verdict if the bookies in question are up, but may lack entries."""
-    if check is not None or (metadata.is_closed and metadata.last_entry_id < 0):
-        return None
-    doubtful = [each for each in bookies_in_question(mark, metadata) if not times.has_come_back(each, mark.changed_ms)]
+    doubtful = bookies_in_question(mark, metadata) if check is None else []
     if not doubtful:
         return None
     unreadable = "the mark cannot be read, and " if mark.mark is None else ""
     return MarkVerdict(
         MarkFinding.COPIES_UNKNOWN,
-        f"{unreadable}these bookies may lack entries, because they were up when the ledger was marked, or their "
-        f"cookie has changed since: {_named(doubtful)}",
+        f"{unreadable}these bookies are up, but may lack entries: {_named(doubtful)}; --deep reads their copies",
     )
 
 
@@ -198,7 +180,8 @@ def _complete(mark: ListedMark, ledger: MarkedLedger) -> MarkVerdict:
     if mark.mark is not None and not mark.mark.missing_bookies:
         return _judge_placement(ledger.placement)
     return MarkVerdict(
-        MarkFinding.COMPLETE, "the bookies have all copies" if ledger.check else "all its bookies are up"
+        MarkFinding.COMPLETE,
+        "the bookies have all copies" if ledger.check else "none of the named bookies should store its entries",
     )
 
 

@@ -20,7 +20,7 @@ from tests.runtime.replication.stage import QUICK, Stage, length_of
 
 
 class Marked:
-    """Three bookies with cookies, whose times differ from those of all marks made through this."""
+    """Three bookies, and the marks of their ledgers."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -34,18 +34,6 @@ class Marked:
 
     async def start(self) -> None:
         await self.stage.start("b1", "b2", "b3")
-        for bookie_id in ("b1", "b2", "b3"):
-            await self.stage.add_cookie(bookie_id)
-        await self.tick()
-
-    async def tick(self) -> None:
-        """Return when ZooKeeper's clock shows a later millisecond."""
-        path = f"{self.root}/tick"
-        await self.store.create(path)
-        since = (await self.store.get(path)).stat.mtime_ms
-        while (await self.store.set(path, b"", ANY_VERSION)).mtime_ms == since:
-            pass
-        await self.store.delete(path)
 
     async def ledger(self, *ensemble: str, entries: int = 2, holes: Sequence[str] = ()) -> int:
         metadata = ledger({0: ensemble or ("b1", "b2")}, 2, 2, last_entry_id=entries - 1, length=length_of(entries))
@@ -81,17 +69,44 @@ async def test_after_a_bookie_is_back_its_marks_are_cleared_without_copying(mark
     await asyncio.gather(*(marked.marks.mark(ledger_id, ["b1"]) for ledger_id in ledger_ids))
     judged = await marked.examine()
     assert {each.verdict.state for each in judged.values()} == {MarkFinding.WAITING}
-    await marked.tick()
     await marked.stage.world.register("b1")
     judged = await marked.examine()
+    assert {each.verdict.state for each in judged.values()} == {MarkFinding.COPIES_UNKNOWN}
+    judged = await marked.examine(is_deep=True)
     assert {each.verdict.state for each in judged.values()} == {MarkFinding.COMPLETE}
+    assert marked.stage.adds() == 0
+    assert marked.stage.reads() == 2 * count, "only the copies of b1"
     outcomes = await marked.clear(judged)
     assert outcomes == dict.fromkeys(ledger_ids, ClearOutcome.CLEARED)
     assert await marked.ids() == []
     assert sorted(marked.kept) == sorted(map(marked.paths.mark, ledger_ids))
     assert await marked.store.children(marked.paths.under_replicated_ledgers) == [], "empty directories are removed"
     assert await marked.store.children(marked.paths.replication_locks) == []
-    assert marked.stage.adds() == marked.stage.reads() == 0
+
+
+async def test_a_bookie_that_was_frozen_before_it_went_down_comes_back_without_its_last_entries(marked: Marked) -> None:
+    """Two of three bookies confirmed all entries; the mark was made while the third was down."""
+    metadata = ledger({0: ("b1", "b2", "b3")}, 3, 2, last_entry_id=19, length=length_of(20))
+    ledger_id = await marked.stage.store(metadata, holes=["b3"])
+    await marked.stage.world.withdraw("b3")
+    await marked.marks.mark(ledger_id, ["b3"])
+    await marked.stage.world.register("b3")
+    assert (await marked.examine())[ledger_id].verdict.state is MarkFinding.COPIES_UNKNOWN
+    judged = await marked.examine(is_deep=True)
+    assert judged[ledger_id].verdict.state is MarkFinding.WAITING
+    assert "20 of 60 copies are missing or bad, on b3" in judged[ledger_id].verdict.detail
+    assert await marked.clear(judged) == {}
+    assert await marked.ids() == [ledger_id]
+
+
+async def test_of_two_segments_only_the_one_with_the_named_bookie_is_read(marked: Marked) -> None:
+    """Entries that the named bookie should not store need no copy on it."""
+    metadata = ledger({0: ("b1", "b2"), 4: ("b2", "b3")}, 2, 2, last_entry_id=5, length=length_of(6))
+    ledger_id = await marked.stage.store(metadata)
+    await marked.marks.mark(ledger_id, ["b3", "gone"])
+    judged = await marked.examine(is_deep=True)
+    assert judged[ledger_id].verdict.state is MarkFinding.COMPLETE
+    assert marked.stage.reads() == 2
 
 
 async def test_copies_decide_about_bookies_that_were_up_all_along(marked: Marked) -> None:
