@@ -241,13 +241,25 @@ def _bookies_text(status: ClusterLook) -> str:
     return text + (f"; {counts['bookies_silent']} did not answer" if counts["bookies_silent"] else "")
 
 
+def _why_unknown(status: ClusterLook) -> str | None:
+    """Why marks do not say what is at risk: an auditor may not have marked the ledgers of a bookie that is down."""
+    from runtime.replication.cluster_status import down_bookies
+
+    down = down_bookies(status.bookies)
+    return None if down is None else f"unknown ({down} down; bkctl audit counts)"
+
+
 def _marks_text(status: ClusterLook) -> str:
-    marks = status.marks
+    marks, why_unknown = status.marks, _why_unknown(status)
     if marks is None:
         return "unknown"
     if marks.at_most == 0:
+        if why_unknown is not None:
+            return why_unknown
         return "no ledger is marked as under-replicated (bkctl audit counts copies)"
     age = "" if marks.oldest_ms is None else f", oldest mark {_age(status, marks.oldest_ms)}"
+    if why_unknown is not None:
+        return f"{marks} ledgers are marked{age}; others: {why_unknown}"
     return f"{marks} ledgers are marked{age}; with one copy left: unknown (bkctl audit)"
 
 
@@ -268,8 +280,12 @@ def _repairs_text(status: ClusterLook) -> str:
 def _time_left_text(look: _Look) -> str:
     from runtime.replication.cluster_status import age_text
 
+    why_unknown = _why_unknown(look.status)
     if look.seconds_left is not None:
-        return f"about {age_text(look.seconds_left)} at the pace of this watch"
+        others = "" if why_unknown is None else f"; ledgers that are not marked: {why_unknown}"
+        return f"about {age_text(look.seconds_left)} at the pace of this watch{others}"
+    if why_unknown is not None:
+        return why_unknown
     if look.status.marks is not None and look.status.marks.at_most == 0:
         return "nothing to repair"
     return "unknown (--watch measures it)"

@@ -147,7 +147,7 @@ def findings_of(status: ClusterLook) -> list[StatusFinding]:
         return [StatusFinding(Urgency.CRITICAL, "zookeeper", reason, "bkctl cluster info --debug")]
     found = [
         *_root_findings(status.root),
-        *_bookie_findings(status.bookies),
+        *_bookie_findings(status.bookies, is_repaired=not _is_nothing_repaired(status)),
         *_disk_findings(status.bookies),
         *_replication_findings(status),
         *_mark_findings(status),
@@ -203,7 +203,20 @@ def _root_findings(root: RootStatus | None) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.WARNING, "migration", root.migration, "bkctl metadata doctor")
 
 
-def _bookie_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFinding]:
+def down_bookies(bookies: tuple[BookieLook, ...] | None) -> str | None:
+    """Which bookies are down, in words, like "bookie b1:3181 is"; None if none is known to be."""
+    down = [each.bookie_id for each in bookies or () if not each.is_registered]
+    return _these(down, "is", "are") if down else None
+
+
+def _is_nothing_repaired(status: ClusterLook) -> bool:
+    """Whether no ledger is marked and none will be, because no auditor works."""
+    has_no_auditor = status.auditor is not None and not status.auditor.is_elected
+    is_off = status.autorecovery is not None and status.autorecovery.off_since_ms is not None
+    return _total(status.marks) == 0 and (has_no_auditor or is_off)
+
+
+def _bookie_findings(bookies: tuple[BookieLook, ...] | None, *, is_repaired: bool) -> Iterator[StatusFinding]:
     if bookies is None:
         return
     down = [each.bookie_id for each in bookies if not each.is_registered]
@@ -215,8 +228,12 @@ def _bookie_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusF
         yield StatusFinding(Urgency.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
     if down:
         fix = f"bkctl recover {down[0]} --dry-run" if len(down) == 1 else "bkctl bookie list --state down"
-        severity = Urgency.CRITICAL if several else Urgency.WARNING
-        yield StatusFinding(severity, "bookies_down", f"{_these(down, 'is', 'are')} not registered", fix)
+        severity = Urgency.CRITICAL if several or not is_repaired else Urgency.WARNING
+        sentence = f"{_these(down, 'is', 'are')} not registered"
+        if not is_repaired:
+            fix = f"bkctl recover failed-bookie {' '.join(down[:_NAMED_MAX])}"
+            sentence += f"; nothing repairs the ledgers of {', '.join(down[:_NAMED_MAX])}"
+        yield StatusFinding(severity, "bookies_down", sentence, fix)
     if silent:
         severity = Urgency.CRITICAL if several else Urgency.WARNING
         sentence = f"{_these(silent, 'is', 'are')} registered, but did not answer"

@@ -25,12 +25,11 @@ ABSENT = "10.0.0.9:3181"
 
 
 async def _plant(store: MetadataStore, root: str) -> AuditorElection:
-    """Two marks, one of which is being repaired; a bookie of the past; autorecovery disabled; an auditor."""
+    """Two marks, one of which is being repaired; autorecovery disabled; an auditor."""
     marks = UnderReplicationMarks(store, root, LoopClock())
     for ledger_id in (1, 2):
         await marks.mark(ledger_id, [ABSENT])
     assert await ReplicationLocks(store, root, "worker-host").acquire(2) is not None
-    await store.create(Paths(root).cookie(ABSENT), b"")
     await ReplicationSwitches(store, root).disable(b'{"by":"ann","reason":"kernel update"}')
     await ReplicationSwitches(store, root).set_recovery_delay(7200)
     election = AuditorElection(store, root, ABSENT, lambda _: None)
@@ -70,6 +69,11 @@ def test_status_of_a_cluster_before_and_after_things_fail(start_cluster: Callabl
 
     async def look() -> None:
         async with await ZooKeeperStore.connect(uri.servers) as store:
+            await store.create(Paths(uri.root).cookie(ABSENT), b"")
+            unmarked = await asyncio.to_thread(cluster.run, "status", "-o", "table")
+            assert unmarked.exit_code == 14, unmarked
+            assert unmarked.stdout.count(f"unknown (bookie {ABSENT} is down; bkctl audit counts)") == 2, unmarked
+            assert f"bkctl recover failed-bookie {ABSENT}" in unmarked.stdout
             await _plant(store, uri.root)
             os.kill(silent.pid, signal.SIGSTOP)
             try:

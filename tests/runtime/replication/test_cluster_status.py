@@ -18,6 +18,7 @@ from runtime.replication.cluster_status import (
     RepairLocks,
     RootStatus,
     Urgency,
+    down_bookies,
     findings_of,
     seconds_left,
     worst,
@@ -44,6 +45,7 @@ HEALTHY = ClusterLook(
 )
 DOWN = bookie("b4", is_writable=None, total_bytes=None, free_bytes=None)
 SILENT = bookie("b5", problem="no answer within 1.5 s", total_bytes=None, free_bytes=None)
+NO_AUDITOR = AuditorStatus(is_elected=False)
 OLD_MARKS = MarkCount(2113, 10_000, NOW_MS - 3 * HOUR_MS)
 
 FAULTS: list[tuple[str, Urgency, dict[str, Any]]] = [
@@ -52,6 +54,7 @@ FAULTS: list[tuple[str, Urgency, dict[str, Any]]] = [
     ("bookies_down", Urgency.WARNING, {"bookies": (GOOD, DOWN)}),
     ("bookies_down", Urgency.CRITICAL, {"bookies": (GOOD, DOWN, bookie("b6", is_writable=None))}),
     ("bookies_down", Urgency.CRITICAL, {"bookies": (GOOD, DOWN, SILENT)}),
+    ("bookies_down", Urgency.WARNING, {"bookies": (GOOD, DOWN), "auditor": NO_AUDITOR, "marks": MarkCount(1, 1)}),
     ("bookies_silent", Urgency.WARNING, {"bookies": (GOOD, SILENT)}),
     ("bookies_read_only", Urgency.NOTICE, {"bookies": (GOOD, bookie("b2", is_writable=False))}),
     ("bookies_without_cookie", Urgency.WARNING, {"bookies": (GOOD, bookie("b2", has_cookie=False))}),
@@ -63,7 +66,7 @@ FAULTS: list[tuple[str, Urgency, dict[str, Any]]] = [
     ("marks", Urgency.WARNING, {"marks": MarkCount(0, None)}),
     ("no_repair", Urgency.WARNING, {"marks": OLD_MARKS}),
     ("old_lock", Urgency.NOTICE, {"locks": RepairLocks(1, {"host": 1}, NOW_MS - 7 * HOUR_MS)}),
-    ("no_auditor", Urgency.WARNING, {"auditor": AuditorStatus(is_elected=False)}),
+    ("no_auditor", Urgency.WARNING, {"auditor": NO_AUDITOR}),
     ("autorecovery_disabled", Urgency.WARNING, {"autorecovery": AutorecoveryStatus(off_since_ms=NOW_MS - 1)}),
     ("recovery_delay", Urgency.WARNING, {"autorecovery": AutorecoveryStatus(delay_s=7200)}),
     ("full_check", Urgency.NOTICE, {"autorecovery": AutorecoveryStatus(full_check_ms=NOW_MS - 400 * HOUR_MS)}),
@@ -89,6 +92,18 @@ def test_each_fault_is_found_with_a_command(part: str, severity: Urgency, change
     assert finding.sentence
 
 
+@pytest.mark.parametrize(
+    "change", [{"auditor": NO_AUDITOR}, {"autorecovery": AutorecoveryStatus(off_since_ms=NOW_MS - 1)}]
+)
+def test_a_bookie_whose_ledgers_nobody_will_repair_is_critical(change: dict[str, Any]) -> None:
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), **change)
+    (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
+    assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl recover failed-bookie b4:3181")
+    assert finding.sentence == "bookie b4:3181 is not registered; nothing repairs the ledgers of b4:3181"
+    assert down_bookies(status.bookies) == "bookie b4:3181 is"
+    assert down_bookies(HEALTHY.bookies) is None
+
+
 def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
     source = random.Random(5)
     for _ in range(500):
@@ -98,6 +113,8 @@ def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
         for part, severity, change in chosen:
             if changes.keys().isdisjoint(change):
                 changes |= change
+                if part == "bookies_down":
+                    continue  # its severity depends on other parts
                 if part != "no_repair" or "locks" not in changes:
                     expected.append((part, severity))
         found = findings_of(msgspec.structs.replace(HEALTHY, **changes))
@@ -107,7 +124,7 @@ def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
         if "locks" in changes:
             expected = [each for each in expected if each[0] != "no_repair"]
         assert known.issuperset(expected), (chosen, found)
-        assert worst(found) == max((severity for _, severity in expected), default=Urgency.OK)
+        assert worst(found) == max(severities, default=Urgency.OK)
 
 
 def test_sentences_name_what_a_person_needs() -> None:
