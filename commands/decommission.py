@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 import typer
 
 from commands.bookie.admin_access import read_token
@@ -35,7 +36,7 @@ async def decommission(
     drain_only: Annotated[bool, typer.Option("--drain-only", help="Move the ledgers away and stop nothing")] = False,
     by_retention: Annotated[bool, typer.Option("--by-retention", help="Copy nothing, wait for deletions")] = False,
     stop_command: Annotated[
-        str | None, typer.Option("--stop-command", metavar="CMD", help="Stops a drained bookie; {} is its ID")
+        str | None, typer.Option("--stop-command", metavar="CMD", help="Stops it; {} is its ID, {host} its host")
     ] = None,
     open_ledgers: OpenLedgersOption = None,
     wait: WaitOption = WAIT_DEFAULT,
@@ -54,6 +55,11 @@ async def decommission(
     if by_retention and (drain_only or accept_loss is not None or open_ledgers is not None):
         raise InvalidArgumentError(
             "--by-retention copies nothing: use it without --drain-only, --open-ledgers and --accept-loss"
+        )
+    if by_retention and msgspec.structs.replace(flags, outage_max=None) != CopyFlags():
+        raise InvalidArgumentError(
+            "--by-retention copies nothing: use it without --processes, --copy-rate, --copy-rate-per-bookie, --resume, "
+            "--verify and --placement"
         )
     accepted = frozenset(read_ledger_ids(accept_loss)) if accept_loss is not None else frozenset()
     request = LeavingRequest(

@@ -27,6 +27,8 @@ PLAN_TABLE = Table(
     Column("owner", "OWNER", is_wide=True),
     Column("problem", "PROBLEM", priority=1),
 )
+LEAVING_PLAN_TABLE = Table("Changes", PLAN_TABLE.columns[0], Column("bookie_id", "BOOKIE"), *PLAN_TABLE.columns[1:])
+"""Of bookies that leave: its other changes name them."""
 FAILURE_TABLE = Table(
     "Failures",
     Column("reason", "REASON"),
@@ -68,11 +70,12 @@ class RecoveryChoices(NamedTuple):
     """Limit of the whole run; None: no limit."""
 
 
-def plan_body(plan: RecoveryPlan) -> dict[str, object]:
+def plan_body(plan: RecoveryPlan, open_ledgers: OpenLedgers = OpenLedgers.FENCE) -> dict[str, object]:
     """A plan as a structured result."""
     from runtime.replication.recovery_report import rule_counts
 
     totals = plan.totals
+    left = sum(ledger.may_have_writer for ledger in plan.ledgers) if open_ledgers is OpenLedgers.SKIP else 0
     return {
         "bookie_ids": list(plan.bookie_ids),
         "registered": list(plan.registered),
@@ -82,7 +85,7 @@ def plan_body(plan: RecoveryPlan) -> dict[str, object]:
         "entries": totals.entries,
         "bytes": totals.bytes_to_copy,
         "ledgers_of_unknown_size": totals.ledgers_of_unknown_size,
-        "ledgers_fenced_first": totals.ledgers_fenced_first,
+        "ledgers_fenced_first": totals.ledgers_fenced_first - left,
         "ledgers_without_live_copy": totals.ledgers_without_live_copy,
         "ledgers_without_target": totals.ledgers_without_target,
         "ledgers_unreadable": len(plan.unreadable),
@@ -119,7 +122,9 @@ class PlanItems(Sequence[dict[str, Any]]):
         return self._item_of(self._ledgers[position]) if position < count else self._more[position - count]
 
 
-def plan_row(ledger: LedgerPlan, *, is_best_effort: bool = False) -> dict[str, Any]:
+def plan_row(
+    ledger: LedgerPlan, *, is_best_effort: bool = False, open_ledgers: OpenLedgers = OpenLedgers.FENCE
+) -> dict[str, Any]:
     """One ledger of a plan."""
     return {
         "ledger_id": str(ledger.ledger_id),
@@ -129,7 +134,7 @@ def plan_row(ledger: LedgerPlan, *, is_best_effort: bool = False) -> dict[str, A
         "entries": None if ledger.needs_fencing else ledger.entries,
         "bytes": ledger.bytes_to_copy,
         "surviving_copies": ledger.surviving_copies,
-        "needs_fencing": ledger.needs_fencing,
+        "needs_fencing": ledger.needs_fencing and not (open_ledgers is OpenLedgers.SKIP and ledger.may_have_writer),
         "owner": None if ledger.open_look is None else ledger.open_look.owner,
         "created": None if ledger.open_look is None else time_text(ledger.open_look.created_ms),
         "problem": _problem(ledger, is_best_effort=is_best_effort),

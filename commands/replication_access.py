@@ -17,6 +17,7 @@ from commands.errors import Outcome
 from commands.outages import report_outage
 from commands.parse import parse_duration_s
 from commands.recovery_rendering import PLAN_TABLE, PlanItems, RecoveryChoices, plan_body, plan_row, plan_summary
+from commands.rendering import Table
 from commands.session import Session
 from runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig
 
@@ -57,7 +58,7 @@ class ReplicationAccess(NamedTuple):
         is_best_effort = self.choices.is_best_effort
 
         def item_of(ledger: LedgerPlan) -> dict[str, Any]:
-            row = plan_row(ledger, is_best_effort=is_best_effort)
+            row = plan_row(ledger, is_best_effort=is_best_effort, open_ledgers=self.open_ledgers)
             return {"action": "recover", "path": self.ledgers.path(ledger.ledger_id), **row}
 
         return self.session.plan(
@@ -73,7 +74,7 @@ class ReplicationAccess(NamedTuple):
         )
 
     def open_change(
-        self, context: CommandContext, plan: Plan, found: RecoveryPlan
+        self, context: CommandContext, plan: Plan, found: RecoveryPlan, table: Table = PLAN_TABLE
     ) -> AbstractAsyncContextManager[Change]:
         """The gate for a plan about these bookies: locks only them, and waits out an outage."""
         from commands.safety.gate import open_change
@@ -83,8 +84,8 @@ class ReplicationAccess(NamedTuple):
             plan,
             self.session.store,
             bookie_ids=found.bookie_ids,
-            table=PLAN_TABLE,
-            totals=plan_body(found),
+            table=table,
+            totals=plan_body(found, self.open_ledgers),
             outlast=self.recovery.outage.outlast,
         )
 

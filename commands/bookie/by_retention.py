@@ -33,6 +33,7 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
     RefusedError if a bookie is down with ledgers on it, or would forget its mode at a restart; errors of the gate.
     """
     from commands.safety.gate import nothing_to_change, open_change
+    from commands.safety.mode_turn import mode_turn
     from runtime.replication.retention import scan_for_retention
 
     ids = sorted(set(request.bookie_ids))
@@ -55,7 +56,12 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
         plan = session.plan(subject=", ".join(ids), summary=_summary(ids, todo, left), items=items)
         if todo:
             await _require_enough_others(context, session, request)
-            async with open_change(context, plan, session.store, bookie_ids=ids):
+            async with (
+                open_change(context, plan, session.store, bookie_ids=ids) as change,
+                mode_turn(context, session.store, change) as lock,
+            ):
+                await _require_enough_others(context, session, request, is_repeated=True)
+                lock.require_held()
                 await switch.make_read_only(todo, request.wait_s, "leaves the cluster by retention")
             left = await scan_for_retention(ports, ids)
         else:
@@ -65,17 +71,24 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
     return left.is_empty
 
 
-async def _require_enough_others(context: CommandContext, session: Session, request: LeavingRequest) -> None:
-    """RefusedError if writers need the bookies; nothing is copied, so space and targets do not matter."""
+async def _require_enough_others(
+    context: CommandContext, session: Session, request: LeavingRequest, *, is_repeated: bool = False
+) -> None:
+    """RefusedError if writers need the bookies; nothing is copied, so space and targets do not matter.
+
+    ``is_repeated``: shows nothing unless it refuses.
+    """
     from runtime.replication.stop_scan import scan_for_stop
     from runtime.replication.stop_verdict import StopReason
 
     ports = (await session.client()).ports
     parts = (ports, session.store, session.registrations, request.bookie_ids)
     verdict = await scan_for_stop(*parts, foreign=session.foreign, is_removal=True)
-    of_writers = {StopReason.NO_SUCCESSOR, StopReason.NEW_LEDGERS, StopReason.PLACEMENT}
+    of_writers = {StopReason.NO_SUCCESSOR, StopReason.NEW_LEDGERS, StopReason.PLACEMENT, StopReason.SILENT}
     objections = tuple(each for each in verdict.objections if each.reason in of_writers)
-    require_yes(context, msgspec.structs.replace(verdict, objections=objections), request)
+    verdict = msgspec.structs.replace(verdict, objections=objections)
+    if not is_repeated or not (verdict.is_yes or request.is_risk_accepted):
+        require_yes(context, verdict, request)
 
 
 def _summary(ids: list[str], todo: list[str], left: RetentionTally) -> list[str]:

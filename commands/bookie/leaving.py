@@ -18,7 +18,7 @@ from commands.context import CommandContext, CopyFlags
 from commands.outages import told_when_cut_off
 from commands.recovery_job import as_recorded, open_job, pace_of, read_job_state
 from commands.recovery_progress import recovery_progress
-from commands.recovery_rendering import plan_row, shortened
+from commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
 from commands.rendering import counted, duration
 from commands.replication_access import note_end, replication_access, waiting_sentence
 from commands.session import Session, open_session
@@ -48,7 +48,7 @@ RiskOption = Annotated[bool, typer.Option("--accept-risk", help="Even if the clu
 
 
 class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line asks for. ``stop_words``: the stop command; ``{}`` in it is the id of the bookie."""
+    """What the command line asks for. ``stop_words``: see ``run_stop_command``."""
 
     bookie_ids: tuple[str, ...]
     wait_s: float
@@ -88,13 +88,12 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
         if found.live:
             verdict = await _check_cluster(session, access, found)
             require_yes(context, verdict, request)
-        is_fencing = _policy(found, request) is OpenLedgers.FENCE
-        access = access._replace(open_ledgers=OpenLedgers.FENCE if is_fencing else OpenLedgers.SKIP)
+        access = access._replace(open_ledgers=_policy_of_copies(found, request))
         plan = _change_plan(access, found, request)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
             told_when_cut_off(context, len(found.recovery.ledgers), rest) as job,
-            access.open_change(context, plan, found.recovery) as change,
+            access.open_change(context, plan, found.recovery, LEAVING_PLAN_TABLE) as change,
         ):
             run = _Run(context, session, access, operation, request, found, change, job)
             report = await run.run()
@@ -127,7 +126,7 @@ class _Run:
         self._change = change
         self._job = job
         self._told_open: frozenset[int] = frozenset()
-        self._order = DrainOrder(open_ledgers=_policy(found, request), wait_s=request.wait_s)
+        self._order = DrainOrder(open_ledgers=request.open_ledgers or OpenLedgers.WAIT, wait_s=request.wait_s)
         self._hooks = DrainHooks(on_progress=job.note, on_open=self._tell_open, before_scan=change.renew_lock)
 
     async def run(self) -> DecommissionReport:
@@ -140,7 +139,7 @@ class _Run:
         async with (
             open_job(
                 self._context,
-                self._access._replace(open_ledgers=_policy(found, request)),
+                self._access._replace(open_ledgers=self._order.open_ledgers),
                 found.recovery,
                 request.copying,
                 self._change.operation_id,
@@ -162,23 +161,34 @@ class _Run:
         return await operation.finish(found, moved, self._order, self._hooks, finish)
 
     async def _make_read_only(self) -> None:
+        """Check again what may have changed since the plan, now that no other command makes bookies read-only."""
         from commands.bookie.read_only import BookieSwitch
+        from commands.safety.mode_turn import mode_turn
 
         live = sorted(self._found.live)
-        if live:
-            switch = BookieSwitch(self._context, self._session, self._operation.watch, self._request.token)
-            await switch.make_read_only(live, self._request.wait_s, "leaves the cluster")
+        if not live:
+            return
+        context, session, request, watch = self._context, self._session, self._request, self._operation.watch
+        switch = BookieSwitch(context, session, watch, request.token)
+        async with mode_turn(context, session.store, self._change) as lock:
+            if (await watch.look(live)).writable and not request.is_risk_accepted:
+                verdict = await _check_cluster(session, self._access, self._found)
+                if not verdict.is_yes:  # warnings were shown before
+                    require_yes(context, verdict, request)
+            lock.require_held()
+            await switch.make_read_only(live, request.wait_s, "leaves the cluster")
 
     async def _stop(self) -> str | None:
         """Have the live bookies stopped; a sentence if they are not."""
-        from commands.bookie.stop_command import run_stop_command
+        from commands.bookie.stop_command import host_of, run_stop_command
 
         live = sorted(self._found.live)
         if not live:
             return None
         names, wait_s, console = ", ".join(live), self._request.wait_s, self._context.console
         for bookie_id in live if self._request.stop_words else ():
-            failure = await run_stop_command(self._request.stop_words, bookie_id, wait_s)
+            host = await host_of(self._session.registrations, bookie_id)
+            failure = await run_stop_command(self._request.stop_words, bookie_id, host, wait_s)
             if failure is not None:
                 return f"bookie {bookie_id} is drained, but {failure}: stop it and run the command again"
 
@@ -240,9 +250,10 @@ def open_names(still_open: Sequence[OpenLedger], age_s: Callable[[int], int], co
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
-def _policy(found: DecommissionPlan, request: LeavingRequest) -> OpenLedgers:
-    """What to do with open ledgers: those of a dead bookie are fenced, unless the command line says otherwise."""
-    return request.open_ledgers or (OpenLedgers.WAIT if found.live else OpenLedgers.FENCE)
+def _policy_of_copies(found: DecommissionPlan, request: LeavingRequest) -> OpenLedgers:
+    """What the plan promises for open ledgers: while a bookie serves, waiting for writers never ends with a fence."""
+    policy = request.open_ledgers or OpenLedgers.WAIT
+    return OpenLedgers.SKIP if found.live and policy is OpenLedgers.WAIT else policy
 
 
 async def _check_cluster(session: Session, access: ReplicationAccess, found: DecommissionPlan) -> StopVerdict:
@@ -287,7 +298,10 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
             f"will make bookie {', '.join(live)} read-only and move its ledgers away while it serves; open ledgers "
             + _open_sentence(request.open_ledgers)
         )
-        items += [{"action": "set-mode", "path": each, "mode": "read-only", "expected_version": None} for each in live]
+        items += [
+            {"action": "set-mode", "path": each, "mode": "read-only", "bookie_id": each, "expected_version": None}
+            for each in live
+        ]
     if found.accepted:
         left = "1 ledger as it is" if len(found.accepted) == 1 else f"{len(found.accepted)} ledgers as they are"
         they = "it" if len(found.accepted) == 1 else "they"
@@ -298,7 +312,12 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
             summary.append(f"bookie {', '.join(live)} must then be stopped {by}")
         cookies = {each: version for each, version in found.cookie_versions.items() if version is not None}
         items += [
-            {"action": "delete cookie", "path": access.session.cookies.path(each), "expected_version": version}
+            {
+                "action": "delete cookie",
+                "path": access.session.cookies.path(each),
+                "bookie_id": each,
+                "expected_version": version,
+            }
             for each, version in cookies.items()
         ]
         if cookies:

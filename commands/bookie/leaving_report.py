@@ -26,6 +26,11 @@ def print_leaving(context: CommandContext, report: DecommissionReport) -> None:
         )
     if report.refusal is not None:
         context.console.error(report.refusal + _advice(report))
+        if report.read_only:
+            context.console.say(
+                f"bookie {', '.join(report.read_only)} stays read-only; bkctl bookie undrain "
+                f"{' '.join(report.read_only)} makes it writable"
+            )
     elif report.is_drained_only:
         words = " ".join(report.bookie_ids)
         context.console.say(
@@ -43,7 +48,9 @@ def _advice(report: DecommissionReport) -> str:
     reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
     if reasons.isdisjoint({FailureReason.LOST, FailureReason.NOT_CLOSED}):
         return ""
-    return "; for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open"
+    down = [each for each in report.bookie_ids if each not in report.read_only]
+    start = f"; start bookie {', '.join(down)} again if its disks still exist" if down else ""
+    return f"{start}; for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open"
 
 
 def nothing_left(bookie_ids: tuple[str, ...]) -> DecommissionReport:

@@ -7,11 +7,18 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from commands.errors import InvalidArgumentError
+from runtime.ledger.metadata import parse_host_and_port
+
+if TYPE_CHECKING:
+    from runtime.metadata.bookies.registration import RegistrationClient
 
 ID_PLACE = "{}"
 """Stands for the id of the bookie in a stop command."""
+HOST_PLACE = "{host}"
+"""Stands for its host."""
 
 
 def parse_stop_command(text: str | None) -> tuple[str, ...]:
@@ -27,9 +34,15 @@ def parse_stop_command(text: str | None) -> tuple[str, ...]:
     return words
 
 
-async def run_stop_command(words: Sequence[str], bookie_id: str, wait_s: float) -> str | None:
+async def host_of(registrations: RegistrationClient, bookie_id: str) -> str:
+    """The host in the id, or the one where the bookie is registered; errors of ``RegistrationClient.address``."""
+    found = parse_host_and_port(bookie_id)
+    return found[0] if found is not None else (await registrations.address(bookie_id))[0]
+
+
+async def run_stop_command(words: Sequence[str], bookie_id: str, host: str, wait_s: float) -> str | None:
     """Run it for one bookie; what failed, or None. Its output goes to stderr."""
-    arguments = [word.replace(ID_PLACE, bookie_id) for word in words]
+    arguments = [word.replace(ID_PLACE, bookie_id).replace(HOST_PLACE, host) for word in words]
     try:
         process = await asyncio.create_subprocess_exec(
             *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr.fileno(), stderr=None

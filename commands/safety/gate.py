@@ -212,19 +212,12 @@ async def _acquire(
     Waits for a holder whose process has died on this machine: its lock ends with its session.
     """
     from runtime.metadata.cluster.operation_lock import (
-        OperationHolder,
         OperationLockedError,
         acquire_operation_lock,
         lock_bookies,
     )
 
-    holder = OperationHolder(
-        operation=plan.command,
-        user=user_name(),
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-    )
+    holder = holder_of(plan)
     wait_s = context.settings.zookeeper.session_timeout_ms / 1000 + _SESSION_END_SLACK_S
     is_reported = False
     loop = asyncio.get_running_loop()
@@ -241,6 +234,19 @@ async def _acquire(
                 context.console.say(f"waiting for the ZooKeeper session of a killed process to end: {error.holder}")
                 is_reported = True
         await asyncio.sleep(_LOCK_POLL_S)
+
+
+def holder_of(plan: Plan) -> OperationHolder:
+    """This process, as other operators see it in its locks."""
+    from runtime.metadata.cluster.operation_lock import OperationHolder
+
+    return OperationHolder(
+        operation=plan.command,
+        user=user_name(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
 
 
 def is_dead(holder: OperationHolder) -> bool:

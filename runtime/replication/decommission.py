@@ -80,6 +80,8 @@ class DecommissionReport(msgspec.Struct, frozen=True, kw_only=True):
     accepted: tuple[int, ...] = ()
     registered_again: tuple[str, ...] = ()
     is_drained_only: bool = False
+    read_only: tuple[str, ...] = ()
+    """Bookies that still serve, read-only."""
 
     @property
     def is_complete(self) -> bool:
@@ -228,6 +230,7 @@ class Decommission:
             open_ledgers=moved.open_ledgers,
             accepted=accepted,
             is_drained_only=True,
+            read_only=tuple(sorted(plan.live)),
         )
 
     async def finish(

@@ -1,8 +1,9 @@
 """Moves all ledgers away from bookies that leave, while they serve or after they died. Source: replication 15.2.
 
 Copies are made while a live bookie still serves, so redundancy never drops. Open ledgers wait for their writers, which
-move off a read-only bookie with their next add, unless the operator agreed to close them. Every pass checks that the
-live bookies are still read-only. The end is a scan of all ledgers that finds no reference.
+move off a read-only bookie with their next add, unless the operator agreed to close them. If all the bookies are dead,
+ledgers whose writers do not move on are closed, as in any recovery. Every pass checks that the live bookies are still
+read-only. The end is a scan of all ledgers that finds no reference.
 """
 
 from __future__ import annotations
@@ -135,8 +136,9 @@ class Drain:
     async def _run(self, todo: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> RecoveryReport:
         """One pass; a bookie that died meanwhile is no longer asked."""
         todo = msgspec.structs.replace(todo, unreachable=await self._unreachable(todo.bookie_ids, order))
-        is_fencing = order.open_ledgers is OpenLedgers.FENCE
-        policy = OpenLedgers.FENCE if is_fencing else OpenLedgers.SKIP  # this class waits for the writers
+        policy = order.open_ledgers
+        if order.live and policy is OpenLedgers.WAIT:
+            policy = OpenLedgers.SKIP  # this class waits for the writers
         return await self._recovery.run(
             todo, hooks.on_progress, open_ledgers=policy, job=hooks.job, processes=hooks.processes
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
@@ -10,7 +11,7 @@ from runtime.client.ports import ClientPorts
 from runtime.errors import BookieError, BookieNotFoundError
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import list_marks
+from runtime.metadata.replication.marks import list_marked_ids
 from runtime.metadata.store import MetadataStore, Versioned
 from runtime.placement.rules import PlacementRules
 from runtime.placement.view import BookieSpace
@@ -18,6 +19,7 @@ from runtime.ports import Bookies
 from runtime.replication.stop_verdict import ClusterNow, StopCheck, StopVerdict
 
 _LEDGERS_PER_PROGRESS = 1000
+_ATTEMPTS = 2
 
 
 async def scan_for_stop(
@@ -38,21 +40,20 @@ async def scan_for_stop(
     """
     registrations = await registration.snapshot()
     with_cookie = await registration.with_cookie()
-    marks = 0
-    async with aclosing(list_marks(store, ports.ledgers.root, foreign)) as found_marks:
-        async for _ in found_marks:
-            marks += 1
-    others = [each for each in registrations.writable if each not in bookie_ids]
+    async with aclosing(list_marked_ids(store, ports.ledgers.root, foreign)) as found_marks:
+        marked = {ledger_id async for ledger_id in found_marks}
+    others = sorted(registrations.live.difference(bookie_ids))
+    space = await read_space(ports.bookies, others)
     cluster = ClusterNow(
         registrations=registrations,
         with_cookie=with_cookie,
-        marks=marks,
         survey=await ports.placement.survey(registrations.writable),
         rules=rules or ports.placement.rules,
-        space=await read_space(ports.bookies, others),
+        space=space,
+        silent=frozenset(others).difference(space),
     )
     check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)
-    scanned = 0
+    scanned = marks = 0
     async with aclosing(ports.ledgers.read_all(window=window)) as ledgers:
         async for ledger_id, found in ledgers:
             if isinstance(found, Versioned):
@@ -60,8 +61,10 @@ async def scan_for_stop(
             else:
                 check.add_unreadable(ledger_id, str(found))
             scanned += 1
+            marks += ledger_id in marked
             if scanned % _LEDGERS_PER_PROGRESS == 0:
                 on_progress(scanned)
+    check.note_marks(marks, deleted=len(marked) - marks)
     check.note_gone(sorted(registrations.live - (await registration.snapshot()).live - set(bookie_ids)))
     for bookie_id in bookie_ids:
         if bookie_id not in check.named and bookie_id not in registrations.live and bookie_id not in with_cookie:
@@ -70,14 +73,14 @@ async def scan_for_stop(
 
 
 async def read_space(bookies: Bookies, bookie_ids: Sequence[str]) -> dict[str, BookieSpace]:
-    """Disk space of the bookies that answer."""
+    """Disk space of the bookies that answer, which are asked up to twice."""
 
     async def ask(bookie_id: str) -> BookieSpace | None:
-        try:
-            answer = await bookies.info(bookie_id)
-        except BookieError:
-            return None
-        return BookieSpace(answer.total_bytes, answer.free_bytes)
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(BookieError):
+                answer = await bookies.info(bookie_id)
+                return BookieSpace(answer.total_bytes, answer.free_bytes)
+        return None
 
     answers = await asyncio.gather(*map(ask, bookie_ids))
     return {bookie_id: space for bookie_id, space in zip(bookie_ids, answers, strict=True) if space is not None}

@@ -42,13 +42,17 @@ class StopReason(enum.Enum):
     SPACE = "not enough free space"
     PLACEMENT = "placement rules"
     BOOKIE_DOWN = "another bookie is down"
+    SILENT = "a bookie does not answer"
     MARKS = "under-replicated ledgers"
+    STALE_MARKS = "marks of deleted ledgers"
     LAST_COPY = "one copy left"
     METADATA_UNREADABLE = "unreadable metadata"
     NOT_REGISTERED = "not registered"
 
 
-_WARNINGS = frozenset({StopReason.LAST_COPY, StopReason.METADATA_UNREADABLE, StopReason.NOT_REGISTERED})
+_WARNINGS = frozenset(
+    {StopReason.LAST_COPY, StopReason.METADATA_UNREADABLE, StopReason.NOT_REGISTERED, StopReason.STALE_MARKS}
+)
 
 
 class Objection(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,15 +96,15 @@ class StopVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterNow(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster at the moment of the verdict. ``with_cookie``: all bookies that belong to it, live or not.
 
-    ``space``: of the bookies that answered. ``marks``: number of under-replicated ledgers.
+    ``space``: of the bookies that answered. ``silent``: registered bookies that did not, which count as down.
     """
 
     registrations: Registrations
     with_cookie: Sequence[str]
-    marks: int
     survey: BookieSurvey
     rules: PlacementRules
     space: Mapping[str, BookieSpace] = {}
+    silent: frozenset[str] = frozenset()
 
 
 class _Size(msgspec.Struct, frozen=True):
@@ -122,9 +126,9 @@ class StopCheck:
         self._cluster = cluster
         self._source = source
         self._is_removal = is_removal
-        self._live_now = cluster.registrations.live
+        self._live_now = cluster.registrations.live - cluster.silent
         self._live_after = self._live_now - self._ids
-        writable = frozenset(cluster.registrations.writable)
+        writable = frozenset(cluster.registrations.writable) - cluster.silent
         self._full = frozenset(each for each in writable - self._ids if self._is_full(each))
         self._before = msgspec.structs.replace(cluster.survey, writable=writable)
         self._after = msgspec.structs.replace(cluster.survey, writable=writable - self._ids - self._full)
@@ -274,18 +278,23 @@ class StopCheck:
         if bookie_ids:
             self._note(StopReason.BOOKIE_DOWN, f"{', '.join(bookie_ids)} went down during the check")
 
+    def note_marks(self, ledgers: int, *, deleted: int = 0) -> None:
+        """Ledgers marked as under-replicated, and marks of ledgers that do not exist."""
+        if ledgers:
+            self._note(StopReason.MARKS, f"{ledgers} marked: wait until they are repaired (bkctl autorecovery pending)")
+        if deleted:
+            self._note(StopReason.STALE_MARKS, f"{deleted} marks: bkctl autorecovery repair-marks clears them")
+
     def _judge_cluster(self) -> None:
         cluster = self._cluster
-        down = sorted((set(cluster.with_cookie) | self.named) - self._live_now - self._ids)
+        down = sorted((set(cluster.with_cookie) | self.named) - self._live_now - self._ids - cluster.silent)
         named = [each for each in down if each in self.named]
         if named:
             what = f"bookie {named[0]} is" if len(named) == 1 else f"bookies {', '.join(named)} are"
             self._note(StopReason.BOOKIE_DOWN, f"{what} down and ledgers name it: start it, or decommission it first")
-        if cluster.marks:
-            self._note(
-                StopReason.MARKS,
-                f"{cluster.marks} marked: wait until they are repaired (bkctl autorecovery pending)",
-            )
+        if cluster.silent:
+            silent = [f"bookie {each} is registered but does not answer" for each in sorted(cluster.silent)]
+            self._note(StopReason.SILENT, f"{', '.join(silent)}: restart it, or decommission it first")
         gone = sorted(self._ids - self._live_now)
         if gone:
             self._note(StopReason.NOT_REGISTERED, f"bookie {', '.join(gone)} is already down")

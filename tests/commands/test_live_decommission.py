@@ -20,7 +20,7 @@ from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
-from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, is_alive, start_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, is_alive, start_bkctl
 
 pytestmark = pytest.mark.cluster
 SIZES = ("-E", "2", "-W", "2", "-A", "2")
@@ -115,12 +115,13 @@ async def test_a_live_bookie_leaves_while_a_writer_works(cluster: Cluster, tmp_p
         failed = await run(cluster, "decommission", victim, "--yes", "--stop-command", "false")
         assert failed.exit_code == 9, failed
         assert "the stop command ended with exit status 1" in failed.json()["refusal"]
+        assert f"bkctl bookie undrain {victim} makes it writable" in failed.stderr
         pid = cluster.bookie(victim).pid
-        stop = f"sh -c 'echo {{}} > {out}; kill -TERM {pid}'"
+        stop = f"sh -c 'echo {{}} {{host}} > {out}; kill -TERM {pid}'"
         gone = await run(cluster, "decommission", victim, "--yes", "--stop-command", stop)
         assert gone.exit_code == 0, gone
         assert gone.json()["is_cookie_deleted"]
-        assert out.read_text().strip() == victim
+        assert out.read_text().split() == [victim, "127.0.0.1"]
         assert not is_alive(pid) or state_of(cluster, victim) is None
         assert await require_all_copies(client) >= 12 * 20 * 2
         async for _, found in client.ports.ledgers.read_all():
@@ -203,6 +204,38 @@ def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(clust
     assert cluster.run("decommission", victim, "--yes", "--stop-command", "'").exit_code == 2
 
 
+def test_a_drain_checks_the_cluster_again_after_the_confirmation(cluster: Cluster) -> None:
+    writable = cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split()
+    asked, other = writable[:2]
+    written = cluster.run(
+        "ledger",
+        "write-test",
+        "--ledgers",
+        "1",
+        "--entries",
+        "5",
+        "-E",
+        str(len(writable) - 1),
+        "-W",
+        "2",
+        "-o",
+        "json",
+    )
+    ledger_id = written.json()["items"][0]["ledger_id"]
+    try:
+        with TerminalSession("bookie", "drain", asked, "-u", cluster.metadata_uri) as session:
+            session.wait_for("[y/N] ")
+            drained = cluster.run("bookie", "drain", other, "--yes")
+            session.type("y\n")
+            assert session.exit_code() == 3, session.screen
+            assert "nothing was changed" in session.screen
+        assert drained.exit_code == 0, drained
+        assert (state_of(cluster, asked), state_of(cluster, other)) == ("writable", "read-only")
+    finally:
+        cluster.run("bookie", "undrain", other)
+        cluster.run("ledger", "delete", ledger_id, "--confirm", ledger_id)
+
+
 def written_to(cluster: Cluster) -> tuple[str, list[str]]:
     """A writable bookie with ledgers, and these."""
     written = cluster.run("ledger", "write-test", "--ledgers", "1", "--entries", "5", "-E", "3", "-W", "2", "-A", "2")
@@ -226,6 +259,7 @@ def test_a_bookie_with_ledgers_waits_for_retention(cluster: Cluster) -> None:
     command = ("decommission", victim, "--by-retention", "--yes", "-o", "json")
     require_waiting(cluster, victim, ledger_ids, *command)
     assert cluster.run(*command, "--drain-only").exit_code == 2
+    assert cluster.run(*command, "--copy-rate", "1M").exit_code == 2
     assert cluster.run("bookie", "undrain", victim).exit_code == 0
     assert state_of(cluster, victim) == "writable"
 

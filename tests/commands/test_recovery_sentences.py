@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from commands.bookie.leaving import LeavingRequest, _change_plan
-from commands.recovery_rendering import PlanItems, RecoveryChoices, failure_rows, plan_row, plan_summary
+from commands.bookie.leaving import LeavingRequest, _change_plan, _policy_of_copies
+from commands.recovery_rendering import PlanItems, RecoveryChoices, failure_rows, plan_body, plan_row, plan_summary
 from commands.rendering import duration
 from commands.replication_access import ReplicationAccess
 from commands.session import Session
+from runtime.ledger.metadata import LedgerState
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.placement.rules import BrokenRule, PlacementRule
+from runtime.replication.config import OpenLedgers
 from runtime.replication.copy_targets import TargetForecast
 from runtime.replication.decommission import DecommissionPlan
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
@@ -79,6 +81,28 @@ def test_the_plan_of_a_decommission_says_when_the_bookie_can_start(
         "with empty directories"
     )
     assert cookie.endswith(f"; afterwards {afterwards}")
+
+
+def test_rows_and_totals_count_only_ledgers_that_may_be_fenced() -> None:
+    states = (LedgerState.OPEN, LedgerState.IN_RECOVERY)
+    ledgers = [
+        plan_ledger(number, ledger({0: ["b1", "b2"]}, 2, 2, state=state), 0, DEAD, LIVE)
+        for number, state in enumerate(states)
+    ]
+    for policy, fenced in ((OpenLedgers.SKIP, [False, True]), (OpenLedgers.WAIT, [True, True])):
+        assert plan_body(plan(*ledgers), policy)["ledgers_fenced_first"] == sum(fenced)
+        assert [plan_row(each, open_ledgers=policy)["needs_fencing"] for each in ledgers] == fenced
+
+
+def test_the_plan_of_a_live_bookie_names_it_and_fences_nothing_by_default() -> None:
+    session = Session(None, None, parse_metadata_uri("zk+flat://nowhere:1/ledgers"), None)  # type: ignore[arg-type]
+    access = ReplicationAccess(None, session, Paths())  # type: ignore[arg-type]
+    found = DecommissionPlan(("b1",), {"b1": 3}, plan(), live=DEAD)
+    request = LeavingRequest(bookie_ids=("b1",), wait_s=1)
+    items = _change_plan(access, found, request).items
+    assert [(each["action"], each["bookie_id"]) for each in items] == [("set-mode", "b1"), ("delete cookie", "b1")]
+    assert _policy_of_copies(found, request) is OpenLedgers.SKIP
+    assert _policy_of_copies(DecommissionPlan(("b1",), {}, plan()), request) is OpenLedgers.WAIT
 
 
 def test_a_failure_names_its_ledger_once() -> None:

@@ -200,3 +200,38 @@ def test_two_bookies_leave_together() -> None:
         assert set((await cluster.ensembles(both))[0]) <= {"b2", "b3", "b4"}
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("policy", OpenLedgers)
+def test_writers_have_time_to_leave_a_dead_bookie_unless_fencing_is_asked_for(policy: OpenLedgers) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        decommission = await started(cluster)
+        idle, active = [await cluster.store(OPEN, entries=5) for _ in range(2)]
+        await cluster.stop("b1")
+        plan = await decommission.plan(["b1"])
+        assert not plan.live
+
+        async def write() -> None:
+            await cluster.clock.sleep(5)
+            if policy is not OpenLedgers.FENCE:
+                await move_writer(cluster, active, entries=5)
+
+        writer = asyncio.create_task(write())
+        began_ns = cluster.clock.monotonic_ns()
+        order = DrainOrder(open_ledgers=policy, wait_s=60)
+        report = decommission.report(plan, await decommission.move(plan, order, DrainHooks()))
+        seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
+        await writer
+        states = [(await cluster.ports.ledgers.read(each)).value.state for each in (idle, active)]
+        assert (seconds >= 30) is (policy is OpenLedgers.WAIT)
+        assert report.is_complete is (policy is not OpenLedgers.SKIP)
+        assert (
+            states
+            == {
+                OpenLedgers.WAIT: [LedgerState.CLOSED, LedgerState.OPEN],
+                OpenLedgers.SKIP: [LedgerState.OPEN, LedgerState.OPEN],
+                OpenLedgers.FENCE: [LedgerState.CLOSED, LedgerState.CLOSED],
+            }[policy]
+        )
+
+    simulate(scenario)

@@ -3,6 +3,7 @@
     /bkctl/operations/<ledgers root>                  E, JSON: what runs, where, since when
     /bkctl/operations/<ledgers root>,<bookie id>      E, the same, of an operation on one bookie
                                                       (root and bookie id percent-encoded)
+    /bkctl/operations/<ledgers root>,,modes           E, the same, while an operation makes bookies read-only
 
 The first node locks the cluster: one operation holds it at a time. A recovery takes only the locks of the bookies that
 it recovers; ledgers have their own replication locks. So recoveries of different bookies can run at the same time, and
@@ -39,6 +40,7 @@ DIRECTORY = "/bkctl/operations"
 _WHOLE_CLUSTER = frozenset({"cluster format", "cluster nuke", "cluster restore"})
 _ATTEMPTS_MAX = 10
 _BOOKIE = ","  # never part of a percent-encoded root
+_MODES = ",,modes"  # never the path of a bookie's lock
 
 
 class OperationHolder(msgspec.Struct, frozen=True):
@@ -129,7 +131,10 @@ async def acquire_operation_lock(store: MetadataStore, root: str, holder: Operat
 
     SessionExpiredError when the session ended before the answer arrived: the lock ended with it.
     """
-    path = operation_lock_path(root)
+    return await _acquire(store, operation_lock_path(root), holder)
+
+
+async def _acquire(store: MetadataStore, path: str, holder: OperationHolder) -> OperationLock:
     for _ in range(_ATTEMPTS_MAX):
         lock = OperationLock(store, path)  # before the create, so that it sees a session lost during the create
         if await _take(store, path, holder):
@@ -169,6 +174,11 @@ async def lock_bookies(
     return lock
 
 
+async def lock_modes(store: MetadataStore, root: str, holder: OperationHolder) -> OperationLock:
+    """Take the right to make bookies of the cluster read-only, for a short time; errors as ``lock_bookies``."""
+    return await _acquire(store, f"{operation_lock_path(root)}{_MODES}", holder)
+
+
 async def _try_bookie(
     store: MetadataStore, path: str, holder: OperationHolder, bookie_id: str
 ) -> OperationLockedError | None:
@@ -190,7 +200,8 @@ def bookie_lock_path(root: str, bookie_id: str) -> str:
 async def operations_on_bookies(store: MetadataStore, root: str) -> list[OperationHolder]:
     """Holders of bookie locks, one for each locked bookie. Call ``store.sync`` first."""
     prefix = f"{operation_lock_path(root).rpartition('/')[2]}{_BOOKIE}"
-    return await _holders(store, lambda name: name.startswith(prefix))
+    modes = f"{prefix.removesuffix(_BOOKIE)}{_MODES}"
+    return await _holders(store, lambda name: name.startswith(prefix) and name != modes)
 
 
 async def running_operations(store: MetadataStore, root: str) -> list[OperationHolder]:

@@ -45,9 +45,10 @@ async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_it
         run = cluster.run
         await asyncio.to_thread(cluster.kill_bookie, dead)
 
-        stuck = await asyncio.to_thread(run, "decommission", dead, "--yes")
+        stuck = await asyncio.to_thread(run, "decommission", dead, "--open-ledgers", "fence", "--yes")
         assert stuck.exit_code in {1, 9}
         assert "2 ledgers still reference bookie" in stuck.stderr
+        assert f"start bookie {dead} again if its disks still exist; for ledgers" in stuck.stderr
         assert "see --accept-loss and bkctl ledger delete --force-open" in stuck.stderr
 
         number = str(first)

@@ -30,7 +30,7 @@ def cluster(
     *,
     read_only: Sequence[str] = (),
     down: Sequence[str] = (),
-    marks: int = 0,
+    silent: Sequence[str] = (),
     space: dict[str, BookieSpace] | None = None,
     racks: dict[str, str] | None = None,
     is_strict: bool = True,
@@ -38,10 +38,10 @@ def cluster(
     return ClusterNow(
         registrations=Registrations(tuple(writable), tuple(read_only)),
         with_cookie=[*writable, *read_only, *down],
-        marks=marks,
         survey=BookieSurvey(writable=frozenset(writable), tables=(RackTable(racks),) if racks else ()),
         rules=PlacementRules(min_racks_per_write_quorum=2 if racks else 0, is_strict=is_strict),
         space=space or {},
+        silent=frozenset(silent),
     )
 
 
@@ -100,12 +100,27 @@ def test_a_bookie_that_is_down_matters_only_if_a_ledger_names_it() -> None:
 
 
 def test_marks_and_unreadable_metadata() -> None:
-    assert refusals(judge(cluster(["b1", "b2", "b3"], marks=3), ["b1"], CLOSED)) == [StopReason.MARKS]
     check = StopCheck(["b1"], cluster(["b1", "b2", "b3"]), random.Random(1))
     check.add_unreadable(7, "not metadata")
+    check.note_marks(0, deleted=2)
     verdict = check.verdict()
     assert verdict.is_yes
-    assert verdict.warnings[0].ledger_ids == (7,)
+    assert [each.reason for each in verdict.warnings] == [StopReason.STALE_MARKS, StopReason.METADATA_UNREADABLE]
+    assert "repair-marks" in verdict.warnings[0].detail
+    assert verdict.warnings[1].ledger_ids == (7,)
+    check.note_marks(3)
+    assert refusals(check.verdict()) == [StopReason.MARKS]
+
+
+@pytest.mark.parametrize("mode", BookieMode)
+def test_a_registered_bookie_that_does_not_answer_counts_as_down(mode: BookieMode) -> None:
+    is_writable = mode is BookieMode.WRITABLE
+    writable, read_only = ["b1", "b3", "b4", *(["b2"] if is_writable else [])], [] if is_writable else ["b2"]
+    now = cluster(writable, read_only=read_only, silent=["b2"])
+    verdict = judge(now, ["b1"], CLOSED)
+    assert refusals(verdict) == [StopReason.UNREADABLE, StopReason.SILENT]
+    assert verdict.reasons[1].detail.startswith("bookie b2 is registered but does not answer")
+    assert "b2" not in verdict.writable_after
 
 
 def test_a_bookie_with_a_full_disk_does_not_take_over() -> None:
@@ -184,5 +199,11 @@ async def test_the_scan_of_a_cluster(stage: Stage) -> None:
     marks = UnderReplicationMarks(stage.client.store, stage.ledgers.root, stage.client.ports.clock)
     await marks.mark(ledger_id, ["b1"])
     assert refusals(await verdict("b1")) == [StopReason.MARKS]
+    await stage.ledgers.delete(ledger_id, (await stage.read(ledger_id)).version)
+    assert [each.reason for each in (await verdict("b1")).objections] == [StopReason.STALE_MARKS]
+    await stage.bookies["b4"].stop()
+    silent = await verdict("b1")
+    assert refusals(silent) == [StopReason.SILENT]
+    assert silent.reasons[0].detail.startswith("bookie b4 is registered but does not answer")
     with pytest.raises(BookieNotFoundError):
         await verdict("b9")

@@ -11,6 +11,7 @@ from runtime.metadata.cluster.operation_lock import (
     OperationLockedError,
     acquire_operation_lock,
     lock_bookies,
+    lock_modes,
     operation_lock_path,
     operations_on_bookies,
 )
@@ -44,6 +45,18 @@ async def test_one_at_a_time(store: ZooKeeperStore, other_store: ZooKeeperStore,
         pass
     assert operation_lock_path(root).rpartition("/")[2] not in await store.children(DIRECTORY)
     assert await store.exists(root) is None
+
+
+async def test_bookies_are_made_read_only_by_one_operation_at_a_time(
+    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
+) -> None:
+    async with await lock_bookies(store, root, ME, ["b1:3181"]), await lock_modes(store, root, ME):
+        async with await lock_bookies(other_store, root, ME, ["modes"]):
+            with pytest.raises(OperationLockedError, match="'cluster format' by root on host-1"):
+                await lock_modes(other_store, root, ME)
+        assert await operations_on_bookies(other_store, root) == [ME]
+    async with await lock_modes(other_store, root, ME):
+        pass
 
 
 class _IsSilent(CountingStore):

@@ -1,0 +1,47 @@
+"""Commands make bookies read-only one after another, because each counts on those that are writable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from commands.context import CommandContext
+from commands.safety.gate import Change, holder_of
+
+if TYPE_CHECKING:
+    from runtime.metadata.cluster.operation_lock import OperationLock
+    from runtime.metadata.store import MetadataStore
+
+WAIT_S = 30.0
+_POLL_S = 0.5
+
+
+@asynccontextmanager
+async def mode_turn(
+    context: CommandContext, store: MetadataStore, change: Change, wait_s: float = WAIT_S
+) -> AsyncIterator[OperationLock]:
+    """Check inside the block that the cluster can do without the bookies, then make them read-only.
+
+    OperationLockedError while another command is in its block for longer than ``wait_s``.
+    """
+    from runtime.metadata.cluster.operation_lock import OperationLockedError, lock_modes
+
+    holder = holder_of(change.plan)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    is_told = False
+    while True:
+        try:
+            lock = await lock_modes(store, change.plan.root, holder)
+            break
+        except OperationLockedError as error:
+            if loop.time() >= deadline:
+                raise
+            if not is_told:
+                context.console.say(f"waiting up to {wait_s:g} s: {error}")
+                is_told = True
+        await asyncio.sleep(_POLL_S)
+    async with lock:
+        yield lock
