@@ -28,6 +28,12 @@ class NotFoundError(BkctlError):
     """Something that the command line refers to does not exist: an entry, a development cluster."""
 
 
+def unreadable_file(what: str, error: OSError) -> BkctlError:
+    """The error for a file of the command line that cannot be read; ``what`` names it."""
+    kind = NotFoundError if isinstance(error, FileNotFoundError) else InvalidArgumentError
+    return kind(f"cannot read {what}: {error.strerror}")
+
+
 class NoDirectoryError(ConfigurationError):
     """The settings specify no directory for the data of a bookie."""
 

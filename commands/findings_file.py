@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from commands.errors import InvalidArgumentError
+from commands.errors import InvalidArgumentError, unreadable_file
 from commands.rendering import envelope, to_json_line
 from commands.safety.state_folder import whole_file
 
@@ -50,14 +50,14 @@ def new_findings_file(path: str, root: str, instance_id: str | None) -> Iterator
 
 
 def read_findings(path: str, root: str, instance_id: str | None) -> tuple[CopyFinding, ...]:
-    """The bad copies in a file; InvalidArgumentError for an invalid file and for one of another cluster."""
+    """The bad copies in a file; NotFoundError, InvalidArgumentError for an invalid file or one of another cluster."""
     from runtime.replication.findings import FindingsFormatError, decode_findings
 
     try:
         with open(path, "rb") as file:
             header, findings = decode_findings(file)
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read the findings {path}: {error.strerror}") from error
+        raise unreadable_file(f"the findings {path}", error) from error
     except FindingsFormatError as error:
         raise InvalidArgumentError(f"{path} is not a file of findings: {error}") from error
     if (header.root, header.instance_id) != (root, instance_id):

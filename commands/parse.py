@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from commands.errors import InvalidArgumentError
+from commands.errors import InvalidArgumentError, unreadable_file
 from storage.ids import LEDGER_ID_MAX
 from storage.setting import DURATION_S_MAX
 
@@ -153,7 +153,7 @@ def read_password(path: str | None) -> bytes | None:
         with open(path, "rb") as file:
             return file.read().removesuffix(b"\n").removesuffix(b"\r")
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read the password file {path}: {error.strerror}") from error
+        raise unreadable_file(f"the password file {path}", error) from error
 
 
 def read_ledger_ids(path: str) -> list[int]:
@@ -173,7 +173,7 @@ def read_ledger_ids(path: str) -> list[int]:
                 except InvalidArgumentError as error:
                     raise InvalidArgumentError(f"{path}, line {number}: {error}") from error
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read the ledger ids in {path}: {error.strerror}") from error
+        raise unreadable_file(f"the ledger ids in {path}", error) from error
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"{path} is not a text file: no ledger ids") from error
     return list(ids)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, NotFoundError
+from commands.errors import InvalidArgumentError, NotFoundError, unreadable_file
 from commands.parse import parse_bookie_id
 from commands.rendering import Column, Table, counted
 from commands.session import Session
@@ -90,12 +90,12 @@ def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -
 
 
 def read_cookie_file(path: str) -> bytes:
-    """Contents of a file; InvalidArgumentError."""
+    """Contents of a file; NotFoundError, InvalidArgumentError."""
     try:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read the cookie {path}: {error.strerror}") from error
+        raise unreadable_file(f"the cookie {path}", error) from error
 
 
 def require_fitting(session: Session, bookie_id: str, data: bytes, path: str) -> Cookie:

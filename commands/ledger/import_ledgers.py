@@ -11,7 +11,7 @@ import typer
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
-from commands.errors import InvalidArgumentError, NotFoundError, Outcome
+from commands.errors import InvalidArgumentError, NotFoundError, Outcome, unreadable_file
 from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from commands.parse import parse_ledger_id
 from commands.rendering import Column, Table, counted
@@ -158,7 +158,7 @@ def _contents(path: str) -> bytes:
         with open(path, "rb") as source:
             return source.read()
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
+        raise unreadable_file(path, error) from error
 
 
 class _Prepared(NamedTuple):

@@ -13,7 +13,7 @@ import typer
 from commands.command import command
 from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, Outcome
+from commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from commands.findings_file import new_findings_file
 from commands.parse import parse_bytes_per_second, parse_entry_range, parse_ledger_id, parse_share
 from commands.rendering import Column, Lines, Table, counted, decimal, size
@@ -78,7 +78,7 @@ async def verify(
 
     Reads only; fences nothing. Missing, corrupt, failed (error), unreachable (no answer) and different copies are
     counted separately. --all lists no clean ledgers. -o csv has one row for each listed ledger. Exits
-    with 10 if there is any problem.
+    with 10 if there is any problem, with 4 if a named ledger has no entry in --entries.
     """
     if is_all and ledgers:
         raise InvalidArgumentError(f"--all means every ledger: omit {' '.join(ledgers)} or --all")
@@ -97,11 +97,13 @@ async def verify(
             await _verify(context, session, result, named, scope, rate)
     result.checks.sort(key=lambda check: check.ledger_id)
     present = [check for check in result.checks if not check.is_deleted]
+    unread = None if entries is None else _nothing_read(result, present, entries, is_all=is_all)
+    if unread is not None and not result.totals.entries:
+        raise unread
     _print(context, result, present, scope, time.monotonic() - started_s)
     _require_all_found(named, present)
-    for check in present if entries is not None else ():
-        if not is_all and not check.entries:
-            context.console.warn(f"ledger {check.ledger_id} has no entries in {entries}: nothing was verified")
+    if unread is not None:
+        raise unread
     totals = result.totals
     return Outcome.OK if totals.ledgers == totals.ledgers_clean else Outcome.FINDINGS
 
@@ -212,6 +214,18 @@ def _print(
 def _percentage(share: object) -> str:
     assert isinstance(share, float)
     return f"{share * 100:g} %"
+
+
+def _nothing_read(
+    result: _Verified, present: Sequence[LedgerCheck], entries: str, *, is_all: bool
+) -> NotFoundError | None:
+    """The error if there is no entry in this range to verify: of a named ledger, or of all."""
+    if is_all:
+        is_empty = not result.totals.entries and not present
+        return NotFoundError(f"no entry of any ledger is in {entries}: nothing was verified") if is_empty else None
+    empty = [check.ledger_id for check in present if not check.entries and check.problem is None]
+    names = ", ".join(map(str, empty))
+    return NotFoundError(f"no entry of ledger {names} is in {entries}: nothing was verified") if empty else None
 
 
 def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from commands.errors import InvalidArgumentError
+from commands.errors import InvalidArgumentError, unreadable_file
 from commands.rendering import API_VERSION, envelope
 from commands.safety.state_folder import write_whole
 from runtime.errors import ConflictError, RefusedError
@@ -83,7 +83,7 @@ def save_plan(plan: Plan, path: str) -> None:
 
 
 def load_plan(path: str) -> Plan:
-    """Read a saved plan; InvalidArgumentError for an invalid file, RefusedError when it was edited."""
+    """Read a saved plan; NotFoundError, InvalidArgumentError for an invalid file, RefusedError when it was edited."""
     try:
         with open(path, "rb") as file:
             fields = decode_json(file.read(), dict[str, Any])
@@ -93,7 +93,7 @@ def load_plan(path: str) -> Plan:
         plan = msgspec.convert(fields, Plan)
         plan = msgspec.structs.replace(plan, items=tuple(plan.items))
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read the plan {path}: {error.strerror}") from error
+        raise unreadable_file(f"the plan {path}", error) from error
     except (JsonTextError, msgspec.ValidationError) as error:
         raise InvalidArgumentError(f"{path} is not a plan saved by bkctl: {error}") from error
     if plan.plan_hash != saved_hash:

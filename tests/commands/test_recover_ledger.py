@@ -77,6 +77,9 @@ def test_lost_and_damaged_copies_are_written_again_on_the_same_bookies(cluster: 
     assert (sample.json()["entries"] in {2, 3}, sample.json()["entries_total"]) == (True, ENTRY_COUNT)
     assert "this was a sample" in sample.stderr
     assert sample.json()["sample"] == {"share": 0.01, "seed": 7}
+    beyond = cluster.run("ledger", "verify", str(ledger_id), "--entries", "1000-2000")
+    assert (beyond.exit_code, beyond.stdout) == (4, "")
+    assert f"no entry of ledger {ledger_id} is in 1000-2000" in beyond.stderr
     part = succeed(cluster, "ledger", "verify", str(ledger_id), "--entries", "2-4").json()
     assert (part["entries"], part["copies_good"]) == (3, 9)
     assert succeed(cluster, "ledger", "show", str(ledger_id)).json() == before
@@ -103,7 +106,7 @@ def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_pat
     for arguments, code, sentence in (
         ((), 2, "specify ledger IDs, or --findings FILE"),
         (("4711",), 4, "no such ledger"),
-        (("--findings", str(findings)), 2, "cannot read the findings"),
+        (("--findings", str(findings)), 4, "cannot read the findings"),
     ):
         refused = cluster.run("recover", "ledger", *arguments)
         assert (refused.exit_code, sentence in refused.stderr) == (code, True), refused.stderr

@@ -95,7 +95,7 @@ async def test_wrong_ids(stage: LedgerStage) -> None:
         (["one"], 2),
         ([], 2),
         (["--from-file", str(ids)], 2),
-        (["--from-file", str(stage.directory / "absent")], 2),
+        (["--from-file", str(stage.directory / "absent")], 4),
     ]:
         result = await stage.run("delete", *arguments, "--confirm", "1")
         assert (result.exit_code, result.stdout) == (code, ""), arguments

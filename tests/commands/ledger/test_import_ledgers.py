@@ -197,7 +197,7 @@ async def test_bad_files_change_nothing(stage: LedgerStage) -> None:
     for ledger_id in (str(TOO_LARGE), hex(TOO_LARGE), "-1"):
         result = await stage.run("import", native, "--ledger", ledger_id, "--create-only", "--yes")
         assert (result.exit_code, await stage.contents()) == (2, {})
-    assert (await stage.run("import", str(stage.directory / "absent"), "--create-only", "--yes")).exit_code == 2
+    assert (await stage.run("import", str(stage.directory / "absent"), "--create-only", "--yes")).exit_code == 4
     Path(path).write_text(json.dumps(line))  # an editor left out the last line end
     await stage.succeed("import", path, "--create-only", "--yes")
     assert list(await stage.contents()) == [1]

@@ -12,7 +12,7 @@ import pytest
 
 from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, PlanShown
+from commands.errors import InvalidArgumentError, NotFoundError, PlanShown
 from commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
 from commands.safety.plan import Plan, load_plan
 from runtime.errors import ConflictError, RefusedError
@@ -123,7 +123,7 @@ async def test_a_saved_plan_is_compared_with_an_empty_one_too(stage: MakeStage, 
     with pytest.raises(InvalidArgumentError, match="not a plan saved by bkctl"):
         show_plan(applying, empty, PLAN_TABLE, None)
     path.unlink()
-    with pytest.raises(InvalidArgumentError, match="cannot read the plan"):
+    with pytest.raises(NotFoundError, match="cannot read the plan"):
         show_plan(applying, empty, PLAN_TABLE, None)
 
 

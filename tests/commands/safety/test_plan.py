@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from commands.errors import InvalidArgumentError
+from commands.errors import InvalidArgumentError, NotFoundError
 from commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
 from runtime.errors import ConflictError, RefusedError
 
@@ -64,7 +64,7 @@ def test_anything_else_is_no_plan(tmp_path: Path, text: str) -> None:
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(InvalidArgumentError, match="not a plan"):
         load_plan(str(path))
-    with pytest.raises(InvalidArgumentError, match="cannot read"):
+    with pytest.raises(NotFoundError, match="cannot read"):
         load_plan(str(tmp_path / "absent"))
 
 

@@ -55,7 +55,7 @@ def test_a_saved_plan_counts_where_nothing_is_to_do(folders: Folders) -> None:
     folders.stamp()
     saved = folders.root / "plan.json"
     missing = folders.run("index", "rebuild", "--apply", str(saved), "--yes")
-    assert (missing.exit_code, "cannot read the plan" in missing.stderr) == (2, True)
+    assert (missing.exit_code, "cannot read the plan" in missing.stderr) == (4, True)
     folders.succeed("index", "rebuild", "--locations", "--plan-out", str(saved))
     misfit = folders.run("index", "rebuild", "--apply", str(saved), "--yes")
     assert (misfit.exit_code, "no longer fits" in misfit.stderr) == (5, True)
