@@ -36,8 +36,8 @@ async def restart_check(
 
     Reads the metadata of all ledgers. The answer is no if entries would have no running copy, an open ledger could not
     be closed, a writer would find no other bookie, ledgers of a size in use could not be created, the racks would not
-    suffice, another bookie is down, or ledgers are marked as under-replicated. Bookies with full disks count as unable
-    to take over. Changes nothing. Exits with 0 for yes, with 10 for no.
+    suffice, another bookie is down or does not answer, or ledgers are marked as under-replicated. Bookies with full
+    disks count as unable to take over. Changes nothing. Exits with 0 for yes, with 10 for no.
     """
     from runtime.replication.stop_scan import scan_for_stop
 
