@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import os
@@ -177,6 +176,8 @@ def _record_plan(job_file: JobFile, plan: RecoveryPlan) -> None:
 
 async def _processes(context: CommandContext, plan: RecoveryPlan, flags: CopyFlags) -> CopyProcessSetup | None:
     """None: the work is done in this process."""
+    import asyncio
+
     from commands.session import require_metadata_uri
     from runtime.net.host import canonical_host_name
     from runtime.replication.copy_messages import CopyProcessSetup

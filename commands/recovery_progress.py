@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -93,6 +92,7 @@ async def recovery_progress(
     console: Console, description: str, interval_s: float = LINE_INTERVAL_S
 ) -> AsyncIterator[RecoveryProgressView]:
     """A view of a run on stderr: a bar on a terminal, otherwise a line every ``interval_s``."""
+    import asyncio
 
     async def print_lines() -> None:
         while True:
