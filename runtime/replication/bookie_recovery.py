@@ -163,7 +163,6 @@ class BookieRecovery:
             worker = RepairWorker(*ports, setup, on_range=run.note_range, on_outage=self._on_outage)
             return await run.run(worker)
         warn = logger.warning if job is None else job.warn
-        warn = logger.warning if job is None else job.warn
         async with CopyProcesses(
             processes, setup, on_range=run.note_range, on_outage=self._on_outage, warn=warn
         ) as repairs:
