@@ -86,7 +86,7 @@ def test_a_wrong_job_file_or_rate_is_refused(operator: Operator) -> None:
     other = operator.directory / "other"
     other.write_text("hello\n")
     for arguments, reason in (
-        (("--resume", str(operator.directory / "absent")), "cannot read the job file"),
+        (("--resume", str(operator.directory / "absent")), "there is no job file"),
         (("--resume", str(other)), "not a line of a job file"),
         (("--resume", str(other), "--ledger", "1"), "leave out --to and --ledger"),
         (("--copy-rate", "quick"), "'quick' is not a rate"),

@@ -99,7 +99,7 @@ async def test_not_in_a_file(full: LedgerStage) -> None:
         refused = await full.run("list", "--not-in", str(known))
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert reason in refused.stderr
-    assert (await full.run("list", "--not-in", str(full.directory / "absent"))).exit_code == 2
+    assert (await full.run("list", "--not-in", str(full.directory / "absent"))).exit_code == 4
 
 
 async def test_what_cannot_be_read_is_a_row_with_the_reason(full: LedgerStage) -> None:
