@@ -11,7 +11,7 @@ from commands.rendering import Column, Table, counted, decimal, duration, size, 
 from runtime.replication.config import OpenLedgers
 
 if TYPE_CHECKING:
-    from runtime.replication.recovery_plan import LedgerPlan, OpenLook, RecoveryPlan
+    from runtime.replication.recovery_plan import LedgerPlan, OpenLook, PlanTotals, RecoveryPlan
     from runtime.replication.recovery_report import LedgerFailure, RecoveryReport
 
 PLAN_TABLE = Table(
@@ -154,12 +154,25 @@ def _problem(ledger: LedgerPlan, *, is_best_effort: bool) -> str | None:
 
 def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> list[str]:
     """A plan in sentences, for the operator who must confirm it."""
+    from runtime.replication.recovery_plan import PlanTotals
     from runtime.replication.recovery_report import rule_counts
 
     choices = choices or RecoveryChoices()
     scanned = counted(plan.ledgers_scanned, "ledger")
-    lost = [ledger.ledger_id for ledger in plan.ledgers if ledger.surviving_copies == 0]
-    summary = _movable_sentences(plan, choices.bytes_per_s)
+    movable = PlanTotals()
+    lost: list[int] = []
+    opened: list[LedgerPlan] = []
+    blocked: list[LedgerPlan] = []
+    for ledger in plan.ledgers:  # only once: a large plan is read from a file
+        if ledger.surviving_copies:
+            movable.add(ledger)
+        else:
+            lost.append(ledger.ledger_id)
+        if ledger.needs_fencing:
+            opened.append(ledger)
+        if ledger.why_no_target is not None:
+            blocked.append(ledger)
+    summary = _movable_sentences(plan, movable, choices.bytes_per_s)
     if not plan.ledgers:
         summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
     if lost:
@@ -167,8 +180,7 @@ def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> 
             f"will not move {counted(len(lost), 'ledger')} completely unless a bookie comes back: "
             f"some entries have no live copy (ledger {shortened(lost)})"
         )
-    summary += _open_ledger_sentences([ledger for ledger in plan.ledgers if ledger.needs_fencing], choices)
-    blocked = [ledger for ledger in plan.ledgers if ledger.why_no_target is not None]
+    summary += _open_ledger_sentences(opened, choices)
     if blocked:
         summary.append(
             f"{counted(len(blocked), 'ledger')} cannot be recovered completely: too few bookies to copy to "
@@ -187,10 +199,7 @@ def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> 
     return summary
 
 
-def _movable_sentences(plan: RecoveryPlan, bytes_per_s: float | None) -> list[str]:
-    from runtime.replication.recovery_plan import totals_of
-
-    movable = totals_of(ledger for ledger in plan.ledgers if ledger.surviving_copies)
+def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, bytes_per_s: float | None) -> list[str]:
     if not movable.ledgers:
         return []
     sentence = (
