@@ -130,7 +130,7 @@ async def open_job(
     workers = LaneWorkers()
     try:
         job = RecoveryJob(job_file, state, workers, rates.read, context.console.warn)
-        opened = OpenedJob(path, job, await _processes(context, plan, flags))
+        opened = OpenedJob(path, job, _processes(context, access, plan, flags))
         yield opened
     finally:
         await workers.close()
@@ -174,12 +174,11 @@ def _record_plan(job_file: JobFile, plan: RecoveryPlan) -> None:
     job_file.write()
 
 
-async def _processes(context: CommandContext, plan: RecoveryPlan, flags: CopyFlags) -> CopyProcessSetup | None:
+def _processes(
+    context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, flags: CopyFlags
+) -> CopyProcessSetup | None:
     """None: the work is done in this process."""
-    import asyncio
-
     from commands.session import require_metadata_uri
-    from runtime.net.host import canonical_host_name
     from runtime.replication.copy_messages import CopyProcessSetup
     from storage.adapters.child_pool import ChildProcesses
 
@@ -191,7 +190,7 @@ async def _processes(context: CommandContext, plan: RecoveryPlan, flags: CopyFla
         metadata_uri=require_metadata_uri(context),
         client=context.settings.client,
         zookeeper=context.settings.zookeeper,
-        lock_holder=await asyncio.to_thread(canonical_host_name),
+        lock_holder=access.lock_holder,
         count=count,
     )
 

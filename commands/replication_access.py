@@ -40,6 +40,8 @@ class ReplicationAccess(NamedTuple):
     open_ledgers: OpenLedgers = OpenLedgers.FENCE
     bytes_per_s: float | None = None
     """Limit of the whole run."""
+    lock_holder: str = ""
+    """Name of this host in replication locks."""
 
     @property
     def choices(self) -> RecoveryChoices:
@@ -114,12 +116,13 @@ async def replication_access(
     if flags.verify is not None:
         config = msgspec.structs.replace(config, verify=flags.verify)
     ports = (await session.client()).ports
-    locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
+    lock_holder = await asyncio.to_thread(canonical_host_name)
+    locks = ReplicationLocks(session.store, session.root, lock_holder)
     on_outage = partial(report_outage, context.console)
     recovery = BookieRecovery(
         ports, session.registrations, session.cookies, locks, config, on_outage, _open_temporary_file
     )
-    return ReplicationAccess(recovery, session, ports.ledgers, config, open_ledgers)
+    return ReplicationAccess(recovery, session, ports.ledgers, config, open_ledgers, lock_holder=lock_holder)
 
 
 def _open_temporary_file() -> File | None:
