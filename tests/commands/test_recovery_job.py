@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from commands.config import Settings
@@ -21,9 +22,10 @@ from runtime.errors import ConfigurationError
 from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
 from runtime.replication.copy_messages import CopyPace
 from runtime.replication.copy_processes import MODULE
-from runtime.replication.job_file import JobStart, RecordedJob, read_job
+from runtime.replication.job_file import RecordedJob, read_job
 from storage.adapters.filesystem import OsFileSystem
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, children_running, start_bkctl
+from tests.runtime.replication.test_job_file import START
 
 ENTRY_BYTES = 1024
 
@@ -195,17 +197,7 @@ def test_small_recoveries_get_one_process() -> None:
 
 
 def test_a_continued_job_keeps_its_choices() -> None:
-    start = JobStart(
-        job_id="a1",
-        command="recover failed-bookie",
-        root="/ledgers",
-        instance_id=None,
-        bookie_ids=("b1",),
-        open_ledgers=OpenLedgers.SKIP,
-        placement=PlacementMode.BEST_EFFORT,
-        verify=VerifyMode.SAMPLE,
-        started_ms=1,
-    )
+    start = msgspec.structs.replace(START, placement=PlacementMode.BEST_EFFORT)
     recorded = CopyFlags(placement=PlacementMode.BEST_EFFORT, verify=VerifyMode.SAMPLE)
     assert as_recorded(RecordedJob(start), CopyFlags(), None) == (recorded, OpenLedgers.SKIP)
     given = CopyFlags(placement=PlacementMode.STRICT, verify=VerifyMode.ALL)
