@@ -196,6 +196,8 @@ def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> 
         summary.append(
             f"will skip {counted(len(plan.unreadable), 'ledger')}: the metadata cannot be read (ledger {ids})"
         )
+    if plan.ledgers and plan.placement:
+        summary.append(plan.placement)
     return summary
 
 

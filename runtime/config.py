@@ -87,6 +87,7 @@ class ZooKeeperConfig(msgspec.Struct, frozen=True, kw_only=True):
 class PlacementPolicy(enum.StrEnum):
     """How bookies are chosen for ledgers."""
 
+    AUTO = "auto"
     RANDOM = "random"
     RACK_AWARE = "rack-aware"
 
@@ -95,7 +96,8 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Choice of bookies for new ledgers and for copies: rules, and where racks are read."""
 
     policy: Annotated[PlacementPolicy, Setting(
-        "Choose bookies at random, or in different racks")] = PlacementPolicy.RANDOM
+        "Choose bookies at random, or in different racks; auto: in different racks if a source of racks is set, or as "
+        "Pulsar's node with racks says")] = PlacementPolicy.AUTO
     min_racks_per_write_quorum: Annotated[int, Setting("Racks that the copies of an entry span, if rack-aware",
         unit="racks", low=1, java=Java("minNumRacksPerWriteQuorum"))] = 2
     min_regions_per_write_quorum: Annotated[int, Setting(
@@ -109,18 +111,23 @@ class PlacementConfig(msgspec.Struct, frozen=True, kw_only=True):
     free_space_reserve_fraction: Annotated[float, Setting(
         "Part of a bookie's disk space that must stay free when it is chosen; 0: not checked", low=0, below=1)] = 0.0
     pulsar_bookies_path: Annotated[str | None, Setting(
-        "Path of Pulsar's node with racks and isolation groups, usually /bookies", unset="not read")] = None
+        "Path of Pulsar's node with racks and isolation groups",
+        unset="with auto, and no other source, bookies next to the ledgers root, if it exists")] = None
     rack_table_file: Annotated[str | None, Setting("File with a bookie id or host, and its rack, on each line")] = None
     rack_script: Annotated[str | None, Setting("Program that prints a rack for each host that it gets",
         java=Java("networkTopologyScriptFileName"))] = None
 
     def __post_init__(self) -> None:
-        sources = (self.pulsar_bookies_path, self.rack_table_file, self.rack_script)
-        if self.policy is PlacementPolicy.RACK_AWARE and not any(sources):
+        if self.policy is PlacementPolicy.RACK_AWARE and not self.has_rack_source:
             raise ValueError(
                 "rack-aware placement needs racks: set pulsar_bookies_path, rack_table_file or rack_script "
                 "(networkTopologyScriptFileName)"
             )
+
+    @property
+    def has_rack_source(self) -> bool:
+        """Whether a setting says where racks are."""
+        return any((self.pulsar_bookies_path, self.rack_table_file, self.rack_script))
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -257,7 +257,6 @@ def _policy_of_copies(found: DecommissionPlan, request: LeavingRequest) -> OpenL
 
 
 async def _check_cluster(session: Session, access: ReplicationAccess, found: DecommissionPlan) -> StopVerdict:
-    from runtime.replication.copy_targets import rules_of_run
     from runtime.replication.stop_scan import scan_for_stop
 
     ports = (await session.client()).ports
@@ -267,7 +266,7 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
         session.registrations,
         found.bookie_ids,
         foreign=session.foreign,
-        rules=rules_of_run(ports.placement, access.config.placement),
+        placement=access.config.placement,
         is_removal=True,
     )
 

@@ -59,9 +59,11 @@ async def show(
 async def _broken_rules(client: LedgerClient, ledger: StoredLedger) -> _Verdict:
     """One more field if placement rules are set: the rules that the ledger breaks."""
     placement = client.ports.placement
-    if ledger.metadata is None or not placement.has_sources:
+    if ledger.metadata is None:
         return {}
     found = await placement.broken_rules(ledger.metadata, await client.ports.registrations.writable())
+    if found is None:
+        return {}
     rules = [f"from entry {first}: {each}" for first, broken in found.items() for each in broken]
     return {"broken_placement_rules": rules}
 

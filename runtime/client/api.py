@@ -95,7 +95,7 @@ class LedgerClient:
         clock = LoopClock()
         registrations = RegistrationClient(store, ledgers.root)
         bookies = BookiePool(registrations.address, config, clock)
-        sources = PlacementSources(store, registrations, bookies, clock, OsRackFiles())
+        sources = PlacementSources(store, registrations, bookies, clock, OsRackFiles(), ledgers.root)
 
         ports = ClientPorts(
             bookies=bookies,
@@ -147,14 +147,13 @@ class LedgerClient:
     async def _choose_ensemble(
         self, size: int, write_quorum_size: int, custom_metadata: Sequence[tuple[str, bytes]]
     ) -> Choice:
-        placement = self.ports.placement
-        survey = await placement.survey(await self.ports.registrations.writable())
+        survey = await self.ports.placement.survey(await self.ports.registrations.writable())
         need = PlacementNeed(
             write_quorum_size=write_quorum_size,
             isolation=isolation_demand(custom_metadata),
             last_resort=self.ports.suspects.current(),
         )
-        found = choose_ensemble(survey.view(), placement.rules, need, size, self.ports.clock.random)
+        found = choose_ensemble(survey.view(), survey.rules, need, size, self.ports.clock.random)
         if isinstance(found, Choice):
             return found
         count = len(survey.writable)

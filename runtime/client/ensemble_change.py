@@ -12,7 +12,7 @@ from runtime.ledger.changes import replace_bookies
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_replacements
 from runtime.placement.isolation import isolation_demand
-from runtime.placement.view import BookieSurvey
+from runtime.placement.survey import BookieSurvey
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,6 @@ class Replacements:
         self._write_quorum_size = metadata.write_quorum_size
         self._isolation = isolation_demand(metadata.custom_metadata)
         self._random = ports.clock.random
-        self._rules = ports.placement.rules
         self._survey = survey
         self._suspects = ports.suspects.current()
 
@@ -56,7 +55,7 @@ class Replacements:
         for index, bookie_id in sorted(failed.items(), key=lambda item: (item[1] in self._survey.writable, item[0])):
             if ensemble[index] != bookie_id:
                 continue
-            found = choose_replacements(view, self._rules, need, ensemble, [*indexes, index], self._random)
+            found = choose_replacements(view, self._survey.rules, need, ensemble, [*indexes, index], self._random)
             if isinstance(found, Choice):
                 chosen, indexes = found, [*indexes, index]
             else:

@@ -1,6 +1,6 @@
 """Placement of one client: reads racks, groups and free space from their sources, and chooses by the rules.
 
-Decisions are in ``runtime.placement``. Without a source, placement is random and nothing is read.
+Decisions are in ``runtime.placement``. See docs/reference/placement.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from runtime.config import PlacementConfig, PlacementPolicy
-from runtime.errors import BookieError, ConfigurationError, NoNodeError
+from runtime.errors import BookieError, ConfigurationError, MetadataAuthError, MetadataFormatError, NoNodeError
 from runtime.ledger.metadata import LedgerMetadata, parse_host_and_port
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.store import MetadataStore
@@ -28,7 +28,8 @@ from runtime.placement.rack_sources import (
     decode_script_answer,
 )
 from runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
-from runtime.placement.view import BookieSpace, BookieSurvey
+from runtime.placement.survey import BookieSurvey
+from runtime.placement.view import BookieSpace
 from runtime.ports import Bookies, Clock
 from storage.errors import BkctlError
 
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 SURVEY_AGE_S_MAX = 30.0
 """Racks, groups and free space are read again after this time."""
+_USUAL_NAME = "/bookies"
+"""Pulsar keeps the ledgers in ``/ledgers`` and racks in ``/bookies``, both in its ZooKeeper directory."""
 
 
 class RackFiles(Protocol):
@@ -50,18 +53,18 @@ class RackFiles(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PlacementSources:
-    """Where racks, groups and free space are read."""
+    """Where racks, groups and free space are read. ``ledgers_root``: Pulsar's node is looked for next to it."""
 
     store: MetadataStore
     registrations: RegistrationClient
     bookies: Bookies
     clock: Clock
     files: RackFiles
+    ledgers_root: str
 
 
-def rules_of(config: PlacementConfig) -> PlacementRules:
+def rules_of(config: PlacementConfig, *, is_rack_aware: bool) -> PlacementRules:
     """The rules that the settings describe."""
-    is_rack_aware = config.policy is PlacementPolicy.RACK_AWARE
     regions = config.min_regions_per_write_quorum
     return PlacementRules(
         min_racks_per_write_quorum=config.min_racks_per_write_quorum if is_rack_aware else 0,
@@ -74,18 +77,17 @@ def rules_of(config: PlacementConfig) -> PlacementRules:
 
 
 def placement_on(config: PlacementConfig, sources: PlacementSources) -> Placement:
-    """Placement with the sources that the settings name; without any, random placement that reads nothing."""
+    """Placement with the sources that the settings name; random placement without any reads nothing."""
+    is_random = config.policy is PlacementPolicy.RANDOM and config.pulsar_bookies_path is None
     needs_space = config.is_weighted_by_free_space or config.free_space_reserve_fraction > 0
-    needs_source = needs_space or rules_of(config).has_racks or config.pulsar_bookies_path is not None
-    return Placement(config, sources if needs_source else None)
+    return Placement(config, None if is_random and not needs_space else sources)
 
 
 class Placement:
-    """The rules, and surveys of the bookies, which are at most ``SURVEY_AGE_S_MAX`` old."""
+    """Surveys of the bookies with the rules that follow from them, at most ``SURVEY_AGE_S_MAX`` old."""
 
     def __init__(self, config: PlacementConfig, sources: PlacementSources | None = None) -> None:
-        """``sources`` None: none is configured."""
-        self.rules = rules_of(config)
+        """``sources`` None: placement is random."""
         self._config = config
         self._sources = sources
         self._survey = BookieSurvey(writable=frozenset())
@@ -96,28 +98,25 @@ class Placement:
         """What the sources know about the bookies that are writable now; ConfigurationError, MetadataError."""
         now = frozenset(writable)
         if self._sources is None:
-            return BookieSurvey(writable=now)
+            return BookieSurvey(writable=now, rules=rules_of(self._config, is_rack_aware=False))
         async with self._reading:
             if not now <= self._survey.writable or self._is_old(self._sources.clock):
                 self._survey = await self._read(self._sources, now)
                 self._read_at_ns = self._sources.clock.monotonic_ns()
             return msgspec.structs.replace(self._survey, writable=now)
 
-    @property
-    def has_sources(self) -> bool:
-        """Whether the settings name a source; without one there are no rules."""
-        return self._sources is not None
-
     async def broken_rules(
         self, metadata: LedgerMetadata, writable: Collection[str]
-    ) -> dict[int, tuple[BrokenRule, ...]]:
-        """The rules that the segments of a ledger break, by first entry."""
+    ) -> dict[int, tuple[BrokenRule, ...]] | None:
+        """The rules that the segments of a ledger break, by first entry; None if the cluster has no rules."""
         survey = await self.survey(writable)
+        if not survey.has_rules:
+            return None
         isolation = isolation_demand(metadata.custom_metadata)
         broken = {}
         for segment in metadata.segments:
             view = survey.view(segment.ensemble)
-            found = judge_ensemble(view, self.rules, segment.ensemble, metadata.write_quorum_size, isolation)
+            found = judge_ensemble(view, survey.rules, segment.ensemble, metadata.write_quorum_size, isolation)
             if found:
                 broken[segment.first_entry_id] = found
         return broken
@@ -127,21 +126,28 @@ class Placement:
 
     async def _read(self, sources: PlacementSources, writable: frozenset[str]) -> BookieSurvey:
         config = self._config
+        pulsar = await _read_pulsar(sources, config)
+        rules = rules_of(config, is_rack_aware=_is_rack_aware(config, pulsar))
+        hosts = await self._hosts(sources, writable) if rules.has_racks else {}
         tables: list[RackTable] = []
-        groups: Mapping[str, frozenset[str]] = {}
-        hosts = await self._hosts(sources, writable) if self.rules.has_racks else {}
-        if config.pulsar_bookies_path is not None:
-            pulsar = await _read_pulsar_bookies(sources.store, config.pulsar_bookies_path)
+        if pulsar is not None and rules.has_racks:
             tables.append(pulsar.racks)
-            groups = pulsar.groups
-        if config.rack_table_file is not None and self.rules.has_racks:
+        if config.rack_table_file is not None and rules.has_racks:
             tables.append(decode_rack_table(await sources.files.read_table(config.rack_table_file)))
-        if config.rack_script is not None and self.rules.has_racks:
+        if config.rack_script is not None and rules.has_racks:
             tables.append(await _ask_script(sources.files, config.rack_script, sorted(set(hosts.values()))))
         space: Mapping[str, BookieSpace] = {}
         if config.is_weighted_by_free_space or config.free_space_reserve_fraction:
             space = await _ask_for_space(sources.bookies, sorted(writable))
-        return BookieSurvey(writable=writable, tables=tuple(tables), hosts=hosts, space=space, groups=groups)
+        return BookieSurvey(
+            writable=writable,
+            tables=tuple(tables),
+            hosts=hosts,
+            space=space,
+            groups={} if pulsar is None else pulsar.groups,
+            rules=rules,
+            origin=_origin(config, pulsar, _pulsar_path(sources, config), rules),
+        )
 
     async def _hosts(self, sources: PlacementSources, writable: frozenset[str]) -> dict[str, str]:
         """The host of each writable bookie: the one in its id, or else in its registration."""
@@ -157,15 +163,59 @@ class Placement:
         return hosts
 
 
-async def _read_pulsar_bookies(store: MetadataStore, path: str) -> PulsarBookies:
+def _pulsar_path(sources: PlacementSources, config: PlacementConfig) -> str:
+    """Path of Pulsar's node: the one that is set, or the usual place."""
+    return config.pulsar_bookies_path or sources.ledgers_root.rpartition("/")[0] + _USUAL_NAME
+
+
+async def _read_pulsar(sources: PlacementSources, config: PlacementConfig) -> PulsarBookies | None:
+    """Pulsar's node; None if there is none, or if the settings do not want it. ConfigurationError."""
+    if config.pulsar_bookies_path is None and (config.policy is not PlacementPolicy.AUTO or config.has_rack_source):
+        return None
+    path = _pulsar_path(sources, config)
     try:
-        node = await store.get(path)
+        return decode_pulsar_bookies((await sources.store.get(path)).data)
     except NoNodeError:
+        if config.pulsar_bookies_path is None:
+            return None
         raise ConfigurationError(
             f"there is no node {path} with Pulsar's racks and isolation groups: set pulsar_bookies_path to its path "
             "below Pulsar's ZooKeeper directory"
         ) from None
-    return decode_pulsar_bookies(node.data)
+    except (MetadataFormatError, MetadataAuthError) as error:
+        fix = 'set policy = "random" below [client.placement] to choose bookies without it'
+        if config.pulsar_bookies_path is not None:
+            fix = "set pulsar_bookies_path to the node with Pulsar's racks and isolation groups"
+        raise ConfigurationError(f"cannot use the node {path}: {error}: {fix}") from error
+
+
+def _is_rack_aware(config: PlacementConfig, pulsar: PulsarBookies | None) -> bool:
+    """Whether racks matter. Without two different racks in Pulsar's node no choice could keep a rule about them."""
+    if config.policy is not PlacementPolicy.AUTO:
+        return config.policy is PlacementPolicy.RACK_AWARE
+    return config.rack_table_file is not None or config.rack_script is not None or _rack_count(pulsar) > 1
+
+
+def _rack_count(pulsar: PulsarBookies | None) -> int:
+    return 0 if pulsar is None else len(set(pulsar.racks.racks.values()))
+
+
+def _origin(config: PlacementConfig, pulsar: PulsarBookies | None, pulsar_path: str, rules: PlacementRules) -> str:
+    """A sentence for the plan; see ``BookieSurvey.origin``."""
+    files = [] if config.rack_table_file is None else [f"the table {config.rack_table_file}"]
+    files += [] if config.rack_script is None else [f"the script {config.rack_script}"]
+    if pulsar is None:
+        if files and rules.has_racks:
+            return f"racks come from {' and '.join(files)}"
+        if config.policy is PlacementPolicy.AUTO:
+            return f"bookies are chosen at random: no source of racks is set, and there is no node {pulsar_path}"
+        return ""
+    groups = sum(bool(members) for members in pulsar.groups.values())
+    node = f"Pulsar's node {pulsar_path} (racks: {_rack_count(pulsar)}, isolation groups: {groups})"
+    if rules.has_racks:
+        return f"racks and isolation groups come from {' and '.join([node, *files])}"
+    why = 'policy is "random"' if config.policy is PlacementPolicy.RANDOM else "it names no two different racks"
+    return f"isolation groups come from {node}; racks do not matter: {why}"
 
 
 async def _ask_script(files: RackFiles, path: str, hosts: Sequence[str]) -> RackTable:

@@ -12,7 +12,7 @@ from runtime.errors import LedgerRecoveryError, NotEnoughBookiesError
 from runtime.ledger.metadata import LedgerMetadata, Segment
 from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.registration import Registrations
-from runtime.placement.view import BookieSurvey
+from runtime.placement.survey import BookieSurvey
 from runtime.protocol.entry_body import DecodedEntry
 from runtime.protocol.status import Status, error_of
 from storage.errors import BkctlError

@@ -15,7 +15,7 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.placement.choice import Choice, NoChoice, PlacementNeed, broken_rules, choose_replacements
 from runtime.placement.isolation import IsolationDemand, isolation_demand
 from runtime.placement.rules import BrokenRule, PlacementRules
-from runtime.placement.view import BookieSurvey
+from runtime.placement.survey import BookieSurvey
 from runtime.ports import Clock
 from runtime.replication.config import PlacementMode
 from runtime.replication.fragments import Fragment, stripe_count
@@ -67,7 +67,7 @@ class TargetChooser:
         self._suspects = suspects
         self._clock = clock
         self._placement = placement
-        self._rules = rules_of_run(placement, mode)
+        self._mode = mode
         self._assigned: Counter[str] = Counter()
         self._bytes = _BytesOnTheWay()
 
@@ -110,7 +110,7 @@ class TargetChooser:
         self._bytes.note_survey(survey)
         return choose_target(
             survey,
-            self._rules,
+            rules_of_run(survey, self._mode),
             msgspec.structs.replace(need, excluded=need.excluded | _outside(self._only, writable)),
             self._clock.random,
             last_resort=self._suspects.current(),
@@ -119,9 +119,9 @@ class TargetChooser:
         )
 
 
-def rules_of_run(placement: Placement, mode: PlacementMode) -> PlacementRules:
+def rules_of_run(survey: BookieSurvey, mode: PlacementMode) -> PlacementRules:
     """The rules of the cluster, with the strictness of a recovery."""
-    return msgspec.structs.replace(placement.rules, is_strict=mode is PlacementMode.STRICT)
+    return msgspec.structs.replace(survey.rules, is_strict=mode is PlacementMode.STRICT)
 
 
 def choose_target(
@@ -176,19 +176,18 @@ class PlacementForecast:
     def __init__(
         self,
         survey: BookieSurvey,
-        rules: PlacementRules,
         barred: Collection[str],
         source: random.Random,
         only: Collection[str] = (),
     ) -> None:
         """``barred``: bookies that are no targets. ``only``: the only targets; empty: all other writable bookies."""
         self._survey = survey
-        self._rules = msgspec.structs.replace(rules, is_strict=False)
+        self._rules = msgspec.structs.replace(survey.rules, is_strict=False)
         self._excluded = frozenset(barred) | _outside(frozenset(only), survey.writable)
         self._targets = survey.writable - self._excluded
         self._verdicts: dict[CopyNeed, TargetForecast] = {}
         self._source = source
-        self._has_rules = rules.has_racks or bool(survey.groups) or rules.reserve_fraction > 0
+        self._has_rules = survey.has_rules or survey.rules.reserve_fraction > 0
 
     def of(self, metadata: LedgerMetadata, fragment: Fragment) -> TargetForecast:
         """The forecast for all leaving bookies of a fragment."""

@@ -22,7 +22,7 @@ from runtime.metadata.replication.marks import ListedMark, read_mark
 from runtime.metadata.replication.switches import ReplicationSwitches
 from runtime.metadata.store import MetadataStore, Versioned
 from runtime.placement.rules import PlacementRules
-from runtime.placement.view import BookieSurvey
+from runtime.placement.survey import BookieSurvey
 from runtime.ports import LacReply
 from runtime.protocol.entry_body import EntryCodec
 from runtime.replication.byte_window import ByteWindow
@@ -148,7 +148,7 @@ class LedgerLook:
             answers=answers,
             segments=await self._segments(metadata, credentials, end, answering),
             survey=survey,
-            rules=self._ports.placement.rules,
+            rules=survey.rules,
             free_bytes=free_bytes,
             silent=silent,
             autorecovery=autorecovery,

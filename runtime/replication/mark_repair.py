@@ -140,11 +140,12 @@ class MarkRepair:
         if checker is not None and (found.is_clearable or found.state in _CHECKED):
             ledger = msgspec.structs.replace(ledger, check=await _check(checker, mark, metadata))
             found = verdict(ledger)
-        if found.state is MarkFinding.PLACEMENT_UNKNOWN and self._ports.placement.has_sources:
+        if found.state is MarkFinding.PLACEMENT_UNKNOWN:
             broken = await self._ports.placement.broken_rules(metadata, registrations.writable)
-            rules = [f"from entry {first}: {each}" for first, some in broken.items() for each in some]
-            ledger = msgspec.structs.replace(ledger, placement=PlacementAnswer(rules))
-            found = verdict(ledger)
+            if broken is not None:
+                rules = [f"from entry {first}: {each}" for first, some in broken.items() for each in some]
+                ledger = msgspec.structs.replace(ledger, placement=PlacementAnswer(rules))
+                found = verdict(ledger)
         owner = owner_of(dict(metadata.custom_metadata))
         return JudgedMark(mark, found, versioned.version, owner, ledger.check)
 

@@ -110,6 +110,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``registered``: leaving bookies that are still registered. If one of them is to be unreachable, the plan cannot be
     carried out yet. ``unnamed``: leaving bookies that no ledger references. ``seen_at_ns``: time on the monotonic clock
     when all metadata had been read. ``known_totals``: the sums over ``ledgers``, if they are known.
+    ``placement``: a sentence that says where racks and groups come from; empty if there are none.
     """
 
     bookie_ids: tuple[str, ...]
@@ -123,6 +124,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     unnamed: tuple[str, ...] = ()
     seen_at_ns: int = 0
     known_totals: PlanTotals | None = None
+    placement: str = ""
 
     @property
     def totals(self) -> PlanTotals:

@@ -80,11 +80,8 @@ class RecoveryScan:
         """Find all ledgers that reference a leaving bookie; LedgerNotFoundError if one of the given ids is absent."""
         registrations = await self._registration.snapshot()
         live = registrations.live - demand.unreachable
-        placement = self._ports.placement
-        survey = await placement.survey(registrations.writable)
-        forecast = PlacementForecast(
-            survey, placement.rules, demand.barred, self._ports.clock.random, demand.only_targets
-        )
+        survey = await self._ports.placement.survey(registrations.writable)
+        forecast = PlacementForecast(survey, demand.barred, self._ports.clock.random, demand.only_targets)
         plans = PlanStore(self._open_file)
         unreadable: list[LedgerFailure] = []
         named: set[str] = set()
@@ -117,6 +114,7 @@ class RecoveryScan:
             unreachable=tuple(sorted(demand.unreachable)),
             unnamed=tuple(sorted(demand.leaving - named)),
             seen_at_ns=self._ports.clock.monotonic_ns(),
+            placement=survey.origin,
         )
 
     def _read(self, demand: PlanDemand) -> AsyncGenerator[_Found, None]:

@@ -13,9 +13,10 @@ from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.marks import list_marked_ids
 from runtime.metadata.store import MetadataStore, Versioned
-from runtime.placement.rules import PlacementRules
 from runtime.placement.view import BookieSpace
 from runtime.ports import Bookies
+from runtime.replication.config import PlacementMode
+from runtime.replication.copy_targets import rules_of_run
 from runtime.replication.stop_verdict import ClusterNow, StopCheck, StopVerdict
 
 _LEDGERS_PER_PROGRESS = 1000
@@ -29,12 +30,12 @@ async def scan_for_stop(
     bookie_ids: Sequence[str],
     *,
     foreign: ForeignNames,
-    rules: PlacementRules | None = None,
+    placement: PlacementMode | None = None,
     is_removal: bool = False,
     window: int = 256,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> StopVerdict:
-    """The verdict after one scan of all ledger metadata; ``rules`` None: those of the cluster.
+    """The verdict after one scan of all ledger metadata; ``placement``: that of a recovery which follows.
 
     BookieNotFoundError for a bookie without cookie and registration that no ledger references.
     """
@@ -44,11 +45,12 @@ async def scan_for_stop(
         marked = {ledger_id async for ledger_id in found_marks}
     others = sorted(registrations.live.difference(bookie_ids))
     space = await read_space(ports.bookies, others)
+    survey = await ports.placement.survey(registrations.writable)
     cluster = ClusterNow(
         registrations=registrations,
         with_cookie=with_cookie,
-        survey=await ports.placement.survey(registrations.writable),
-        rules=rules or ports.placement.rules,
+        survey=survey,
+        rules=survey.rules if placement is None else rules_of_run(survey, placement),
         space=space,
         silent=frozenset(others).difference(space),
     )

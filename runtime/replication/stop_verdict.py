@@ -19,7 +19,8 @@ from runtime.metadata.bookies.registration import Registrations
 from runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_ensemble, choose_replacements
 from runtime.placement.isolation import IsolationDemand, isolation_demand
 from runtime.placement.rules import PlacementRules
-from runtime.placement.view import BookieSpace, BookieSurvey
+from runtime.placement.survey import BookieSurvey
+from runtime.placement.view import BookieSpace
 from runtime.replication.audit import WriteSetRow, write_set_rows
 from runtime.replication.fragments import fragments_naming
 

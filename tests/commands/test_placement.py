@@ -75,6 +75,28 @@ def test_a_copy_that_breaks_a_rule_needs_consent(operator: Operator) -> None:
     ]
 
 
+def test_the_racks_of_a_pulsar_cluster_are_found(tmp_path: Path, metadata_uri: str) -> None:
+    pulsar = Operator(tmp_path, f"{metadata_uri}/ledgers")
+    bookies = pulsar.root.removesuffix("ledgers") + "bookies"
+    pulsar.succeed("cluster", "init")
+    metadata = to_closed(new_ledger(("b1:3181", "b2:3181"), 2, 2, DigestType.CRC32C, b""), -1, 0)
+    racks = {"default": {"b1:3181": {"rack": "/r2"}, "b2:3181": {"rack": "/r1"}, "b3:3181": {"rack": "/r1"}}}
+
+    async def add(store: MetadataStore) -> None:
+        await store.create(f"{pulsar.root}/00/0000/L0000", encode_ledger_metadata(metadata), make_parents=True)
+        await store.create(bookies, json.dumps(racks).encode())
+        await store.create(f"{pulsar.root}/available/b3:3181", b"")
+
+    pulsar.on_store(add)
+    shown = pulsar.run("recover", "b1:3181", "--dry-run")
+    assert (
+        "no target keeps the placement rules for some fragments (racks per write quorum: 1)"
+        in shown.stdout + shown.stderr
+    )
+    assert f"racks and isolation groups come from Pulsar's node {bookies} (racks: 2," in shown.stdout + shown.stderr
+    pulsar.end()
+
+
 def test_a_wrong_source_of_racks_stops_the_command(operator: Operator) -> None:
     operator.configure('[client.placement]\npolicy = "rack-aware"\nrack_table_file = "/none/racks"\n')
     result = operator.run(*RECOVER, "--yes")

@@ -12,7 +12,6 @@ import pytest
 from runtime.client.ensemble_change import Replacements
 from runtime.client.placement import (
     SURVEY_AGE_S_MAX,
-    Placement,
     PlacementSources,
     placement_on,
     rules_of,
@@ -24,7 +23,7 @@ from runtime.ledger.metadata import DigestType
 from runtime.placement.isolation import CUSTOM_METADATA_KEY
 from runtime.placement.rack_sources import SCRIPT_ARGUMENTS_MAX
 from runtime.placement.rules import PlacementRules
-from runtime.placement.view import BookieSurvey
+from runtime.placement.survey import BookieSurvey
 from tests.runtime.client.world import Client, World
 from tests.runtime.net.stepped_clock import SteppedClock
 
@@ -56,7 +55,12 @@ class Files:
 def sources(client: Client, files: Files | None = None, clock: SteppedClock | None = None) -> PlacementSources:
     ports = client.ports
     return PlacementSources(
-        client.held_store, ports.registrations, ports.bookies, clock or ports.clock, files or Files()
+        client.held_store,
+        ports.registrations,
+        ports.bookies,
+        clock or ports.clock,
+        files or Files(),
+        f"{ports.ledgers.root}-pulsar/ledgers",
     )
 
 
@@ -65,6 +69,12 @@ async def client_with(world: World, files: Files | None = None, **settings: obje
     config = PlacementConfig(**settings)  # type: ignore[arg-type]
     client.ports = dataclasses.replace(client.ports, placement=placement_on(config, sources(client, files)))
     return client
+
+
+async def beside_the_root(world: World, data: bytes) -> str:
+    path = f"{world.ledgers.root}-pulsar/bookies"
+    await world.store.create(path, data, make_parents=True)
+    return path
 
 
 async def pulsar_node(world: World, node: object) -> str:
@@ -136,6 +146,63 @@ async def test_a_missing_node_of_pulsar_is_a_wrong_setting(world: World) -> None
         await client.ports.placement.survey(["b1"])
 
 
+PULSAR = {"default": {"b1": {"rack": "/r1"}, "b2": {"rack": "/r1"}, "b4": {"rack": "/r2"}}, "gold": {"b3": {}}}
+FROM_PULSAR = "isolation groups come from Pulsar's node NODE"
+TABLE = {"rack_table_file": "racks.txt"}
+RANDOM = {"policy": PlacementPolicy.RANDOM}
+ONE_RACK = {"default": {"b1": {"rack": "r"}, "b2": {"rack": "/r"}}}
+
+
+@pytest.mark.parametrize(
+    ("node", "settings", "is_path_set", "min_racks", "groups", "origin"),
+    [
+        (None, {}, False, 0, 0, "bookies are chosen at random: no source of racks is set, and there is no node NODE"),
+        (PULSAR, {}, False, 2, 2, f"racks and {FROM_PULSAR} (racks: 2, isolation groups: 2)"),
+        (
+            *(ONE_RACK, {}, False, 0, 1),
+            f"{FROM_PULSAR} (racks: 1, isolation groups: 1); racks do not matter: it names no two different racks",
+        ),
+        (PULSAR, RANDOM, False, 0, 0, ""),
+        (PULSAR, TABLE, False, 2, 0, "racks come from the table racks.txt"),
+        (
+            *(PULSAR, TABLE, True, 2, 2),
+            f"racks and {FROM_PULSAR} (racks: 2, isolation groups: 2) and the table racks.txt",
+        ),
+        (
+            *(PULSAR, RANDOM, True, 0, 2),
+            f'{FROM_PULSAR} (racks: 2, isolation groups: 2); racks do not matter: policy is "random"',
+        ),
+    ],
+)
+async def test_the_node_of_pulsar_is_found_beside_the_ledgers_root(
+    world: World,
+    node: object,
+    settings: dict[str, object],
+    is_path_set: bool,
+    min_racks: int,
+    groups: int,
+    origin: str,
+) -> None:
+    if node is not None:
+        path = await beside_the_root(world, json.dumps(node).encode())
+        if is_path_set:
+            settings = settings | {"pulsar_bookies_path": path}
+    client = await client_with(world, table(RACKS), **settings)
+    survey = await client.ports.placement.survey(["b1", "b4"])
+    assert survey.rules.min_racks_per_write_quorum == min_racks
+    assert len(survey.groups) == groups
+    assert survey.origin == origin.replace("NODE", f"{world.ledgers.root}-pulsar/bookies")
+
+
+async def test_a_found_node_that_is_not_pulsars_stops_with_a_sentence(world: World) -> None:
+    await beside_the_root(world, b'["other"]')
+    client = await client_with(world)
+    with pytest.raises(
+        ConfigurationError, match=r'cannot use the node .*-pulsar/bookies: .* set policy = "random" below'
+    ):
+        await client.ports.placement.survey(["b1"])
+
+
 async def test_free_space_comes_from_the_bookies(world: World) -> None:
     full, free, silent = await world.bookies("full", "free", "silent")
     full.space, free.space = (100, 5), (100, 50)
@@ -179,8 +246,9 @@ async def test_a_script_is_asked_for_hosts_and_not_for_too_many_at_once(world: W
 async def test_random_placement_reads_nothing(world: World) -> None:
     client = await world.client()
     files = Files()
-    placement = placement_on(PlacementConfig(rack_script="rack-of"), sources(client, files))
-    assert placement.rules == PlacementRules()
+    config = PlacementConfig(policy=PlacementPolicy.RANDOM, rack_script="rack-of")
+    placement = placement_on(config, sources(client, files))
+    await beside_the_root(world, b"not Pulsar's")
     survey = await placement.survey(["b1"])
     assert survey == BookieSurvey(writable=frozenset({"b1"}))
     assert files.asked == []
@@ -188,12 +256,14 @@ async def test_random_placement_reads_nothing(world: World) -> None:
 
 def test_the_settings_are_those_of_java() -> None:
     config = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, rack_script="rack-of")
-    assert rules_of(config) == PlacementRules(min_racks_per_write_quorum=2)
+    assert rules_of(config, is_rack_aware=True) == PlacementRules(min_racks_per_write_quorum=2)
     enforced = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, rack_script="rack-of", is_enforced=True)
-    assert rules_of(enforced) == PlacementRules(min_racks_per_write_quorum=2, needs_known_rack=True, is_strict=True)
+    assert rules_of(enforced, is_rack_aware=True) == PlacementRules(
+        min_racks_per_write_quorum=2, needs_known_rack=True, is_strict=True
+    )
     with pytest.raises(ValueError, match="rack-aware placement needs racks"):
         PlacementConfig(policy=PlacementPolicy.RACK_AWARE)
-    assert Placement(PlacementConfig()).rules == PlacementRules()
+    assert rules_of(PlacementConfig(), is_rack_aware=False) == PlacementRules()
 
 
 async def test_the_rules_that_a_stored_ledger_breaks_are_found_by_segment(world: World) -> None:
@@ -201,6 +271,7 @@ async def test_the_rules_that_a_stored_ledger_breaks_are_found_by_segment(world:
     _, metadata = await world.create(("b1", "b4"), 2, 2)
     metadata = replace_bookies(metadata, 7, {1: "b2"})
     broken = await client.ports.placement.broken_rules(metadata, ["b1", "b4"])
+    assert broken is not None
     assert {first: [str(each) for each in rules] for first, rules in broken.items()} == {
         7: ["racks per write quorum: b1, b2: 1 rack instead of 2"]
     }

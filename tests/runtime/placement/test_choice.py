@@ -23,7 +23,8 @@ from runtime.placement.choice import (
 )
 from runtime.placement.isolation import IsolationDemand, admitted_bookies
 from runtime.placement.rules import PlacementRule, PlacementRules, judge_ensemble, write_quorums
-from runtime.placement.view import DEFAULT_RACK, BookieSurvey, ClusterView, KnownBookie, is_default_rack, region_of
+from runtime.placement.survey import BookieSurvey
+from runtime.placement.view import DEFAULT_RACK, ClusterView, KnownBookie, is_default_rack, region_of
 
 IDS = tuple(f"b{number}" for number in range(8))
 RACKS = ("/eu/r1", "/eu/r2", "/us/r3", DEFAULT_RACK)

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.client.placement import Placement
+from runtime.client.placement import Placement, rules_of
 from runtime.client.ports import SuspectBookies
 from runtime.config import PlacementConfig, PlacementPolicy
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.placement.choice import Choice, NoChoice
 from runtime.placement.rack_sources import RackTable
 from runtime.placement.rules import PlacementRule, PlacementRules
-from runtime.placement.view import BookieSpace, BookieSurvey
+from runtime.placement.survey import BookieSurvey
+from runtime.placement.view import BookieSpace
 from runtime.replication.config import PlacementMode
 from runtime.replication.copy_targets import CopyNeed, PlacementForecast, TargetChooser, choose_target, stripe_bytes
 from runtime.replication.fragments import fragments_naming
@@ -106,7 +107,10 @@ class KnownRacks(Placement):
         self.space = space or {}
 
     async def survey(self, writable: Collection[str]) -> BookieSurvey:
-        return BookieSurvey(writable=frozenset(writable), tables=(RackTable(self.racks),), space=self.space)
+        rules = rules_of(self._config, is_rack_aware=bool(self.racks))
+        return BookieSurvey(
+            writable=frozenset(writable), tables=(RackTable(self.racks),), space=self.space, rules=rules
+        )
 
 
 RACKS = {"b1": "/r1", "b2": "/r1", "b3": "/r2", "b4": "/r2", "b5": "/r3"}
@@ -204,8 +208,8 @@ def test_one_target_after_another_keeps_the_rules_if_the_forecast_does(
     quorum = data.draw(st.integers(1, len(ensemble)))
     metadata = ledger({0: ensemble}, quorum, 1, last_entry_id=99, length=100)
     (fragment,) = fragments_naming(metadata, failed)
-    survey = BookieSurvey(writable=frozenset(racks), tables=(RackTable(racks),))
-    forecast = PlacementForecast(survey, TWO_RACKS, failed, random.Random(1))
+    survey = BookieSurvey(writable=frozenset(racks), tables=(RackTable(racks),), rules=TWO_RACKS)
+    forecast = PlacementForecast(survey, failed, random.Random(1))
     rules = PlacementRules(min_racks_per_write_quorum=2, is_strict=mode is PlacementMode.STRICT)
     members, broken, refused = list(ensemble), 0, 0
     for index in fragment.bookie_indexes:

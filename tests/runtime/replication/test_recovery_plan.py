@@ -10,8 +10,7 @@ import pytest
 
 from runtime.ledger.metadata import LedgerState, Segment
 from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
-from runtime.placement.rules import PlacementRules
-from runtime.placement.view import BookieSurvey
+from runtime.placement.survey import BookieSurvey
 from runtime.replication.copy_targets import PlacementForecast
 from runtime.replication.recovery_plan import ENTRY_HEAD_BYTES, LedgerPlan, OpenLook, plan_ledger, totals_of
 from tests.runtime.replication.samples import ledger
@@ -36,7 +35,7 @@ def test_a_plan_counts_ledgers_that_nobody_can_take_over() -> None:
     }
 
     survey = BookieSurvey(writable=live)
-    forecast = PlacementForecast(survey, PlacementRules(), failed, random.Random(1))
+    forecast = PlacementForecast(survey, failed, random.Random(1))
 
     def blocked(*ledger_ids: int) -> list[int]:
         plans = [plan_ledger(key, ledgers[key], 0, failed, live, forecast.of) for key in ledger_ids]
@@ -47,7 +46,7 @@ def test_a_plan_counts_ledgers_that_nobody_can_take_over() -> None:
     assert blocked(3) == [3], "every bookie is in its second segment"
     assert blocked(4) == [4], "two are to be replaced, by b4 alone"
     assert blocked(1, 2, 3, 4) == [3, 4]
-    only = PlacementForecast(survey, PlacementRules(), failed, random.Random(1), ["b3"])
+    only = PlacementForecast(survey, failed, random.Random(1), ["b3"])
     assert plan_ledger(1, ledgers[1], 0, failed, live, only.of).why_no_target == (
         "1 needed, 0 found (2 already in the ensemble, 1 excluded)"
     )

@@ -14,7 +14,8 @@ from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.placement.rack_sources import RackTable
 from runtime.placement.rules import PlacementRules
-from runtime.placement.view import BookieSpace, BookieSurvey
+from runtime.placement.survey import BookieSurvey
+from runtime.placement.view import BookieSpace
 from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
 from runtime.replication.stop_scan import scan_for_stop
 from runtime.replication.stop_verdict import ClusterNow, StopCheck, StopReason, StopVerdict

@@ -1,0 +1,72 @@
+"""A survey of the bookies of a cluster: what was read at one moment, and the rules that follow from it. Pure.
+
+A view is a survey for the members of one ensemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from runtime.ledger.metadata import parse_host_and_port
+from runtime.placement.rack_sources import RackTable
+from runtime.placement.rules import PlacementRules
+from runtime.placement.view import DEFAULT_RACK, BookieSpace, ClusterView, KnownBookie
+
+
+class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True):
+    """The writable bookies, and what the sources know. A rack is from the first of the ``tables`` that has one.
+
+    ``hosts``: hosts of registered bookies whose ids do not contain them. ``groups``: Pulsar's isolation groups.
+    ``rules``: what a choice has to keep. ``origin``: a sentence that says where racks and groups come from.
+    """
+
+    writable: frozenset[str]
+    tables: tuple[RackTable, ...] = ()
+    hosts: Mapping[str, str] = {}
+    space: Mapping[str, BookieSpace] = {}
+    groups: Mapping[str, frozenset[str]] = {}
+    rules: PlacementRules = PlacementRules()
+    origin: str = ""
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether an ensemble can break a rule."""
+        return self.rules.has_racks or bool(self.groups)
+
+    def rack_of(self, bookie_id: str) -> str | None:
+        """The rack from the sources; None if none of them has it."""
+        names = tuple(names_of(bookie_id, self.hosts))
+        return next((rack for table in self.tables if (rack := table.rack_of(names)) is not None), None)
+
+    def view(self, members: Collection[str] = (), bytes_assigned: Mapping[str, int] | None = None) -> ClusterView:
+        """The writable bookies and the given ``members`` of an ensemble, which may be down.
+
+        ``bytes_assigned``: copies on their way, which take space that the bookies still report as free.
+        """
+        assigned = bytes_assigned or {}
+        bookies = {
+            bookie_id: KnownBookie(is_writable=False, rack=self.rack_of(bookie_id))
+            for bookie_id in members
+            if bookie_id not in self.writable
+        }
+        for bookie_id in self.writable:
+            space = self.space.get(bookie_id)
+            bookies[bookie_id] = KnownBookie(
+                rack=(self.rack_of(bookie_id) if self.tables else None) or DEFAULT_RACK,
+                total_bytes=None if space is None else space.total_bytes,
+                free_bytes=None if space is None else space.free_bytes - assigned.get(bookie_id, 0),
+            )
+        return ClusterView(bookies, self.groups)
+
+
+def names_of(bookie_id: str, hosts: Mapping[str, str]) -> Iterator[str]:
+    """The names by which a source may know a bookie, most specific first: its id, its host."""
+    yield bookie_id
+    host = hosts.get(bookie_id)
+    if host is not None:
+        yield host
+    address = parse_host_and_port(bookie_id)
+    if address is not None:
+        yield address[0]
