@@ -22,6 +22,12 @@ STORAGE = {
     "zkTimeout": "5000",
 }
 """DbLedgerStorage is what Pulsar uses. Sessions of killed bookies end after five seconds."""
+HTTP = {
+    "httpServerEnabled": "true",
+    "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
+    "httpServerHost": LOOPBACK,
+}
+"""With it, the mode of a bookie can be set."""
 
 
 class JavaCluster:
@@ -60,7 +66,8 @@ class JavaCluster:
         for _ in range(count):
             port = free_port()
             name = os.path.join(self.directory, f"bookie-{port}")
-            write_server_conf(f"{name}.conf", self.metadata_uri, name, port, **STORAGE | settings)
+            values = STORAGE | {"httpServerPort": str(free_port())} | settings
+            write_server_conf(f"{name}.conf", self.metadata_uri, name, port, **values)
             os.mkdir(name)
             bookie_id = f"{LOOPBACK}:{port}"
             self._start(bookie_id)
@@ -69,7 +76,11 @@ class JavaCluster:
         return started
 
     def start_replication_worker(self, **settings: str) -> None:
-        """Java's auditor and replication worker in a process of their own."""
+        """Java's auditor and replication worker in a process of their own.
+
+        Returns after the auditor's first checks. They ignore ``lostBookieRecoveryDelay``, so a later start of the
+        auditor would have the worker repair what a test has killed.
+        """
         name = os.path.join(self.directory, f"autorecovery-{len(self._workers)}")
         write_server_conf(f"{name}.conf", self.metadata_uri, name, free_port(), **STORAGE | settings)
         self._workers.append(
@@ -80,6 +91,12 @@ class JavaCluster:
                 release=self._release,
             )
         )
+        self.wait_until(self._is_first_check_over)
+
+    def _is_first_check_over(self) -> bool:
+        status = self.run("autorecovery", "status", "-o", "json")
+        # The check of all ledgers comes after the check of the bookies.
+        return status.exit_code == 0 and status.json()["last_checks"]["all_ledgers"] is not None
 
     def stop(self, bookie_id: str) -> None:
         """End a bookie in order; all of its entries are flushed, and its registration is gone."""

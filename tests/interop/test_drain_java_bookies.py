@@ -13,29 +13,18 @@ from kazoo.client import KazooClient
 from runtime.metadata.uri import parse_metadata_uri
 from tests.interop.copy_watch import WrittenLedgers
 from tests.interop.java import JavaClient
-from tests.interop.java_cluster import JavaCluster
-from tests.processes import LOOPBACK, free_port
+from tests.interop.java_cluster import HTTP, JavaCluster
 
 LEDGER_COUNT = 30
 ENTRY_COUNT = 20
 BATCH = [base64.b64encode(b"an entry of a writer that works on").decode()] * 5
 
 
-def start_with_http(cluster: JavaCluster, count: int) -> list[str]:
-    """Bookies whose mode can be set over HTTP."""
-    http = {
-        "httpServerEnabled": "true",
-        "httpServerClass": "org.apache.bookkeeper.http.vertx.VertxHttpServer",
-        "httpServerHost": LOOPBACK,
-    }
-    return [cluster.start_bookies(1, httpServerPort=str(free_port()), **http)[0] for _ in range(count)]
-
-
 @pytest.fixture
 def java(metadata_uri: str, tmp_path: Path) -> Iterator[JavaCluster]:
     """Five bookies, and a replication worker."""
     with JavaCluster(str(tmp_path / "java"), metadata_uri) as cluster:
-        start_with_http(cluster, 5)
+        cluster.start_bookies(5, **HTTP)
         cluster.start_replication_worker(lostBookieRecoveryDelay="3600")
         yield cluster
 
@@ -84,10 +73,10 @@ def test_a_java_bookie_is_drained_and_removed_while_java_writes(
     try:
         with ledgers.watched():
             drained = java.run("bookie", "drain", victim, "--yes", "-o", "json")
+            assert drained.exit_code == 0, drained.stderr
     finally:
         is_over.set()
         writing.join()
-    assert drained.exit_code == 0, drained.stderr
     assert "persistBookieStatusEnabled is not true" in drained.stderr
     assert java.registered("read-only") == [victim]
     assert not failures, failures

@@ -15,8 +15,7 @@ from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from tests.interop.copy_watch import WrittenLedgers
 from tests.interop.java import RELEASES, JavaClient
-from tests.interop.java_cluster import JavaCluster
-from tests.interop.test_drain_java_bookies import start_with_http
+from tests.interop.java_cluster import HTTP, JavaCluster
 
 LEDGER_COUNT = 40
 ENTRY_COUNT = 30
@@ -34,7 +33,7 @@ class Ring:
 
     def write(self) -> WrittenLedgers:
         """New ledgers on five bookies."""
-        start_with_http(self.cluster, 5 - len(self.cluster.running))
+        self.cluster.start_bookies(5 - len(self.cluster.running), **HTTP)
         return WrittenLedgers(self._client, self._znodes, self._root, count=LEDGER_COUNT, entries=ENTRY_COUNT)
 
     def kill(self, bookie_id: str) -> None:
@@ -71,10 +70,10 @@ def ring(
     """One per release, for all cases."""
     directory: Path = tmp_path_factory.mktemp("ring")
     with JavaCluster(str(directory), new_metadata_uri(), release=request.param) as cluster:
-        start_with_http(cluster, 5)
-        cluster.start_replication_worker(lostBookieRecoveryDelay="3600")
+        cluster.start_bookies(5, **HTTP)
         client = JavaClient(cluster.metadata_uri, str(directory / "client.log"), release=request.param)
         try:
+            cluster.start_replication_worker(lostBookieRecoveryDelay="3600")
             yield Ring(cluster, client, znodes)
         finally:
             client.stop()
@@ -85,11 +84,12 @@ def test_recover_a_killed_bookie(ring: Ring) -> None:
     dead = ring.cluster.running[0]
     ring.kill(dead)
     affected = ledgers.referencing(dead)
+    assert affected
     contested = affected[::2]
     with ledgers.watched():
         ring.let_java_repair(contested, dead)
         recovered = ring.cluster.run("recover", "failed-bookie", dead, "--yes", "-o", "json")
-    assert recovered.exit_code == 0, recovered.stderr
+        assert recovered.exit_code == 0, recovered.stderr
     assert len(affected) - len(contested) <= recovered.json()["ledgers_repaired"] <= len(affected)
     assert ledgers.referencing(dead) == []
     ring.cluster.wait_until(ring.has_no_marks)
@@ -103,7 +103,7 @@ def test_decommission_a_live_bookie(ring: Ring) -> None:
     stop_command = ring.cluster.command_to_stop(leaving)
     with ledgers.watched():
         removed = ring.cluster.run("decommission", leaving, "--stop-command", stop_command, "--yes", "-o", "json")
-    assert removed.exit_code == 0, removed.stderr
+        assert removed.exit_code == 0, removed.stderr
     assert removed.json()["is_cookie_deleted"] is True
     assert ledgers.referencing(leaving) == []
     assert leaving not in ring.cluster.run("cookie", "list", "-o", "name").stdout.split()
