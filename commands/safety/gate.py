@@ -135,9 +135,9 @@ async def open_change(
 
 
 async def _require_no_migration(store: MetadataStore, plan: Plan) -> None:
-    from runtime.metadata.cluster.pulsar_migration import require_no_migration
+    from runtime.metadata.pulsar_migration import MigrationWatch
 
-    await require_no_migration(store, plan.root)
+    await MigrationWatch(store, plan.root).require_none()
 
 
 def nothing_to_change(

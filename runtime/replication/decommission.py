@@ -117,6 +117,7 @@ class Decommission:
         self._cookies = cookies
         self.watch = ModeWatch(ports.registrations, ports.clock, recovery.outage)
         self._drain = Drain(recovery, self.watch, ports)
+        self._migration = ports.ledgers.migration
         self._own_deletes: set[str] = set()
         """Cookies that were deleted here, or whose delete was sent but not answered."""
 
@@ -277,6 +278,7 @@ class Decommission:
 
     async def _delete_cookies(self, plan: DecommissionPlan, finish: FinishHooks, deleted: list[str]) -> str | None:
         """Delete the cookies at the versions of the plan; a sentence if one stays."""
+        await self._migration.require_none()
         try:
             await self._recovery.require_down(plan.bookie_ids)
         except RefusedError as error:

@@ -84,7 +84,8 @@ class Drain:
     async def run(self, plan: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> DrainResult:
         """Carry out a plan, and scan until nothing is left or nothing more can be done.
 
-        ConflictError when a live bookie is writable again. Waits during an outage; MetadataOutageError.
+        ConflictError when a live bookie is writable again. RefusedError while Pulsar migrates its metadata. Waits
+        during an outage; MetadataOutageError.
         """
         ids = plan.bookie_ids
         recoveries: list[RecoveryReport] = []
@@ -174,7 +175,8 @@ class Drain:
             await clock.sleep(OPEN_POLL_S)
 
     async def _unreachable(self, bookie_ids: Collection[str], order: DrainOrder) -> tuple[str, ...]:
-        """The bookies that are down; ConflictError if one that serves accepts writes."""
+        """The bookies that are down; ConflictError if one that serves accepts writes, RefusedError in a migration."""
+        await self._recovery.outage.outlast(self._ports.ledgers.migration.require_none)
         found = await self._watch.require_no_writable(order.live)
         return tuple(sorted(frozenset(bookie_ids) - order.live | set(found.down)))
 

@@ -102,6 +102,7 @@ class MarkRepair:
         by_id = {each.ledger_id: each for each in judged}
 
         async def are_needed(ledger_ids: Sequence[int]) -> Collection[int]:
+            await self._ports.ledgers.migration.require_none()
             registrations = await self._ports.registrations.snapshot()
             return [each for each in ledger_ids if not await self._is_still_clearable(by_id[each], registrations)]
 

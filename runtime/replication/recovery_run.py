@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataError
 from runtime.ledger.owner import owner_of
+from runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX
 from runtime.ports import Workers
 from runtime.replication.byte_window import for_each_bounded
 from runtime.replication.config import OpenLedgers, ReplicationConfig
@@ -113,13 +115,15 @@ class RecoveryRun:
             self._job.file.append(found)
 
     async def run(self, repairs: Repairs) -> RecoveryReport:
-        """Repair all ledgers of the plan."""
+        """Repair all ledgers of the plan; RefusedError as soon as Pulsar begins to migrate its metadata."""
         self._repairs = repairs
         started_ns = self._ports.clock.monotonic_ns()
         self._follow_pace()
         ticking = asyncio.create_task(self._tick())
         try:
-            await for_each_bounded(self._queue, self._repair_one, self._config.ledgers_in_parallel)
+            await self._unless_migrating(
+                for_each_bounded(self._queue, self._repair_one, self._config.ledgers_in_parallel)
+            )
         finally:
             ticking.cancel()
             self._report_progress(is_forced=True)
@@ -127,6 +131,24 @@ class RecoveryRun:
             await self._write_job()
         seconds = (self._ports.clock.monotonic_ns() - started_ns) / 1e9
         return self._tally.report(self._plan.bookie_ids, seconds, self._plan.unreadable)
+
+    async def _unless_migrating(self, work: Coroutine[Any, Any, None]) -> None:
+        tasks = [asyncio.create_task(self._watch_migration()), asyncio.create_task(work)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            if task in done:
+                task.result()
+
+    async def _watch_migration(self) -> None:
+        while True:
+            with contextlib.suppress(MetadataError):  # the repairs wait for the store, or fail
+                await self._ports.ledgers.migration.require_none()
+            await self._ports.clock.sleep(LOOK_AGE_S_MAX)
 
     async def _tick(self) -> None:
         while True:

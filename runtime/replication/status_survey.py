@@ -18,9 +18,9 @@ import msgspec
 from runtime.errors import ClusterNotFoundError, NoNodeError
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from runtime.metadata.cluster.operation_lock import running_operations
-from runtime.metadata.cluster.pulsar_migration import read_migration
 from runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
 from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.pulsar_migration import read_migration
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.election import read_auditor
 from runtime.metadata.replication.lock import list_held_locks, list_locked_ids

@@ -114,6 +114,7 @@ class LedgerChanges:
         self, ledger_ids: Sequence[int], room: int | None, *, is_last: bool
     ) -> tuple[list[LedgerFate], list[int], BaseException | None]:
         """Outcomes, ledgers to decide again, and the error that stopped the batch. No request is left running."""
+        await self._ledgers.migration.require_none()
         await self._before_batch()
         found = await asyncio.gather(*map(self._find, ledger_ids))
         steps = [(ledger_id, stored, self._decide(ledger_id, stored)) for ledger_id, stored in found]

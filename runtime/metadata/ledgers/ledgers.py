@@ -31,6 +31,7 @@ from runtime.metadata.ledgers.listing import LedgerListing, PartListing
 from runtime.metadata.ledgers.nodes import node_at
 from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import pipelined
+from runtime.metadata.pulsar_migration import MigrationWatch
 from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned
 
 WINDOW = ZooKeeperConfig().in_flight_max
@@ -64,7 +65,10 @@ async def open_ledger_store(
 
 
 class LedgerStore:
-    """Ledger metadata of one cluster; obtain it from ``open_ledger_store``."""
+    """Ledger metadata of one cluster; obtain it from ``open_ledger_store``.
+
+    While Pulsar migrates its metadata, all changes raise RefusedError.
+    """
 
     def __init__(
         self,
@@ -81,6 +85,8 @@ class LedgerStore:
         self._layout_config = layout_config
         self._is_layout_recorded = is_layout_recorded
         self._ids = LedgerIdGenerator(store, root, tree)
+        self.migration = MigrationWatch(store, root)
+        """For callers that change other metadata, or work for long before they change something."""
 
     @property
     def root(self) -> str:
@@ -106,6 +112,7 @@ class LedgerStore:
         A unique ``creator_token``, from 1 to 2**63 - 1, identifies the ledger after a lost answer.
         LedgerExistsError when a given id is taken, RefusedError when it must not be used.
         """
+        await self.migration.require_none()
         await self._ensure_layout_recorded()
         while True:
             chosen_id = await self._ids.next_id() if ledger_id is None else ledger_id
@@ -152,6 +159,7 @@ class LedgerStore:
         """
         metadata = msgspec.structs.replace(metadata, creator_token=0)
         data = encode_ledger_metadata(metadata)
+        await self.migration.require_none()
         try:
             stat = await self._store.set(self.path(ledger_id), data, expected_version)
         except NoNodeError:
@@ -165,6 +173,7 @@ class LedgerStore:
         needs one meanwhile creates it again.
         """
         path = self.path(ledger_id)
+        await self.migration.require_none()
         try:
             await self._store.delete(path, expected_version)
         except NoNodeError:
