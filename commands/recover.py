@@ -14,7 +14,7 @@ from commands.help_page import COPYING, HelpCommand, HelpGroup
 from commands.outages import told_when_cut_off
 from commands.parse import all_ledger_ids, parse_bookie_id
 from commands.recover_ledger import recover_ledger
-from commands.recovery_job import as_recorded, open_job, pace_of, read_job_state
+from commands.recovery_job import as_recorded, delete_job, open_job, pace_of, read_job_state
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import PLAN_TABLE, failure_rows, fenced_rows, plan_body, print_report, report_body
 from commands.replication_access import note_end, replication_access, waiting_sentence
@@ -103,6 +103,8 @@ async def failed_bookie(
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
             report = await recovery.run(found)
+            if flags.resume is not None and report.is_complete:
+                delete_job(flags.resume)
         else:
             async with (
                 told_when_cut_off(context, len(found.ledgers)) as job,

@@ -113,7 +113,7 @@ async def open_job(
     from storage.adapters.filesystem import OsFileSystem
 
     path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{operation_id}.jsonl")
-    rates = RatesFile(f"{path}.rates", context.console)
+    rates = RatesFile(_rates_path(path), context.console)
     try:
         if flags.resume is None:
             job_file, state = JobFile.create(OsFileSystem(), path, _start(context, access, plan, operation_id)), None
@@ -138,9 +138,18 @@ async def open_job(
     if not opened.is_finished:
         context.console.say(f"{path} is kept: with --resume, copies that are partly made continue")
         return
-    for finished in (path, rates.path):
+    delete_job(path)
+
+
+def delete_job(path: str) -> None:
+    """Delete the files of a finished job, if they can be deleted."""
+    for finished in (path, _rates_path(path)):
         with contextlib.suppress(OSError):
             os.unlink(finished)
+
+
+def _rates_path(path: str) -> str:
+    return f"{path}.rates"
 
 
 def _start(context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, operation_id: str) -> JobStart:

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -342,12 +343,13 @@ class TerminalSession:
 class Cluster:
     """Bookies below one folder, on a ledgers root of their own in a ZooKeeper that runs already.
 
-    The session of a killed bookie ends after five seconds, not ten.
+    The session of a killed bookie ends after ``session_ms``.
     """
 
-    def __init__(self, directory: str, metadata_uri: str = "") -> None:
+    def __init__(self, directory: str, metadata_uri: str = "", session_ms: int = 5000) -> None:
         self.directory = directory
         self.metadata_uri = metadata_uri
+        self._session_ms = session_ms
         self.bookies: list[BookieProcess] = []
         self._processes: dict[str, BkctlProcess] = {}
 
@@ -371,6 +373,12 @@ class Cluster:
     def start_bookie(self, bookie_id: str) -> None:
         """Bring one bookie back."""
         self._start([self.bookie(bookie_id)])
+
+    def erase_bookie(self, bookie_id: str) -> None:
+        """Empty the disks of a bookie that does not run."""
+        assert not self._is_running(bookie_id)
+        for name in ("journal", "ledgers"):
+            shutil.rmtree(f"{self.bookie(bookie_id).directory}/{name}")
 
     def kill_bookie(self, bookie_id: str) -> None:
         """kill -9; returns when the process is gone."""
@@ -422,7 +430,8 @@ class Cluster:
             *("bookie", "start", "--metadata-uri", self.metadata_uri, "--port", str(bookie.port)),
             *("--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
             *("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers"),
-            *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.99", "--set", "zkTimeout=5000"),
+            *("--set", "allowLoopback=true", "--set", "diskUsageThreshold=0.99"),
+            *("--set", f"zkTimeout={self._session_ms}"),
             stderr=log,
         )
 

@@ -16,7 +16,7 @@ from commands.bookie.leaving_report import leaving_outcome, nothing_left, report
 from commands.bookie.restart_check import objection_rows
 from commands.context import CommandContext, CopyFlags
 from commands.outages import told_when_cut_off
-from commands.recovery_job import as_recorded, open_job, pace_of, read_job_state
+from commands.recovery_job import as_recorded, delete_job, open_job, pace_of, read_job_state
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
 from commands.rendering import counted, duration
@@ -80,6 +80,8 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
             ids = await operation.known(ids)
             if not ids:
                 console.say(f"bookie {', '.join(request.bookie_ids)} is not in the cluster: nothing is left to do")
+                if request.copying.resume is not None and not context.settings.is_rehearsal:
+                    delete_job(request.copying.resume)
                 return nothing_left(request.bookie_ids)
         if context.settings.is_rehearsal:
             found = await operation.preview(ids, request.accepted)

@@ -17,8 +17,11 @@ from runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.replication.job_file import JobFile, JobLedger, JobPlanned
+from storage.adapters.filesystem import OsFileSystem
 from tests.commands.cluster.conftest import Operator
 from tests.processes import Cluster, run_bkctl
+from tests.runtime.replication.test_job_file import START
 
 DEAD = "b1:3181"
 TOPIC = (("application", b"pulsar"), ("pulsar/managed-ledger", b"t/n/persistent/a"))
@@ -94,6 +97,24 @@ def test_a_wrong_job_file_or_rate_is_refused(operator: Operator) -> None:
         result = operator.run("recover", DEAD, "--yes", *arguments)
         assert (result.exit_code != 0, reason in result.stderr) == (True, True), result
     assert other.read_text() == "hello\n"
+
+
+@pytest.mark.parametrize("command", [("recover", DEAD), ("decommission", "b9:3181", "--if-exists")])
+def test_a_job_with_nothing_left_to_do_leaves_no_file(operator: Operator, command: tuple[str, ...]) -> None:
+    path = operator.directory / "job"
+    start = msgspec.structs.replace(
+        START, root=operator.root, instance_id=operator.instance_id(), bookie_ids=(command[1],)
+    )
+    job = JobFile.create(OsFileSystem(), str(path), start)
+    job.append(JobLedger(ledger_id=9, surviving_copies=1))  # deleted since
+    job.append(JobPlanned(ledgers=1, ledgers_scanned=1))
+    job.write()
+    job.close()
+    (rates := Path(f"{path}.rates")).write_text("copy-rate = none\n")
+    operator.succeed(*command, "--resume", str(path), "--dry-run")
+    assert (path.exists(), rates.exists()) == (True, True)
+    done = operator.succeed(*command, "--resume", str(path), "--yes", "-o", "json").json()
+    assert (done["ledgers"], path.exists(), rates.exists()) == (0, False, False)
 
 
 def test_only_the_given_ledgers_move_and_only_to_the_given_bookies(operator: Operator) -> None:

@@ -1,9 +1,10 @@
 """``make soak ROUNDS=N``: recoveries and drains while processes are killed and halted, each checked from outside.
 
-Each round writes ledgers, and then recovers the ledgers of a killed bookie, or drains a live one. Meanwhile the
-command, a source, a target and ZooKeeper are killed with kill -9, or a bookie is halted (SIGSTOP), at random moments.
-Then the command runs undisturbed and must succeed. Afterwards every entry of every ledger is read from each bookie that
-the metadata names: all must have what was written, and no ledger may reference the dead or drained bookie.
+Each round writes ledgers, some of which stay open, and then recovers a dead bookie, or drains or decommissions a live
+one. Meanwhile the command, its copy processes, a source, a target and ZooKeeper are killed with kill -9, or a bookie is
+halted (SIGSTOP), at random moments. Then the command runs undisturbed, sometimes with --resume, and must succeed.
+Afterwards every entry of every ledger is read from each bookie that the metadata names. All acknowledged entries must
+be there, and no ledger may reference the bookie, except open ones that the command was asked to skip.
 
 A failing round prints its seed and keeps the folder with all data and logs.
 """
@@ -19,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from storage.errors import BkctlError
 from tests.soak.rounds import RoundError, Soak
 
 
@@ -37,13 +39,16 @@ def main() -> None:
     os.makedirs(arguments.directory, exist_ok=True)
     folder = tempfile.mkdtemp(prefix="soak-", dir=os.path.abspath(arguments.directory))
     begin, number = time.monotonic(), 0
+    _say(f"seed {arguments.seed}; the data and logs are in {folder}")
     try:
         with Soak(Path(folder), arguments.seed, _say) as soak:
             for number in range(1, arguments.rounds + 1):
                 soak.run_round(number)
-    except (RoundError, AssertionError) as error:
+    except (RoundError, AssertionError, BkctlError) as error:
         sys.exit(f"round {number} failed: {error}\nseed {arguments.seed}; the data and logs are in {folder}")
     shutil.rmtree(folder)
+    for name, count in sorted(soak.counts.items()):
+        _say(f"{count:5} {name}")
     _say(f"{arguments.rounds} rounds passed in {time.monotonic() - begin:.0f} s (seed {arguments.seed})")
 
 
