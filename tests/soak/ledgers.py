@@ -94,11 +94,6 @@ class Book:
         """Whether a ledger may stay open until it is recovered."""
         return any(each.writer is not None and not each.writer.is_open for each in self._ledgers.values())
 
-    @property
-    def was_fenced(self) -> bool:
-        """Whether a writer found its ledger fenced."""
-        return any(isinstance(each.error, LedgerFencedError) for each in self._ledgers.values())
-
     def write(self, source: random.Random) -> None:
         """Some closed ledgers, and some open ones: a writer goes on until ``end_writers``, or dies at once."""
 
@@ -144,15 +139,17 @@ class Book:
 
         self._run(end_all())
 
-    def problems(self, gone: str, *, may_stay_open: bool) -> list[str]:
+    def problems(self, gone: str, *, may_fence: bool, may_stay_open: bool) -> list[str]:
         """What is wrong: a ledger that references ``gone``, or copies that are not where the metadata says.
 
-        ``may_stay_open``: open last segments may reference it.
+        ``may_fence``: writers may find their ledgers fenced. ``may_stay_open``: open last segments may reference it.
         """
 
         async def check_all() -> list[str]:
             found = await asyncio.gather(*(self._check(each, gone, may_stay_open) for each in self._ledgers.values()))
-            return [each for problems in found for each in problems]
+            fenced = [each.id for each in self._ledgers.values() if isinstance(each.error, LedgerFencedError)]
+            problems = [] if may_fence else [f"ledger {each} was fenced" for each in fenced]
+            return problems + [each for part in found for each in part]
 
         return self._run(check_all())
 
@@ -162,8 +159,7 @@ class Book:
         problems = []
         if metadata.is_closed:
             count = metadata.last_entry_id + 1
-            problem = _end_problem(ledger, metadata.last_entry_id)
-            if problem is not None:
+            if (problem := _end_problem(ledger, metadata.last_entry_id)) is not None:
                 return [problem]
         elif ledger.writer is None:
             return [f"ledger {ledger.id} was closed, and is {metadata.state.name}"]

@@ -5,6 +5,7 @@ What happens follows from the seed, except when it happens: that depends on how 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -13,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeAlias
 
 from runtime.errors import ConfigurationError
 from runtime.replication.copy_processes import MODULE
@@ -43,6 +44,8 @@ SETTINGS = {
 PARTIAL = 9
 RECOVER, DRAIN = "recover failed-bookie", "decommission --drain-only"
 REMOVE_LIVE, REMOVE_DEAD = "decommission", "decommission --if-exists"
+
+_Act: TypeAlias = Callable[[], object]
 
 
 class RoundError(Exception):
@@ -91,19 +94,15 @@ class Soak:
         begin = time.monotonic()
         source = random.Random(f"{self.seed}-{number}")
         self._book.write(source)
-        some = source.sample([each.id for each in self._cluster.bookies], 3)
-        victim = max(some, key=self._book.count_referencing)
+        victim = max(source.sample([each.id for each in self._cluster.bookies], 3), key=self._book.count_referencing)
         kind = source.choice((RECOVER, RECOVER, DRAIN, REMOVE_LIVE, REMOVE_DEAD))
-        removes = kind in {REMOVE_LIVE, REMOVE_DEAD}
-        self._policy = source.choice(("wait", "fence") if removes else ("wait", "fence", "skip"))
+        self._policy = source.choice(("wait", "fence", "skip") if kind in {RECOVER, DRAIN} else ("wait", "fence"))
         self.counts.update((kind, f"open ledgers: {self._policy}"))
         self._say(f"round {number}: {kind} of {victim}, open ledgers: {self._policy}")
         if kind in {RECOVER, REMOVE_DEAD}:
             self._stop(source, victim)
         is_partial = self._move_away(source, kind, victim)
-        problems = self._book.problems(victim, may_stay_open=is_partial)
-        if self._policy == "skip" and self._book.was_fenced:
-            problems.append("a writer was fenced")
+        problems = self._book.problems(victim, may_fence=self._policy != "skip", may_stay_open=is_partial)
         if problems:
             raise RoundError(f"{len(problems)} problems, the first: {problems[0]}")
         self._bring_back(kind, victim)
@@ -117,8 +116,8 @@ class Soak:
         self.counts[f"victim {how}"] += 1
         if how == "stopped":
             self._cluster.stop_bookie(victim)
-        else:
-            self._cluster.kill_bookie(victim)
+            return
+        self._cluster.kill_bookie(victim)
         if how == "killed":  # else the first strike meets a command that waits for the end of its session
             self._wait_until(lambda: victim not in self._book.writable())
 
@@ -162,7 +161,10 @@ class Soak:
             command += ["--wait", "1m"]
         if kind == REMOVE_LIVE:
             command += ["--if-exists", "--stop-command", f"kill {self._cluster.bookie(victim).pid}"]
-        planned = [str(each) for each in sorted(self._jobs.glob("*.jsonl")) if _is_planned(each)]
+        planned = []
+        for path in sorted(self._jobs.glob("*.jsonl")):
+            with contextlib.suppress(ConfigurationError):  # killed before its first line was written
+                planned += [str(path)] if read_job(OsFileSystem(), str(path)).is_planned else []
         if planned and source.random() < 0.7:
             self.counts["--resume"] += 1
             command += ["--resume", source.choice(planned)]
@@ -200,28 +202,22 @@ class Soak:
                 fault = "kill command"
             self.counts[fault] += 1
             self._say(f"  {left} of {begin} ledgers left: {fault} ({other}) for {lasts_s:.1f} s")
-            self._strike(fault, process, copiers, other)
+            strike, end = self._fault(fault, process, copiers, other)
+            strike()
             _ended_within(process, lasts_s)
-            match fault:
-                case "kill bookie":
-                    self._cluster.start_bookie(other)
-                case "halt bookie":
-                    os.kill(self._cluster.bookie(other).pid, signal.SIGCONT)
-                case "kill ZooKeeper":
-                    self._start_zookeeper()
+            end()
 
-    def _strike(self, fault: str, process: BkctlProcess, copiers: Sequence[int], other: str) -> None:
-        match fault:
-            case "kill command":
-                process.kill()
-            case "kill copy process":
-                kill_and_wait(copiers[0])
-            case "kill bookie":  # a source or a target of the copies
-                self._cluster.kill_bookie(other)
-            case "halt bookie":
-                os.kill(self._cluster.bookie(other).pid, signal.SIGSTOP)
-            case "kill ZooKeeper":
-                self._zookeeper.kill()
+    def _fault(self, name: str, process: BkctlProcess, copiers: Sequence[int], other: str) -> tuple[_Act, _Act]:
+        """How it begins and ends. ``other`` is a source or a target of the copies."""
+        pid = self._cluster.bookie(other).pid
+        faults: dict[str, tuple[_Act, _Act]] = {
+            "kill command": (process.kill, bool),
+            "kill copy process": (lambda: kill_and_wait(copiers[0]), bool),
+            "kill bookie": (lambda: kill_and_wait(pid), lambda: self._cluster.start_bookie(other)),
+            "halt bookie": (lambda: os.kill(pid, signal.SIGSTOP), lambda: os.kill(pid, signal.SIGCONT)),
+            "kill ZooKeeper": (self._zookeeper.kill, self._start_zookeeper),
+        }
+        return faults[name]
 
     def _start_zookeeper(self) -> None:
         self._zookeeper.start()
@@ -234,13 +230,6 @@ class Soak:
             if time.monotonic() > deadline:
                 raise RoundError("the bookies do not get there")
             time.sleep(0.1)
-
-
-def _is_planned(path: Path) -> bool:
-    try:
-        return read_job(OsFileSystem(), str(path)).is_planned
-    except ConfigurationError:  # without its first line: the command was killed before it had written it
-        return False
 
 
 def _ended_within(process: BkctlProcess, seconds: float) -> bool:
