@@ -13,6 +13,7 @@ from commands.bookie.leaving import (
     WAIT_DEFAULT,
     LeavingIds,
     LeavingRequest,
+    LeavingTokenOption,
     OpenLedgersOption,
     RiskOption,
     WaitOption,
@@ -45,6 +46,7 @@ async def decommission(
         typer.Option("--accept-loss", metavar="FILE", help="Ledgers whose loss is accepted"),
     ] = None,
     accept_risk: RiskOption = False,
+    token_file: LeavingTokenOption = None,
     if_exists: Annotated[bool, typer.Option("--if-exists", help="Exit with 0 if it is already removed")] = False,
     *,
     flags: CopyFlags,
@@ -72,7 +74,7 @@ async def decommission(
         accepted=accepted,
         is_risk_accepted=accept_risk,
         copying=flags,
-        token=read_token(None),
+        token=read_token(token_file),
     )
     if by_retention and not await wait_for_retention(context, request):
         return Outcome.PARTIAL

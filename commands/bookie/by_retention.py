@@ -58,7 +58,7 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
             await _require_enough_others(context, session, request)
             async with (
                 open_change(context, plan, session.store, bookie_ids=ids) as change,
-                mode_turn(context, session.store, change) as lock,
+                mode_turn(context, session.store, session.root, change) as lock,
             ):
                 await _require_enough_others(context, session, request, is_repeated=True)
                 lock.require_held()

@@ -7,6 +7,7 @@ from commands.bookie.leaving import (
     WAIT_DEFAULT,
     LeavingIds,
     LeavingRequest,
+    LeavingTokenOption,
     OpenLedgersOption,
     RiskOption,
     WaitOption,
@@ -29,13 +30,14 @@ async def drain(
     open_ledgers: OpenLedgersOption = None,
     wait: WaitOption = WAIT_DEFAULT,
     accept_risk: RiskOption = False,
+    token_file: LeavingTokenOption = None,
     *,
     flags: CopyFlags,
 ) -> Outcome:
     """Make bookies read-only and move their ledgers away.
 
     Redundancy never drops: they serve until the end. Short for bkctl decommission --drain-only; bkctl bookie undrain
-    makes them writable again. Tokens for changes over TCP come from $BKCTL_ADMIN_TOKEN_FILE.
+    makes them writable again.
     """
     request = LeavingRequest(
         bookie_ids=tuple(parse_bookie_id(each) for each in bookie_ids),
@@ -44,7 +46,7 @@ async def drain(
         open_ledgers=open_ledgers,
         is_risk_accepted=accept_risk,
         copying=flags,
-        token=read_token(None),
+        token=read_token(token_file),
     )
     report = await let_leave(context, request)
     print_leaving(context, report)

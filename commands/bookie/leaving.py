@@ -44,6 +44,9 @@ OpenLedgersOption = Annotated[
     typer.Option("--open-ledgers", metavar="MODE", help="wait for their writers, skip, or fence"),
 ]
 WaitOption = Annotated[str, typer.Option("--wait", metavar="DURATION", help="For writers, and for you")]
+LeavingTokenOption = Annotated[
+    str | None, typer.Option("--token-file", metavar="FILE", help="Token of the admin interface")
+]
 RiskOption = Annotated[bool, typer.Option("--accept-risk", help="Even if the cluster may not cope")]
 
 
@@ -172,7 +175,7 @@ class _Run:
             return
         context, session, request, watch = self._context, self._session, self._request, self._operation.watch
         switch = BookieSwitch(context, session, watch, request.token)
-        async with mode_turn(context, session.store, self._change) as lock:
+        async with mode_turn(context, session.store, session.root, self._change) as lock:
             if (await watch.look(live)).writable and not request.is_risk_accepted:
                 verdict = await _check_cluster(session, self._access, self._found)
                 if not verdict.is_yes:  # warnings were shown before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import socket
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from commands.errors import InvalidArgumentError
 from commands.rendering import Column, Table, time_text
 
 if TYPE_CHECKING:
+    from commands.safety.gate import Change
     from runtime.admin.client import AdminClient
 
 _REASON_LENGTH_MAX = 400
@@ -95,7 +97,9 @@ async def set_mode(
             nothing_to_change(context, msgspec.structs.replace(plan, items=(), summary=(sentence,)))
             is_changed, after = False, before
         else:
-            async with open_change(context, plan) as change:
+            async with open_change(context, plan) as change, AsyncExitStack() as at_end:
+                if is_read_only:
+                    await _take_turn(context, client, before, change, at_end)
                 after = before | await set_operator_mode(client, before, mode, reason)
                 is_changed = change.details["changed"] = True
     _explain(context, after, mode)
@@ -104,6 +108,25 @@ async def set_mode(
         context.console.say(f"to undo: bkctl bookie set-mode {undo} {name}")
     body = {"bookie_id": name, "changed": is_changed, **_mode_fields(after)}
     context.console.record("BookieMode", body, name="mode")
+
+
+async def _take_turn(
+    context: CommandContext, client: AdminClient, state: dict[str, Any], change: Change, at_end: AsyncExitStack
+) -> None:
+    """Wait until no other command makes bookies read-only; OperationLockedError.
+
+    Without ZooKeeper the mode is set all the same: an operator may need that.
+    """
+    from commands.safety.mode_turn import mode_turn
+    from commands.session import open_session
+    from runtime.errors import MetadataError
+
+    own_uri = "" if client.address.host else state.get("metadata_uri", "")
+    try:
+        session = await at_end.enter_async_context(open_session(context, metadata_uri=own_uri))
+        await at_end.enter_async_context(mode_turn(context, session.store, session.root, change))
+    except MetadataError as error:
+        context.console.warn(f"another command may make other bookies read-only at the same time: {error}")
 
 
 async def set_operator_mode(

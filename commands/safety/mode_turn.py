@@ -20,7 +20,7 @@ _POLL_S = 0.5
 
 @asynccontextmanager
 async def mode_turn(
-    context: CommandContext, store: MetadataStore, change: Change, wait_s: float = WAIT_S
+    context: CommandContext, store: MetadataStore, root: str, change: Change, wait_s: float = WAIT_S
 ) -> AsyncIterator[OperationLock]:
     """Check inside the block that the cluster can do without the bookies, then make them read-only.
 
@@ -34,7 +34,7 @@ async def mode_turn(
     is_told = False
     while True:
         try:
-            lock = await lock_modes(store, change.plan.root, holder)
+            lock = await lock_modes(store, root, holder)
             break
         except OperationLockedError as error:
             if loop.time() >= deadline:

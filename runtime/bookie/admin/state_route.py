@@ -37,6 +37,7 @@ class StateRoute:
         return json_answer(
             {
                 "bookie_id": view.bookie_id,
+                "metadata_uri": view.config.metadata_uri,
                 "metadata_root": parse_metadata_uri(view.config.metadata_uri).root,
                 "instance_id": view.instance_id,
                 "version": view.ports.release,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -9,12 +10,16 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from commands.bookie.metrics import parse_samples
+from runtime.metadata.cluster.operation_lock import OperationHolder, lock_modes
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.bookie.admin_bookie import TOKEN, AdminBookie, running_bookie, start_again, wait_said
-from tests.processes import TerminalSession, run_bkctl
+from tests.processes import TerminalSession, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -56,6 +61,25 @@ def test_the_mode_is_kept_over_a_restart_with_reason_and_time(bookie: AdminBooki
         assert listed_state(restarted) == "writable"
 
 
+def test_a_bookie_is_made_read_only_after_the_others_that_leave(bookie: AdminBookie, tmp_path: Path) -> None:
+    uri, said = parse_metadata_uri(bookie.metadata_uri), tmp_path / "said"
+    words = ("bookie", "set-mode", "read-only", "--yes", "--dir", str(bookie.directory))
+
+    async def run(stderr: IO[str]) -> int:
+        drain = OperationHolder("bookie drain", pid=os.getpid())
+        async with await ZooKeeperStore.connect(uri.servers) as store:
+            async with await lock_modes(store, uri.root, drain):
+                process = start_bkctl(*words, stderr=stderr)
+                await asyncio.to_thread(wait_said, said, "waiting up to 30 s: another operation", process)
+                assert bookie.run("state").json()["mode"] == "writable"
+            return await asyncio.to_thread(process.wait)
+
+    with said.open("w") as stderr:
+        assert asyncio.run(run(stderr)) == 0
+    assert "'bookie drain'" in said.read_text()
+    assert bookie.run("state").json()["mode"] == "read-only"
+
+
 def test_an_operator_cannot_make_a_forced_read_only_bookie_writable(metadata_uri: str, tmp_path: Path) -> None:
     with running_bookie(metadata_uri, tmp_path, "forceReadOnlyBookie=true") as bookie:
         result = bookie.run("set-mode", "writable")
@@ -75,6 +99,9 @@ def test_changes_over_tcp_need_the_token(bookie: AdminBookie, tmp_path: Path) ->
     made = bookie.run_over_tcp("set-mode", "read-only", "-y", token_file=right)
     assert (made.exit_code, made.json()["mode"]) == (0, "read-only")
     assert bookie.run_over_tcp("gc", "suspend", "--token-file", str(right)).exit_code == 0
+    for command in ("bookie drain", "decommission"):
+        result = run_bkctl(*command.split(), "b1:3181", "--token-file", str(tmp_path / "none"))
+        assert (result.exit_code, "cannot read the token file" in result.stderr) == (2, True), command
     missing = bookie.run_over_tcp("gc", "run", token_file=tmp_path / "none")
     assert missing.exit_code == 2
     assert "cannot read the token file" in missing.stderr
