@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from typing import Annotated, Any, NamedTuple
@@ -85,8 +86,12 @@ class LazyGroup(HelpGroup):
         return super().resolve_command(ctx, args)
 
 
+@functools.cache
 def build_app() -> Any:
-    """The whole command line as one click command; its context object is an ``Invocation``."""
+    """The whole command line as one click command; its context object is an ``Invocation``.
+
+    Commands keep nothing of a run, so one process may run many with the same object.
+    """
     app = typer.Typer(
         cls=LazyGroup,
         name="bkctl",

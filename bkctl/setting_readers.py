@@ -88,6 +88,8 @@ def toml_values(
 
     ``where`` is empty for the whole file. ``known``: the names to suggest, if these are not all fields of the struct.
     """
+    if not table:
+        return {}  # the usual case; msgspec takes a millisecond for the fields
     fields = {field.name: field.type for field in msgspec.structs.fields(struct)}
     givens: Givens = {}
     for name, value in table.items():

@@ -1,4 +1,6 @@
-"""A process that has imported all of bkctl and forks itself for each command: none of them pays for the imports again.
+"""A process that has imported all of bkctl and forks itself for each command.
+
+No command pays again for the imports, the command tree and the types of the settings.
 
 ``tests/processes.py`` starts one for each test run and asks it. Run as a script: its argument is the number of the
 socket that requests come from. It ends when the other end of that socket is closed.
@@ -23,6 +25,7 @@ import traceback
 from typing import NoReturn
 
 from bkctl import early_stop
+from bkctl.app import build_app
 from bkctl.main import main
 
 _PACKAGES = ("bkctl", "commands", "runtime", "storage")
@@ -103,6 +106,10 @@ def _import_all() -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and they end this process
     _import_all()
+    app = build_app()
+    for name in app.list_commands(None):
+        app.get_command(None, name)
+    main(["config", "show"])  # so that msgspec knows the settings
     gc.collect()
     gc.freeze()
     serve(socket.socket(fileno=int(sys.argv[1])))
