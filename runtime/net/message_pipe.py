@@ -74,9 +74,13 @@ class ChildProcess(Generic[M]):
             async with asyncio.timeout(wait_s):
                 return await self._process.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+            self.kill()
             return await self._process.wait()
+
+    def kill(self) -> None:
+        """Kill the process, which may be halted; ``receive`` of the pipe notices."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
 
 
 async def start_child(module: str, message_type: Any) -> ChildProcess[Any]:

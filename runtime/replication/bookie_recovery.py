@@ -164,7 +164,7 @@ class BookieRecovery:
             return await run.run(worker)
         warn = logger.warning if job is None else job.warn
         async with CopyProcesses(
-            processes, setup, on_range=run.note_range, on_outage=self._on_outage, warn=warn
+            processes, setup, on_range=run.note_range, on_outage=self._on_outage, warn=warn, clock=self._ports.clock
         ) as repairs:
             return await run.run(repairs)
 

@@ -1,12 +1,14 @@
 """Repairs ledgers in several processes. The replication locks keep them apart, as they do other tools.
 
 If a process dies, another one is started and gets its ledgers: every ledger is decided again from its metadata, so
-nothing else is needed.
+nothing else is needed. Its replication locks end with its ZooKeeper session. A process that is halted, or stuck, holds
+its ledgers in the same way, so it is reported and then killed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Self
@@ -16,6 +18,7 @@ import msgspec
 from runtime import errors
 from runtime.errors import CopyProcessError, MetadataError
 from runtime.net.message_pipe import ChildProcess, start_child
+from runtime.ports import Clock
 from runtime.replication.copy_messages import (
     CopyMoment,
     CopyPace,
@@ -39,6 +42,56 @@ _DEATHS_MAX: Final = 5
 """A run gives up after so many deaths of its processes: a reason like lack of memory would end all of them."""
 _END_S_MAX: Final = 15.0
 """How long a process may take to end: it gives its locks back."""
+_LEDGERS_NAMED_MAX: Final = 5
+
+
+class SilenceLimits(msgspec.Struct, frozen=True):
+    """When a process that has work but sends nothing is reported, and when it is killed. It reports every 0.2 s."""
+
+    step_s: float = 1.0
+    warn_s: float = 30.0
+    kill_s: float = 60.0
+
+
+class SilenceEvent(enum.Enum):
+    """What the silence of a process calls for."""
+
+    NONE = enum.auto()
+    WARN = enum.auto()
+    KILL = enum.auto()
+    IS_OVER = enum.auto()
+    """A silence that was reported."""
+
+
+class ProcessSilence:
+    """For how long one process with work has sent nothing.
+
+    Time is counted in steps: if this process itself is halted for an hour, that is one step.
+    """
+
+    def __init__(self, limits: SilenceLimits) -> None:
+        self._limits = limits
+        self._is_heard = False
+        self._is_reported = False
+        self._silent_s = 0.0
+
+    def note_message(self) -> None:
+        """The process has sent something."""
+        self._is_heard = True
+
+    def step(self, *, has_work: bool) -> SilenceEvent:
+        """Another step has passed."""
+        if self._is_heard or not has_work:
+            was_reported, self._is_reported = self._is_reported, False
+            self._is_heard, self._silent_s = False, 0.0
+            return SilenceEvent.IS_OVER if was_reported else SilenceEvent.NONE
+        self._silent_s += self._limits.step_s
+        if self._silent_s >= self._limits.kill_s:
+            return SilenceEvent.KILL
+        if self._silent_s >= self._limits.warn_s and not self._is_reported:
+            self._is_reported = True
+            return SilenceEvent.WARN
+        return SilenceEvent.NONE
 
 
 class CopyProcesses:
@@ -52,8 +105,12 @@ class CopyProcesses:
         on_range: Callable[[JobRange], None],
         on_outage: Callable[[MetadataOutage], None],
         warn: Callable[[str], None],
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._warn = warn
+        self._silence = SilenceLimits()
+        self._watching: asyncio.Task[None] | None = None
         self._count = processes.count
         self._setup = CopySetup(processes, _share(setup, self._count))
         self._on_range = on_range
@@ -67,9 +124,12 @@ class CopyProcesses:
         self._deaths = 0
 
     async def __aenter__(self) -> Self:
+        self._watching = asyncio.create_task(self._watch())
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        assert self._watching is not None
+        self._watching.cancel()
         await asyncio.shield(asyncio.gather(*(process.end() for process in self._processes)))
 
     def moments(self) -> Sequence[CopyMoment]:
@@ -112,7 +172,27 @@ class CopyProcesses:
             raise CopyProcessError(f"cannot start a copy process: {error.strerror}") from error
         child.pipe.send(self._setup)
         number = self._started_count
-        return _Process(child, self._on_range, self._on_outage, partial(self._moments.__setitem__, number), number)
+        on_moment = partial(self._moments.__setitem__, number)
+        return _Process(child, self._on_range, self._on_outage, on_moment, number, ProcessSilence(self._silence))
+
+    async def _watch(self) -> None:
+        while True:
+            await self._clock.sleep(self._silence.step_s)
+            for process in self._processes:
+                self._judge_silence(process)
+
+    def _judge_silence(self, process: _Process) -> None:
+        name, limits = f"copy process {process.child.pid}", self._silence
+        match process.silence.step(has_work=process.work_count > 0):
+            case SilenceEvent.WARN:
+                self._warn(
+                    f"{name} has sent nothing for {limits.warn_s:g} s (halted?); it has {process.ledgers}; it is "
+                    f"killed after {limits.kill_s:g} s"
+                )
+            case SilenceEvent.KILL:
+                process.child.kill()
+            case SilenceEvent.IS_OVER:
+                self._warn(f"{name} works again")
 
     async def _note_death(self, process: _Process) -> None:
         """Count a death once, for the first of its ledgers that notices."""
@@ -143,9 +223,11 @@ class _Process:
         on_outage: Callable[[MetadataOutage], None],
         on_moment: Callable[[CopyMoment], None],
         number: int,
+        silence: ProcessSilence,
     ) -> None:
         self.child = child
         self.number = number
+        self.silence = silence
         self._on_range = on_range
         self._on_outage = on_outage
         self._on_moment = on_moment
@@ -158,6 +240,13 @@ class _Process:
     def work_count(self) -> int:
         """Ledgers that are not finished."""
         return len(self._work)
+
+    @property
+    def ledgers(self) -> str:
+        """The ledgers that are not finished, in words."""
+        ids = sorted(self._work)
+        more = f" and {len(ids) - _LEDGERS_NAMED_MAX} more" if len(ids) > _LEDGERS_NAMED_MAX else ""
+        return f"ledger {', '.join(map(str, ids[:_LEDGERS_NAMED_MAX]))}{more}"
 
     def set_pace(self, pace: CopyPace, parts: int) -> None:
         """Give the process one of ``parts`` equal parts of the byte rates."""
@@ -191,6 +280,7 @@ class _Process:
     async def _receive(self) -> None:
         reason: BkctlError | _DiedError = _DiedError()
         while (message := await self.child.pipe.receive()) is not None:
+            self.silence.note_message()
             match message:
                 case LedgerFinished():
                     future = self._work.get(message.result.ledger_id)

@@ -99,6 +99,20 @@ def test_two_processes_recover_all_ledgers_although_one_is_killed(scene: Scene) 
 
 
 @pytest.mark.battery
+def test_a_halted_process_is_reported_and_then_killed(scene: Scene) -> None:
+    scene.write(24, 40)
+    scene.cluster.stop_bookie(scene.dead)
+    process = scene.start("--processes", "2", "--copy-rate", "200KiB/s")
+    scene.wait_until(lambda: len(children_running(MODULE, process.pid)) == 2, process)
+    halted = children_running(MODULE, process.pid)[0]
+    os.kill(halted, signal.SIGSTOP)
+    said = scene.end_of(process)
+    assert f"copy process {halted} has sent nothing for 30 s" in said
+    assert f"copy process {halted} was killed by signal 9; another one repairs its ledgers" in said
+    scene.require_all_recovered()
+
+
+@pytest.mark.battery
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_killed_job_continues_within_a_long_copy(scene: Scene, processes: str) -> None:
     scene.write(1, 24_000)
