@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import random
 import threading
@@ -14,7 +15,7 @@ from runtime.client import LedgerClient
 from runtime.client.ports import credentials_of
 from runtime.client.writer import LedgerWriter
 from runtime.config import ClientConfig
-from runtime.errors import BookieError, EntryDigestError, LedgerFencedError
+from runtime.errors import BookieError, EntryDigestError, LedgerFencedError, SessionExpiredError
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.ledger.write_set import write_set
 from storage.errors import BkctlError
@@ -26,6 +27,7 @@ ENTRY_BYTES_MAX = 4096
 BATCH_MAX = 6
 BATCH_PAUSE_S = 0.1
 PEER_TIMEOUT_S = 2.0
+CONFIG = ClientConfig(add_timeout_s=PEER_TIMEOUT_S, read_timeout_s=PEER_TIMEOUT_S)
 
 _Result = TypeVar("_Result")
 
@@ -59,8 +61,7 @@ class Book:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        config = ClientConfig(add_timeout_s=PEER_TIMEOUT_S, read_timeout_s=PEER_TIMEOUT_S)
-        self._client = self._run(LedgerClient.connect(self._metadata_uri, config=config))
+        self._client = self._run(LedgerClient.connect(self._metadata_uri, config=CONFIG))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -79,6 +80,12 @@ class Book:
     def writable(self) -> set[str]:
         """The bookies that are registered as writable."""
         return set(self._run(self._client.ports.registrations.writable()))
+
+    def reconnect(self) -> None:
+        """Wait until ZooKeeper answers; the session may expire meanwhile."""
+        with contextlib.suppress(SessionExpiredError):
+            self.writable()
+        self.writable()
 
     def count_referencing(self, bookie_id: str) -> int:
         """Ledgers whose metadata has the bookie in any segment."""
@@ -119,7 +126,7 @@ class Book:
         self._run(write_all())
 
     def end_writers(self, keep_max: int) -> None:
-        """Close all ledgers, as their writers do, or as a reader does after a writer has died; keep only the newest."""
+        """Close all ledgers, as writers do, or as readers do after a writer has died; keep only the newest."""
 
         async def end_all() -> None:
             for ledger in self._ledgers.values():

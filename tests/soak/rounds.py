@@ -29,7 +29,7 @@ BOOKIES = 6
 LEDGERS_KEPT = 12
 DISTURBED_RUNS_MAX = 2
 RUN_TIMEOUT_S = 300.0
-RATES = (20, 50, 150)
+RATES = (30, 60, 150)
 """Requests to ZooKeeper per second of a disturbed command: it must last long enough to be met in the middle."""
 SESSION_MS = 3000
 SETTINGS = {
@@ -37,7 +37,6 @@ SETTINGS = {
     "BKCTL_CLIENT_READ_TIMEOUT_S": str(PEER_TIMEOUT_S),
     "BKCTL_CLIENT_ADD_TIMEOUT_S": str(PEER_TIMEOUT_S),
     "BKCTL_REPLICATION_SILENCE_PAUSE_S": "2",
-    "BKCTL_REPLICATION_LOCK_POLL_S": "0.2",
     "BKCTL_REPLICATION_OPEN_LEDGER_WAIT_S": "1",
 }
 """The waits of the commands, shorter than by default: a round waits out many of them."""
@@ -58,7 +57,6 @@ class Soak:
     def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
         self.seed = seed
         self.counts: Counter[str] = Counter()
-        """How often each command, fault and choice was met."""
         self._say = say
         self._log_path = folder / "commands.log"
         self._jobs = folder / "state" / "jobs"
@@ -72,7 +70,6 @@ class Soak:
         self._variables = {**SETTINGS, "BKCTL_METADATA_URI": uri, "BKCTL_STATE_DIR": str(folder / "state")}
         self._orphans = OrphanKiller()
         self._policy = ""
-        """What the commands of this round do with open ledgers."""
 
     def __enter__(self) -> Self:
         self._start_zookeeper()
@@ -215,7 +212,7 @@ class Soak:
             "kill copy process": (lambda: kill_and_wait(copiers[0]), bool),
             "kill bookie": (lambda: kill_and_wait(pid), lambda: self._cluster.start_bookie(other)),
             "halt bookie": (lambda: os.kill(pid, signal.SIGSTOP), lambda: os.kill(pid, signal.SIGCONT)),
-            "kill ZooKeeper": (self._zookeeper.kill, self._start_zookeeper),
+            "kill ZooKeeper": (self._zookeeper.kill, self._restart_zookeeper),
         }
         return faults[name]
 
@@ -223,6 +220,10 @@ class Soak:
         self._zookeeper.start()
         self._orphans.watch(self._zookeeper.pid)
         self._zookeeper.wait_for_mode("standalone")
+
+    def _restart_zookeeper(self) -> None:
+        self._start_zookeeper()
+        self._book.reconnect()
 
     def _wait_until(self, is_so: Callable[[], bool]) -> None:
         deadline = time.monotonic() + RUN_TIMEOUT_S
