@@ -183,17 +183,18 @@ class Soak:
             process.kill()
 
     def _disturb(self, process: BkctlProcess, source: random.Random, victim: str) -> None:
-        """Strike once or twice when some ledgers have been repaired, and some have not."""
+        """Strike once or twice: at any moment, or when some ledgers have been repaired and some have not."""
         for _ in range(source.choice((1, 1, 2))):
             fault = source.choice(("kill command", "kill copy process", "kill bookie", "halt bookie", "kill ZooKeeper"))
             other = source.choice([each.id for each in self._cluster.bookies if each.id != victim])
             lasts_s = source.choice((source.uniform(0, 1), source.uniform(0, 4)))
-            part, pause_s = source.uniform(0, 1), source.uniform(0, 0.2)
+            part, pause_s = source.choice(((1, source.uniform(0, 4)), (source.uniform(0, 1), source.uniform(0, 0.2))))
             left = begin = self._book.count_referencing(victim)
             while left > part * begin and not _ended_within(process, 0.01):
                 left = self._book.count_referencing(victim)
             if _ended_within(process, pause_s):
                 return  # it was faster
+            left = self._book.count_referencing(victim)
             copiers = children_running(MODULE, process.pid)
             if fault == "kill copy process" and not copiers:
                 fault = "kill command"
