@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.processes import COMMAND_TIMEOUT_S
 from tests.test_repository import ROOT
 
@@ -30,6 +32,7 @@ def examples(*arguments: str, hash_seed: str = "0") -> list[str]:
     return re.findall(r"^ +lines=(.*?),\n\)$", finished.stdout, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.battery
 def test_the_gate_draws_the_same_examples_whatever_ran_before() -> None:
     alone = examples("--hypothesis-profile=ci")
     assert len(alone) >= 100

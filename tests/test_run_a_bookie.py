@@ -114,6 +114,7 @@ def machine(tmp_path: Path, metadata_uri: str) -> Iterator[Machine]:
         made.stop()
 
 
+@pytest.mark.battery
 @pytest.mark.cluster
 def test_the_commands_of_the_page_run_one_after_another(machine: Machine) -> None:
     probed, ran = [], 0

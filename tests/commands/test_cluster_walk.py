@@ -135,9 +135,8 @@ def test_audit_counts_live_copies_the_same_with_and_without_spark(cluster: Clust
     assert (refused.exit_code, "is not empty" in refused.stderr) == (3, True)
 
 
-@pytest.mark.parametrize(
-    ("number", "exit_code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.battery)]
-)
+@pytest.mark.battery
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_spark_audit_that_is_stopped_leaves_nothing(
     start_cluster: Callable[[int], Cluster], tmp_path: Path, number: signal.Signals, exit_code: int
 ) -> None:

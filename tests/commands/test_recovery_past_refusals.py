@@ -65,7 +65,8 @@ async def test_a_dead_bookie_is_replaced_although_another_one_refuses_the_ledger
                 refusing.refuse(kind, Status.NO_SUCH_LEDGER)
             refusing.refuse("add", Status.FENCED)
             cluster.kill_bookie(dead)
-            repaired = await asyncio.to_thread(cluster.run, "recover", "failed-bookie", dead, "--yes")
+            words = ("recover", "failed-bookie", dead, "--open-ledgers", "fence", "--yes")
+            repaired = await asyncio.to_thread(cluster.run, *words)
 
             assert repaired.exit_code == 0, repaired.stdout + repaired.stderr
             reader = await client.open(ledger_id, password=PASSWORD)

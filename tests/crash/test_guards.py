@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,9 @@ SEED_FIRST_OF_GUARD = {
 }
 """Where most workloads show nothing: one that does. The others follow if it does not."""
 
+QUICK = {"journal-sync", "entry-log-sync", "kept-files"}
+"""The first cuts of the first workload show what these prevent."""
+
 pytestmark = pytest.mark.strace
 
 
@@ -65,18 +69,23 @@ def results(trace_folder: str, guard: str, without: str | None) -> Iterator[CutR
             yield from cut_many(changes, seed, mode, CUT_COUNT)
 
 
+def shared_out(guards: Iterable[str]) -> list[Any]:
+    """Most guards are for the battery."""
+    return [guard if guard in QUICK else pytest.param(guard, marks=pytest.mark.battery) for guard in sorted(guards)]
+
+
 def is_seen(guard: str, cuts: Iterator[CutResult]) -> bool:
     """Whether some cut shows what the guard prevents."""
     pattern = re.compile(LOSS_OF_GUARD.get(guard, LOSS))
     return any(pattern.search(loss) for result in cuts for loss in result.losses)
 
 
-@pytest.mark.parametrize("guard", sorted(WRITING))
+@pytest.mark.parametrize("guard", shared_out(WRITING))
 def test_without_a_guard_of_the_writing_side_something_is_lost(trace_folder: str, guard: str) -> None:
     assert is_seen(guard, results(trace_folder, guard, guard))
 
 
-@pytest.mark.parametrize("guard", sorted(BOOTING))
+@pytest.mark.parametrize("guard", shared_out(BOOTING))
 def test_without_a_guard_of_the_boot_something_is_lost(
     trace_folder: str, guard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,12 +67,13 @@ def test_a_second_demo_is_refused_and_an_interrupted_one_ends_its_cluster(tmp_pa
     assert processes_below(tmp_path) == []
 
 
+@pytest.mark.battery
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
         ("$ bkctl ledger write-test --ledgers 17", signal.SIGINT),
-        pytest.param("$ wait", signal.SIGTERM, marks=pytest.mark.battery),
-        pytest.param("$ bkctl ledger show", signal.SIGINT, marks=pytest.mark.battery),
+        ("$ wait", signal.SIGTERM),
+        ("$ bkctl ledger show", signal.SIGINT),
     ],
 )
 def test_interrupted_at_any_moment_it_leaves_no_process(tmp_path: Path, moment: str, number: signal.Signals) -> None:

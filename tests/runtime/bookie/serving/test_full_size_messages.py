@@ -71,9 +71,8 @@ async def test_a_ledger_with_a_full_size_message_is_read_and_moved(
     dead = writer.metadata.last_segment.ensemble[0]
     pulsar_bookies[dead].kill()
     await asyncio.to_thread(pulsar_bookies[dead].wait)
-    repaired = await asyncio.to_thread(
-        run_bkctl, "recover", "failed-bookie", dead, "--yes", BKCTL_METADATA_URI=metadata_uri
-    )
+    words = ("recover", "failed-bookie", dead, "--open-ledgers", "fence", "--yes")
+    repaired = await asyncio.to_thread(run_bkctl, *words, BKCTL_METADATA_URI=metadata_uri)
     assert repaired.exit_code == 0, repaired.stdout + repaired.stderr
     async with await LedgerClient.connect(metadata_uri) as client:
         reader = await client.open(writer.ledger_id)
