@@ -23,8 +23,8 @@ from tests.runtime.metadata.trees import PlantedNode
 
 pytestmark = pytest.mark.cluster
 
-LEDGERS = 300
-SLOWLY = "scan_operations_per_s_max = 200.0"
+LEDGERS = 150
+SLOWLY = "scan_operations_per_s_max = 100.0"
 """So that there is a middle to kill it in: the reading before takes three seconds, and so does the change."""
 
 
@@ -155,7 +155,7 @@ def test_a_signal_in_the_middle_is_noted(operator: Operator, instance_id: str, n
 @pytest.mark.parametrize("second", ["format", pytest.param("nuke", marks=pytest.mark.battery)])
 def test_two_at_once(operator: Operator, instance_id: str, second: str) -> None:
     operator.configure(
-        "scan_operations_per_s_max = 75.0"
+        "scan_operations_per_s_max = 38.0"
     )  # it lasts until the second has been heard, also on a busy machine
     first = operator.begin("cluster", "nuke", "--confirm", instance_id)
     wait_until(lambda: "available" not in operator.children(""))

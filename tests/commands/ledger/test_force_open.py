@@ -75,7 +75,7 @@ async def test_the_decommission_of_its_bookie_ends_only_when_it_is_deleted_or_it
         assert await client.ports.ledgers.read(second) == seen
         cookies = await asyncio.to_thread(run, "cookie", "list", "-o", "name")
         assert dead not in cookies.stdout.split()
-        refused = await asyncio.to_thread(run, "decommission", dead, "--yes")
+        refused = await asyncio.to_thread(run, "decommission", dead, "--open-ledgers", "fence", "--yes")
         assert refused.exit_code in {1, 9}
 
 

@@ -52,7 +52,8 @@ async def require_kept(peer: Peer) -> None:
             assert await peer.read(ledger_id, entry_id) == body(peer, ledger_id, entry_id)
 
 
-@pytest.mark.parametrize("is_transactional", [pytest.param("false", marks=pytest.mark.battery), "true"])
+@pytest.mark.battery
+@pytest.mark.parametrize("is_transactional", ["false", "true"])
 async def test_a_bookie_that_is_killed_in_its_rounds_loses_nothing(
     metadata_uri: str, tmp_path: Path, store: ZooKeeperStore, is_transactional: str
 ) -> None:

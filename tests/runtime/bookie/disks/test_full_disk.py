@@ -96,7 +96,7 @@ async def test_it_is_read_only_until_there_is_room(bookie: BookieUnderTest) -> N
         assert await asyncio.to_thread(process.wait, 60) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.battery)])
 async def test_its_end_and_a_boot_on_the_full_disk_lose_nothing(
     bookie: BookieUnderTest, number: signal.Signals
 ) -> None:

@@ -115,6 +115,7 @@ async def test_without_room_for_what_the_journal_holds(ledger_disk: SmallDisk, s
     await stage.require_nothing_lost(3, 4)
 
 
+@pytest.mark.battery
 async def test_behind_a_torn_tail(ledger_disk: SmallDisk, stage: Stage) -> None:
     await stage.write()
     stage.tear_journal()
@@ -127,6 +128,7 @@ async def test_behind_a_torn_tail(ledger_disk: SmallDisk, stage: Stage) -> None:
     await stage.require_nothing_lost(3, 4)
 
 
+@pytest.mark.battery
 async def test_with_more_in_the_journal_than_half_a_write_cache(ledger_disk: SmallDisk, stage: Stage) -> None:
     await stage.write()
     ledger_disk.use(0.97)
@@ -191,6 +193,7 @@ async def test_without_a_single_free_block(ledger_disk: SmallDisk, stage: Stage)
     await stage.require_nothing_lost(3, 4)
 
 
+@pytest.mark.battery
 async def test_without_a_single_free_block_and_with_everything_flushed(ledger_disk: SmallDisk, stage: Stage) -> None:
     """What was flushed is read through the index, and comes from the entry logs."""
     await stage.write()
@@ -209,6 +212,7 @@ async def test_without_a_single_free_block_and_with_everything_flushed(ledger_di
     await stage.require_nothing_lost()
 
 
+@pytest.mark.battery
 async def test_without_a_single_free_block_on_any_disk(
     ledger_disk: SmallDisk, journal_disk: SmallDisk, stage: Stage
 ) -> None:
@@ -225,6 +229,7 @@ async def test_without_a_single_free_block_on_any_disk(
     await stage.require_nothing_lost()
 
 
+@pytest.mark.battery
 async def test_deleted_ledgers_free_a_disk_without_a_single_free_block(
     ledger_disk: SmallDisk, stage: Stage, store: ZooKeeperStore, metadata_uri: str
 ) -> None:

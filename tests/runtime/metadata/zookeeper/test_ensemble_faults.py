@@ -32,6 +32,8 @@ from tests.processes import (
 from tests.runtime.metadata.replication_stage import holder_of
 from tests.zookeeper_servers import Ensemble, ZooKeeperServer
 
+pytestmark = pytest.mark.battery
+
 DEADLINE_S = 60.0
 """Far above what anything here takes: it turns a hang into a failure."""
 
