@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from storage.engine.engine import LedgerDirectoryEngine
 from storage.engine.replay import checkpoint_now
 from storage.entry_log.compaction_scan import ROWS_MAX
 from storage.ports import Children
-from tests.processes import bkctl_environment
 from tests.sim.children import InProcessChildren
 from tests.storage.engines import KEY, entry, open_engine
 from tests.storage.traced_disk import TracedDisk
@@ -41,6 +39,10 @@ TRANSACTIONAL = GarbageCollectionConfig(copied_entries_per_s_max=1e6, is_transac
 ENTRIES = range(5)
 KEPT = range(1, 4)
 GONE = range(4, 13)
+
+_FORKS = multiprocessing.get_context("forkserver")
+"""Children that are killed start from a process without threads that has imported this module."""
+_FORKS.set_forkserver_preload([__name__])
 
 
 def stored(ledger_id: int, entry_id: int, generation: int = 0) -> bytes:
@@ -181,18 +183,17 @@ class KillingDisk(TracedDisk):
 
 async def kill_compaction(root: Path, operation: str, suffix: str, skipped_count: int) -> None:
     """Run one round over ``root`` in a child process that kills itself before a change of a file (``KillingDisk``)."""
-    command = [sys.executable, "-P", "-m", __name__, str(root), operation, suffix, str(skipped_count)]
-    environment = bkctl_environment(PYTHONPATH=str(Path(__file__).parents[3]))
-    ended = await asyncio.to_thread(subprocess.run, command, env=environment, capture_output=True, check=False)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    child = _FORKS.Process(target=_die_in_compaction, args=(root, operation, suffix, skipped_count))
+    await asyncio.to_thread(child.start)
+    await asyncio.to_thread(child.join)
+    assert child.exitcode == -signal.SIGKILL
 
 
-async def _die_in_compaction(root: Path, operation: str, suffix: str, skipped_count: int) -> None:
-    disk = KillingDisk(operation, suffix, skipped_count)
-    async with staged(root, disk=disk, config=TRANSACTIONAL) as stage:
-        disk.is_armed = True
-        await stage.round()
+def _die_in_compaction(root: Path, operation: str, suffix: str, skipped_count: int) -> None:
+    async def die() -> None:
+        disk = KillingDisk(operation, suffix, skipped_count)
+        async with staged(root, disk=disk, config=TRANSACTIONAL) as stage:
+            disk.is_armed = True
+            await stage.round()
 
-
-if __name__ == "__main__":
-    asyncio.run(_die_in_compaction(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    asyncio.run(die())
