@@ -96,6 +96,11 @@ class Book:
 
         return self._run(count())
 
+    def is_written_on(self, bookie_id: str) -> bool:
+        """Whether a living writer still has the bookie in its ensemble."""
+        writers = [each.writer for each in self._ledgers.values() if each.writer is not None and each.writer.is_open]
+        return any(bookie_id in each.metadata.last_segment.ensemble for each in writers)
+
     @property
     def has_dead_writers(self) -> bool:
         """Whether a ledger may stay open until it is recovered."""

@@ -141,6 +141,10 @@ class Soak:
         self._wait_until(lambda: {each.id for each in self._cluster.bookies} - {victim} <= self._book.writable())
         command = self._command(source, kind, victim)
         exit_code = self._run(command)
+        if exit_code == PARTIAL and self._policy == "skip":
+            self._wait_until(lambda: not self._book.is_written_on(victim))  # what they leave can be repaired
+            command = self._command(source, kind, victim)
+            exit_code = self._run(command)
         is_partial = exit_code == PARTIAL and self._policy == "skip"
         if exit_code != 0 and not is_partial:
             raise RoundError(f"undisturbed, bkctl {' '.join(command)} exited with {exit_code}: see {self._log_path}")
