@@ -25,7 +25,7 @@ def print_leaving(context: CommandContext, report: DecommissionReport) -> None:
             f"{names}: {shortened(report.accepted)}"
         )
     if report.refusal is not None:
-        context.console.error(report.refusal + _advice(report))
+        context.console.error(report.refusal + leaving_advice(report))
         if report.read_only:
             context.console.say(
                 f"bookie {', '.join(report.read_only)} stays read-only; bkctl bookie undrain "
@@ -39,13 +39,15 @@ def print_leaving(context: CommandContext, report: DecommissionReport) -> None:
         )
 
 
-def _advice(report: DecommissionReport) -> str:
+def leaving_advice(report: DecommissionReport) -> str:
     """The advice for ledgers that another run would not move either."""
     from runtime.replication.recovery_report import FailureReason
 
     if report.open_ledgers:
         return "; run the command again later, or close them with --open-ledgers fence"
     reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
+    if reasons == {FailureReason.OPEN}:
+        return "; their writers have ended or left the bookie since: run the command again"
     if reasons.isdisjoint({FailureReason.LOST, FailureReason.NOT_CLOSED}):
         return ""
     down = [each for each in report.bookie_ids if each not in report.read_only]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from commands.bookie.leaving_report import leaving_outcome
+from commands.bookie.leaving_report import leaving_advice, leaving_outcome
 from commands.errors import Outcome
 from commands.safety.audit_trail import user_name
 from runtime.metadata.bookies.cookies import Cookie, encode_cookie
@@ -28,7 +28,8 @@ from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.replication.decommission import DecommissionReport
-from runtime.replication.recovery_report import RecoveryTally
+from runtime.replication.drain import OpenLedger
+from runtime.replication.recovery_report import FailureReason, LedgerFailure, RecoveryTally
 from tests.commands.cluster.conftest import Operator, wait_until
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, run_bkctl
 
@@ -312,3 +313,14 @@ def test_the_outcome_of_a_decommission() -> None:
         assert leaving_outcome(report) is outcome
     came_back = msgspec.structs.replace(report, refusal="registered again", cookies_deleted=(BOOKIE,))
     assert leaving_outcome(came_back) is Outcome.PARTIAL
+
+
+def test_what_helps_when_only_open_ledgers_are_left() -> None:
+    failure = LedgerFailure(7, FailureReason.OPEN, (), "its last segment is open")
+    recovery = msgspec.structs.replace(RecoveryTally().report((BOOKIE,), 1.0), failures=(failure,))
+    report = DecommissionReport(
+        bookie_ids=(BOOKIE,), recoveries=(recovery,), ledgers_scanned=1, remaining=(7,), refusal="1 ledger is left"
+    )
+    assert leaving_advice(report) == "; their writers have ended or left the bookie since: run the command again"
+    still_open = msgspec.structs.replace(report, open_ledgers=(OpenLedger(7, None, None),))
+    assert leaving_advice(still_open).endswith("or close them with --open-ledgers fence")
