@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
 from commands import rendering, table_layout
@@ -64,16 +65,16 @@ class Console:
     ) -> None:
         """Print one object; ``name`` is the key that ``-o name`` prints, ``show`` formats the fields of a table.
 
-        ``details`` are rows inside the object, in structured formats only; tables show them by ``table``. ``lines`` are
-        the details that CSV prints instead of the object's fields.
+        ``details`` are rows inside the object, in structured formats only; YAML alone needs all of them at once. Tables
+        show them by ``table``. ``lines`` are the details that CSV prints instead of the object's fields.
         """
         form, full = self.form, rendering.envelope(kind, {**body, **(details or {})})
         if form is OutputForm.JSON:
-            self._write(rendering.to_json(full))
+            self._write_parts(rendering.json_parts(full))
         elif form is OutputForm.JSONL:
-            self._write(rendering.to_json_line(full))
+            self._write_parts(rendering.json_parts(full, is_line=True))
         elif form is OutputForm.YAML:
-            self._write(rendering.to_yaml(full))
+            self._write(rendering.to_yaml(rendering.in_memory(full)))
         elif form is OutputForm.NAME:
             self._write(rendering.spelled(rendering.plain(body[name])) if name is not None else kind)
         elif form is OutputForm.CSV:
@@ -213,13 +214,21 @@ class Console:
         except OSError as error:
             raise _not_written(error) from error
 
+    def _write_parts(self, parts: Iterable[str]) -> None:
+        for part in parts:
+            try:
+                self._out.write(part)
+            except OSError as error:
+                raise _not_written(error) from error
+        self._write("")
+
     def _write_csv(self, body: Row, lines: Lines | None) -> None:
         fields = dict(rendering.flat(body))
         keys = list(fields) if lines is None else [column.key for column in lines.table.columns]
         if self._settings.has_headers:
             self._write(rendering.to_csv_line(keys))
         rows_max = self._settings.limit if lines is None or lines.is_cut else None
-        for row in [fields] if lines is None else lines.rows[:rows_max]:
+        for row in [fields] if lines is None else islice(lines.rows, rows_max):
             self._write(rendering.to_csv_line(map(row.get, keys)))
 
     def _write_fields(self, body: Row, show: Mapping[str, Callable[[object], str]]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 import datetime
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -23,6 +23,8 @@ UNKNOWN = "-"
 COLUMN_GAP = "   "
 """Separator that the table library writes between two columns."""
 
+_INDENT = 2
+_PART_CHARACTERS = 1 << 16
 _CSV_LINE_END = "\r\n"
 
 _TIME_LIMIT_MS = 253_402_300_800_000
@@ -152,14 +154,71 @@ def spelled(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def to_json(value: object) -> str:
-    """Indented JSON."""
-    return msgspec.json.format(_json_bytes(value), indent=2).decode()
+def to_json(value: object, depth: int = 0) -> str:
+    """Indented JSON; all lines but the first begin with ``depth`` more indents."""
+    return msgspec.json.format(_json_bytes(value), indent=_INDENT).decode().replace("\n", _new_line(depth))
 
 
 def to_json_line(value: object) -> str:
     """JSON on one line."""
     return _json_bytes(value).decode()
+
+
+def json_parts(fields: Row, *, is_line: bool = False) -> Iterator[str]:
+    """JSON of an object that is not empty, in parts of moderate size; its lists may make millions of rows one by one.
+
+    ``is_line``: on one line.
+    """
+    parts: list[str] = []
+    size_now = 0
+    for part in _line_parts(fields) if is_line else _indented_parts(fields):
+        parts.append(part)
+        size_now += len(part)
+        if size_now >= _PART_CHARACTERS:
+            yield "".join(parts)
+            parts, size_now = [], 0
+    yield "".join(parts)
+
+
+def _line_parts(fields: Row) -> Iterator[str]:
+    yield "{"
+    for position, (key, value) in enumerate(fields.items()):
+        yield f"{',' if position else ''}{to_json_line(key)}:"
+        if _is_list(value):
+            yield "["
+            for number, each in enumerate(value):
+                yield f"{',' if number else ''}{to_json_line(each)}"
+            yield "]"
+        else:
+            yield to_json_line(value)
+    yield "}"
+
+
+def _indented_parts(fields: Row) -> Iterator[str]:
+    yield "{"
+    for position, (key, value) in enumerate(fields.items()):
+        yield f"{',' if position else ''}{_new_line(1)}{to_json(key)}: "
+        if _is_list(value) and value:
+            yield "["
+            for number, each in enumerate(value):
+                yield f"{',' if number else ''}{_new_line(2)}{to_json(each, 2)}"
+            yield f"{_new_line(1)}]"
+        else:
+            yield to_json([] if _is_list(value) else value, 1)
+    yield f"{_new_line(0)}}}"
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _new_line(depth: int) -> str:
+    return "\n" + " " * (_INDENT * depth)
+
+
+def in_memory(fields: Row) -> dict[str, object]:
+    """The object with all rows of its lists."""
+    return {key: list(value) if _is_list(value) else value for key, value in fields.items()}
 
 
 def _json_bytes(value: object) -> bytes:

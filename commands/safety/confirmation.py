@@ -51,7 +51,7 @@ def _print_plan(context: CommandContext, plan: Plan, table: Table, totals: Row |
     """Print the plan as the command's result, in table format with its sentences below it."""
     body = plan.body() | dict(totals or {})
     sentences = body.pop("summary")
-    details = {"summary": sentences, "items": list(plan.items)}
+    details = {"summary": sentences, "items": plan.items}
     lines = Lines(table, plan.items, is_cut=False)
     context.console.record("Plan", body, name="plan_hash", show={"bytes": size}, details=details, lines=lines)
     context.console.table(table, plan.items, is_cut=False)

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from commands.errors import InvalidArgumentError, unreadable_file
-from commands.rendering import API_VERSION, envelope
-from commands.safety.state_folder import write_whole
+from commands.rendering import API_VERSION, envelope, json_parts
+from commands.safety.state_folder import whole_file
 from runtime.errors import ConflictError, RefusedError
 from storage.json_text import JsonTextError, decode_json
 
@@ -75,11 +75,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def save_plan(plan: Plan, path: str) -> None:
     """Write the plan to a private file; OSError."""
-    fields = {
-        **msgspec.to_builtins(msgspec.structs.replace(plan, items=tuple(plan.items))),
-        "plan_hash": plan.plan_hash,
-    }
-    write_whole(path, msgspec.json.format(msgspec.json.encode(envelope(_KIND, fields)), indent=2) + b"\n")
+    fields = msgspec.to_builtins(msgspec.structs.replace(plan, items=()))
+    fields |= {"items": plan.items, "plan_hash": plan.plan_hash}
+    with whole_file(path) as write:
+        for part in json_parts(envelope(_KIND, fields)):
+            write(part.encode())
+        write(b"\n")
 
 
 def load_plan(path: str) -> Plan:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from commands.rendering import (
     counted,
     decimal,
     envelope,
     flat,
+    in_memory,
+    json_parts,
     percent,
     plain,
     size,
@@ -64,3 +70,30 @@ def test_every_structured_result_starts_alike() -> None:
 
 def test_nested_fields_are_joined_by_dots() -> None:
     assert flat({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == [("a", 1), ("b.c", 2), ("b.d.e", 3)]
+
+
+class Squares(Sequence[dict[str, int]]):
+    """Rows that are made when they are needed."""
+
+    def __len__(self) -> int:
+        return 30_000
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return {"square": range(30_000)[index] ** 2} if isinstance(index, int) else list(self)[index]
+
+
+@given(
+    st.dictionaries(
+        st.text(), st.recursive(st.none() | st.integers(0, 9) | st.text(), st.lists), min_size=1, max_size=4
+    )
+)
+def test_json_in_parts_is_the_same_json(fields: dict[str, Any]) -> None:
+    assert "".join(json_parts(fields)) == to_json(fields)
+    assert "".join(json_parts(fields, is_line=True)) == to_json_line(fields)
+
+
+def test_json_in_parts_takes_rows_one_by_one() -> None:
+    fields = {"before": 1, "rows": Squares(), "after": [{"a": [], "b": {}}]}
+    parts = list(json_parts(fields))
+    assert "".join(parts) == to_json(in_memory(fields))
+    assert max(map(len, parts)) < 70_000 < sum(map(len, parts))
