@@ -23,6 +23,7 @@ pytestmark = pytest.mark.cluster
 
 LEDGERS = 10
 ENTRIES_PER_LEDGER = 1_000
+KILLS = 20
 END_S = 60.0
 
 
@@ -69,8 +70,8 @@ class OneBookie:
         return result
 
 
-@pytest.mark.parametrize("kill_count", [2, pytest.param(20, marks=pytest.mark.battery)])
-def test_kills_at_random_points(start_cluster: Callable[[int], Cluster], tmp_path: Path, kill_count: int) -> None:
+@pytest.mark.battery
+def test_kills_at_random_points(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     source = random.Random(seed)
@@ -88,7 +89,7 @@ def test_kills_at_random_points(start_cluster: Callable[[int], Cluster], tmp_pat
             env=bkctl_environment(PYTHONPATH=str(Path(__file__).parents[3])),
         )
     try:
-        for _ in range(kill_count):
+        for _ in range(KILLS):
             bookie.rebuild("--detach")
             time.sleep(source.uniform(0, 1.1 * first["seconds"]))  # the point of the kill
             bookie.kill()
