@@ -15,6 +15,7 @@ import msgspec
 from commands.context import CommandContext, CopyFlags
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.parse import parse_bytes_per_second
+from commands.rendering import counted, size
 from commands.safety.state_folder import state_folder, write_whole
 from runtime.errors import ConfigurationError, ConflictError, RefusedError
 from storage.advice import without_path
@@ -125,6 +126,9 @@ async def open_job(
         rates.require_valid()
     except OSError as error:
         raise RefusedError(f"nothing was changed: cannot write the job file {path} ({error.strerror})") from error
+    if state is not None:
+        done = f"{counted(state.ledgers_done, 'ledger')} done before ({size(state.bytes_copied)} copied)"
+        context.console.say(f"continues a job with {done}")
     if plan.ledgers:
         context.console.say(f"job file {path}; the byte rates in {rates.path} can be changed at any time")
     workers = LaneWorkers()
@@ -292,7 +296,5 @@ def _reason(error: Exception) -> str:
 
 
 def _in_words(pace: CopyPace) -> str:
-    from commands.rendering import size
-
     rates = zip(("all copies", "each bookie"), (pace.bytes_per_s, pace.bytes_per_s_per_bookie), strict=True)
     return ", ".join(f"{what} {_NO_LIMIT if rate is None else f'{size(rate)}/s'}" for what, rate in rates)

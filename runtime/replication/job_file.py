@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
@@ -103,15 +102,18 @@ class RecordedJob:
         self.start = start
         self.is_planned = False
         """Whether the plan is complete. If not, it must be made again."""
-        self.ledgers_scanned = 0
         self.order = WorkOrder()
-        self.outcomes: Counter[str] = Counter()
-        """Ledgers that are done, by outcome."""
-        self.fragments = self.entries = self.bytes_copied = self.ledgers_closed = 0
+        self.bytes_copied = 0
+        """Of ledgers that are done."""
         self.ranges: dict[int, dict[tuple[int, int], JobRange]] = {}
         """The last range of each stripe, by first entry and ensemble index, of ledgers that are not done."""
         self._done = array("q")
         self._is_sorted = True
+
+    @property
+    def ledgers_done(self) -> int:
+        """Ledgers for which nothing is left to do."""
+        return len(self._done)
 
     def is_done(self, ledger_id: int) -> bool:
         """Whether nothing is left to do for the ledger."""
@@ -128,7 +130,6 @@ class RecordedJob:
                 self.order.add(record.ledger_id, record.surviving_copies)
             case JobPlanned():
                 self.is_planned = True
-                self.ledgers_scanned = record.ledgers_scanned
             case JobRange():
                 stripe = (record.first_entry_id, record.ensemble_index)
                 self.ranges.setdefault(record.ledger_id, {})[stripe] = record
@@ -136,11 +137,7 @@ class RecordedJob:
                 self.ranges.pop(record.ledger_id, None)
                 self._done.append(record.ledger_id)
                 self._is_sorted = False
-                self.outcomes[record.outcome] += 1
-                self.fragments += record.fragments
-                self.entries += record.entries
                 self.bytes_copied += record.bytes
-                self.ledgers_closed += record.was_closed
 
 
 class JobFile:

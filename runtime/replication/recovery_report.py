@@ -155,14 +155,6 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.bytes_copied / MEBIBYTE / self.seconds if self.seconds > 0 else 0.0
 
     @property
-    def failures_by_reason(self) -> dict[str, tuple[int, ...]]:
-        """Ascending ledger ids by reason, without duplicates."""
-        grouped: dict[str, set[int]] = {}
-        for failure in self.failures:
-            grouped.setdefault(failure.reason.value, set()).add(failure.ledger_id)
-        return {reason: tuple(sorted(ledger_ids)) for reason, ledger_ids in sorted(grouped.items())}
-
-    @property
     def has_progress(self) -> bool:
         """Whether anything was changed."""
         return self.fragments > 0 or bool(self.fenced)

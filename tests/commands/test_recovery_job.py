@@ -18,6 +18,7 @@ from commands.context import CopyFlags
 from commands.errors import InvalidArgumentError
 from commands.outages import continuing_command
 from commands.recovery_job import PROCESSES_MAX, RatesFile, as_recorded, default_processes, parse_rates
+from commands.rendering import counted
 from runtime.errors import ConfigurationError
 from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
 from runtime.replication.copy_messages import CopyPace
@@ -135,6 +136,7 @@ def test_a_killed_job_continues_within_a_long_copy(scene: Scene, processes: str)
     job_file = scene.job_file()
     continued = scene.start("--processes", processes, "--resume", job_file, "--copy-rate", "500MiB/s", "-o", "json")
     said = scene.end_of(continued)
+    assert f"continues a job with {counted(state.ledgers_done, 'ledger')} done before" in said
     copied_bytes = int(said.partition('"bytes": ')[2].partition(",")[0])
     assert copied_bytes < (24_000 - record.last_entry_id + 200) * (ENTRY_BYTES + 100)
     scene.require_all_recovered()

@@ -22,7 +22,7 @@ from runtime.replication.recovery_run import RecoveryProgress
 from runtime.replication.replicator import Replicator
 from runtime.replication.source_reads import StripeJob
 from tests.runtime.client.world import credentials
-from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.samples import failed_ledgers, ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 
@@ -276,7 +276,7 @@ def test_t16_a_lock_is_waited_for_at_least_as_long_as_other_ledgers_are_in_progr
         report = await cluster.recover("b1")
         await other.close()
 
-        assert report.failures_by_reason == {"another process has the replication lock": (locked,)}
+        assert failed_ledgers(report) == {"another process has the replication lock": {locked}}
         assert await cluster.ensembles(slow) == {0: ("b3", "b2")}
         assert report.seconds >= 4, "the lock was asked for until the other ledger was done"
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+from runtime.replication.recovery_report import RecoveryReport
 
 
 def ledger(
@@ -51,3 +52,11 @@ def random_ledger(source: random.Random, bookies: Sequence[str]) -> LedgerMetada
         last_entry_id=last_entry_id,
         length=(last_entry_id + 1) * source.randint(1, 1000),
     )
+
+
+def failed_ledgers(report: RecoveryReport) -> dict[str, set[int]]:
+    """The ledgers that failed, by reason."""
+    found: dict[str, set[int]] = {}
+    for failure in report.failures:
+        found.setdefault(failure.reason.value, set()).add(failure.ledger_id)
+    return found

@@ -26,7 +26,7 @@ from runtime.replication.recovery_run import RecoveryProgress
 from tests.runtime.client.world import segments
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.metadata.replication_stage import holder_of
-from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.samples import failed_ledgers, ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of
 
 
@@ -156,7 +156,7 @@ async def test_t13_one_ledger_without_a_copy_is_reported_and_the_others_are_repa
     assert report.ledgers_repaired == 19
     (failure,) = report.failures
     assert (failure.ledger_id, failure.reason, failure.entries) == (lost, FailureReason.LOST, (EntryRange(1, 2),))
-    assert report.failures_by_reason == {"no good copy is left": (lost,)}
+    assert failed_ledgers(report) == {"no good copy is left": {lost}}
     assert str(failure) == f"ledger {lost}, entries 1-2: no good copy is left: entry 1: b2: no such entry"
     assert (await stage.read(lost)).value.last_segment.ensemble == ("b1", "b2")
 
@@ -335,7 +335,7 @@ async def test_t16_a_ledger_locked_by_somebody_else_is_reported_and_not_touched(
 
     report = await stage.recover("b1")
 
-    assert report.failures_by_reason == {"another process has the replication lock": (ids[1],)}
+    assert failed_ledgers(report) == {"another process has the replication lock": {ids[1]}}
     assert "this-host" in report.failures[0].detail
     assert stage.bookies["b3"].holds(ids[1]) == []
     assert await holder_of(stage.locks, ids[1]) == "this-host", "the other one's lock is still there"
@@ -400,7 +400,7 @@ async def test_t16_metadata_that_becomes_unreadable_during_the_wait_is_a_failure
     await stage.client.store.set(stage.ledgers.path(ids[0]), b"garbage", 0)
 
     report = await recovery.run(plan)
-    assert report.failures_by_reason == {"the ledger metadata cannot be read": (ids[0],)}
+    assert failed_ledgers(report) == {"the ledger metadata cannot be read": {ids[0]}}
     assert report.ledgers_repaired == 1
 
 
@@ -438,7 +438,7 @@ async def test_t16_a_ledger_whose_lock_is_lost_twice_may_be_repaired_by_then(
     await other.ledgers.write(ids[0], replace_in_segment(moved.value, 0, {0: "b3"}), moved.version)
 
     report = await recovery.run(plan)
-    assert report.failures_by_reason == {"the replication lock was lost": (ids[1],)}
+    assert failed_ledgers(report) == {"the replication lock was lost": {ids[1]}}
     assert report.ledgers_repaired_by_others == 1
 
 
@@ -586,7 +586,7 @@ async def test_a_read_only_bookie_is_a_source_and_never_a_target(stage: Stage) -
     report = await recovery.run(plan)
 
     assert (plan.ledgers[0].surviving_copies, plan.targets, plan.totals.ledgers_without_target) == (1, (), 1)
-    assert report.failures_by_reason == {"no bookie to copy to": (ledger_id,)}
+    assert failed_ledgers(report) == {"no bookie to copy to": {ledger_id}}
     assert stage.adds() == 0
 
     await stage.start("b3")
