@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from runtime.metadata.measures import MetadataMeasures
-from runtime.metadata.store import ANY_VERSION, CreateNode, MetadataStore, Node, NodeStat, Watch
+from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, NodeStat, NodeWrite, Watch
 
 Answer = TypeVar("Answer")
 
@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 class CountingStore:
     """Delegates every operation of the port and counts it by kind: ``get``, ``exists``, ``children``, ``create`` ...
 
-    ``create_all`` counts as one ``transaction``; a standing watch as one ``watched`` per call back, two when the node
+    ``write_all`` counts as one ``transaction``; a standing watch as one ``watched`` per call back, two when the node
     is absent, which is what it costs. Operations are counted when they begin, failed ones too. ``make_parents`` is
     refused: what it costs depends on what is there, and is hidden inside the store.
     """
@@ -78,8 +78,8 @@ class CountingStore:
         )
         return await self._ask("create", creating)
 
-    async def create_all(self, nodes: Sequence[CreateNode]) -> None:
-        await self._ask("transaction", self._store.create_all(nodes))
+    async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
+        return await self._ask("transaction", self._store.write_all(writes))
 
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
         return await self._ask("set", self._store.set(path, data, expected_version))

@@ -14,7 +14,18 @@ from typing import Self, TypeVar
 from runtime.config import ZooKeeperConfig
 from runtime.errors import SessionExpiredError
 from runtime.metadata.measures import MetadataMeasures
-from runtime.metadata.store import ANY_VERSION, CreateNode, MetadataStore, Node, NodeStat, Watch
+from runtime.metadata.store import (
+    ANY_VERSION,
+    CreateNode,
+    DeleteNode,
+    MetadataStore,
+    Node,
+    NodeStat,
+    NodeWrite,
+    SetNode,
+    Watch,
+)
+from runtime.metadata.write_groups import WriteGroups
 
 T = TypeVar("T")
 
@@ -135,10 +146,14 @@ class BudgetedStore:
     The session contract holds from the call on: an operation whose session ends while it waits is not carried out.
     Watches go straight to the store: they cost an operation only when something changes. ``create`` with
     ``make_parents`` counts as one operation, its parents included.
+
+    Concurrent writes are sent in common transactions (``WriteGroups``), and each counts as one operation. So an
+    operation may be carried out before another one that began earlier, unless its caller waited for that one.
     """
 
     def __init__(self, store: MetadataStore, budget: RequestBudget) -> None:
         self._store = store
+        self._groups = WriteGroups(store)
         self._budget = budget
         self._sessions_lost_count = 0
         store.on_session_lost(self._note_session_lost)
@@ -189,6 +204,9 @@ class BudgetedStore:
         is_open_acl: bool = False,
     ) -> str:
         """Create a node and return its path; NodeExistsError, NoNodeError without ``make_parents``."""
+        if not (is_sequential or make_parents or is_open_acl):
+            await self._run(path, lambda: self._groups.write(CreateNode(path, data, is_ephemeral)))
+            return path
         return await self._run(
             path,
             lambda: self._store.create(
@@ -201,17 +219,19 @@ class BudgetedStore:
             ),
         )
 
-    async def create_all(self, nodes: Sequence[CreateNode]) -> None:
-        """Create several persistent nodes, all or none; NodeExistsError, NoNodeError."""
-        await self._run(nodes[0].path, lambda: self._store.create_all(nodes))
+    async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
+        """All of these writes or none; counts as one operation."""
+        return await self._run(writes[0].path, lambda: self._groups.write(*writes))
 
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
         """Replace contents; BadVersionError, NoNodeError."""
-        return await self._run(path, lambda: self._store.set(path, data, expected_version))
+        (stat,) = await self._run(path, lambda: self._groups.write(SetNode(path, data, expected_version)))
+        assert stat is not None, "every SetNode has one"
+        return stat
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
         """Delete; BadVersionError, NoNodeError, NotEmptyError."""
-        await self._run(path, lambda: self._store.delete(path, expected_version))
+        await self._run(path, lambda: self._groups.write(DeleteNode(path, expected_version)))
 
     async def sync(self, path: str) -> None:
         """Make the reads that follow see everything finished before this call."""

@@ -51,7 +51,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -99,11 +99,30 @@ class Versioned(msgspec.Struct, Generic[T], frozen=True):
     ctime_ms: int | None = None
 
 
-class CreateNode(msgspec.Struct, frozen=True):
-    """One persistent node of an atomic ``create_all``."""
+class CreateNode(msgspec.Struct, frozen=True, gc=False):
+    """Creation of a node in a transaction."""
 
     path: str
     data: bytes = b""
+    is_ephemeral: bool = False
+
+
+class SetNode(msgspec.Struct, frozen=True, gc=False):
+    """New contents of a node in a transaction."""
+
+    path: str
+    data: bytes
+    expected_version: int
+
+
+class DeleteNode(msgspec.Struct, frozen=True, gc=False):
+    """Deletion of a node in a transaction."""
+
+    path: str
+    expected_version: int = ANY_VERSION
+
+
+NodeWrite: TypeAlias = CreateNode | SetNode | DeleteNode
 
 
 def check_path(path: str) -> None:
@@ -120,6 +139,14 @@ def check_data(path: str, data: bytes) -> None:
     """MetadataError when the data is too large for a node."""
     if len(data) > NODE_BYTES_MAX:
         raise MetadataError(f"{path}: {len(data)} bytes exceed the size limit of a node ({NODE_BYTES_MAX})", path)
+
+
+def check_writes(writes: Sequence[NodeWrite]) -> None:
+    """MetadataError unless all paths are valid and no data is too large for a node."""
+    for write in writes:
+        check_path(write.path)
+        if not isinstance(write, DeleteNode):
+            check_data(write.path, write.data)
 
 
 class Watch(Protocol):
@@ -172,8 +199,11 @@ class MetadataStore(Protocol):
         empty, with the same ACL; parents that are deleted meanwhile are created again.
         """
 
-    async def create_all(self, nodes: Sequence[CreateNode]) -> None:
-        """Create several persistent nodes, all or none; NodeExistsError, NoNodeError."""
+    async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
+        """All of these writes in one transaction, or none; returns a stat for each SetNode, None for the others.
+
+        The error of the write at fault has its path: NodeExistsError, NoNodeError, BadVersionError, NotEmptyError.
+        """
 
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
         """Replace contents; BadVersionError, NoNodeError."""

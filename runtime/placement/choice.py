@@ -121,8 +121,10 @@ def choose_replacements(
     ids = sorted(view.bookies.keys() - refused.keys())
     if len(ids) < len(indexes):
         return NoChoice(wanted=len(indexes), candidates=len(ids), refused=refused)
-    isolation = need.isolation
-    admitted = admitted_bookies(isolation, view.groups, view.writable, len(ensemble))
+    preferred = _by_preference(view, rules, need, ids, source)
+    if not (rules.has_racks or need.isolation):  # then no choice is better than another
+        return Choice(tuple(preferred[: len(indexes)]))
+    admitted = admitted_bookies(need.isolation, view.groups, view.writable, len(ensemble))
     candidates = [
         SearchCandidate(
             bookie_id,
@@ -132,7 +134,7 @@ def choose_replacements(
             has_no_rack=rules.needs_known_rack and is_default_rack(view.rack_of(bookie_id)),
             is_last_resort=bookie_id in need.last_resort,
         )
-        for bookie_id in _by_preference(view, rules, need, ids, source)
+        for bookie_id in preferred
     ]
     kept = {index: bookie_id for index, bookie_id in enumerate(ensemble) if bookie_id and index not in indexes}
     goals = _goals(view, rules, need, len(ensemble), indexes, kept)

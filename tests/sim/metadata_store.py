@@ -26,12 +26,13 @@ from runtime.metadata.measures import MetadataMeasures
 from runtime.metadata.store import (
     ANY_VERSION,
     CLOSE_TIMEOUT_S,
-    CreateNode,
     Node,
     NodeStat,
+    NodeWrite,
     Watch,
     check_data,
     check_path,
+    check_writes,
 )
 from runtime.metadata.zookeeper.watches import StandingWatch, Watcher
 from runtime.ports import Clock
@@ -436,11 +437,13 @@ class ModelMetadataStore:
                 with contextlib.suppress(NodeExistsError):
                     await self.create(parent, make_parents=True, is_open_acl=is_open_acl)
 
-    async def create_all(self, nodes: Sequence[CreateNode]) -> None:
-        for node in nodes:
-            check_path(node.path)
-            check_data(node.path, node.data)
-        await self._request(nodes[0].path, lambda on: on.server.create_all(nodes), is_read=False)
+    async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
+        check_writes(writes)
+
+        def request(on: ModelConnection) -> object:
+            return on.server.write_all(writes, owner=on.session_id)
+
+        return cast("list[NodeStat | None]", await self._request(writes[0].path, request, is_read=False))
 
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
         check_data(path, data)

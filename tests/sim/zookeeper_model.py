@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -13,7 +14,7 @@ from runtime.errors import (
     NoNodeError,
     NotEmptyError,
 )
-from runtime.metadata.store import ANY_VERSION, CreateNode, Node, NodeStat
+from runtime.metadata.store import ANY_VERSION, CreateNode, Node, NodeStat, NodeWrite, SetNode
 from runtime.ports import Clock
 
 SEQUENCE_MAX = 2**31 - 1
@@ -39,6 +40,12 @@ class ModelNode:
     def children_version(self) -> int:
         """Creations and deletions of children together (``cversion``)."""
         return 2 * self.children_created_count - len(self.children)
+
+    def copy(self) -> ModelNode:
+        """What a transaction that fails goes back to."""
+        twin = copy.copy(self)
+        twin.children = dict(self.children)
+        return twin
 
     def stat(self) -> NodeStat:
         return NodeStat(
@@ -79,6 +86,8 @@ class ModelZooKeeper:
         self.nodes: dict[str, ModelNode] = {"/": ModelNode(0, clock.now_ms(), b"", 0)}
         self._sessions: dict[int, _Session] = {}
         self._sessions_count = 0
+        self._changed: list[tuple[dict[str, list[Watcher]], str]] | None = None
+        """Watches to fire at the end of the transaction in progress."""
         self._data_watchers: dict[str, list[Watcher]] = {}
         self._child_watchers: dict[str, list[Watcher]] = {}
 
@@ -188,18 +197,39 @@ class ModelZooKeeper:
         self._fire(self._child_watchers, parent_path)
         return path
 
-    def create_all(self, nodes: Sequence[CreateNode]) -> None:
-        """All or none: looked at first on the names alone, then done."""
-        coming: set[str] = set()
-        for node in nodes:
-            parent = _parent(node.path)
-            if parent not in coming and self._node(parent, node.path).owner:
-                raise MetadataError(f"{node.path}: an ephemeral node has no children", node.path)
-            if node.path in self.nodes or node.path in coming:
-                raise NodeExistsError(f"{node.path}: node already exists", node.path)
-            coming.add(node.path)
-        for node in nodes:
-            self.create(node.path, node.data, owner=0, is_sequential=False)
+    def write_all(self, writes: Sequence[NodeWrite], *, owner: int) -> list[NodeStat | None]:
+        """All or none; watchers are told at the end."""
+        zxid = self.zxid
+        before: dict[str, ModelNode | None] = {}
+        for path in (path for write in writes for path in (write.path, _parent(write.path))):
+            node = self.nodes.get(path)
+            before[path] = None if node is None else node.copy()
+        changed: list[tuple[dict[str, list[Watcher]], str]] = []
+        self._changed = changed
+        try:
+            results = [self._write(write, owner) for write in writes]
+        except MetadataError:
+            self.zxid = zxid
+            for path, node in before.items():
+                self.nodes.pop(path, None)
+                if node is not None:
+                    self.nodes[path] = node
+            raise
+        finally:
+            self._changed = None
+        for table, path in changed:
+            self._fire(table, path)
+        return results
+
+    def _write(self, write: NodeWrite, owner: int) -> NodeStat | None:
+        if isinstance(write, CreateNode):
+            owner = owner if write.is_ephemeral else 0
+            self.create(write.path, write.data, owner=owner, is_sequential=False)
+        elif isinstance(write, SetNode):
+            return self.set(write.path, write.data, write.expected_version)
+        else:
+            self.delete(write.path, write.expected_version)
+        return None
 
     def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
         node = self._node(path)
@@ -241,8 +271,10 @@ class ModelZooKeeper:
         if watcher is not None:
             table.setdefault(path, []).append(watcher())
 
-    @staticmethod
-    def _fire(table: dict[str, list[Watcher]], path: str) -> None:
+    def _fire(self, table: dict[str, list[Watcher]], path: str) -> None:
+        if self._changed is not None:
+            self._changed.append((table, path))
+            return
         for watcher in table.pop(path, ()):
             watcher.tell()
 

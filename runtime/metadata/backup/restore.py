@@ -263,7 +263,7 @@ class ClusterRestore:
             nodes.append(CreateNode(self._paths.instance_id, instance_id.encode()))
         self._before_each()
         try:
-            await self._store.create_all(nodes)
+            await self._store.write_all(nodes)
         except NodeExistsError:
             for node in nodes:
                 with contextlib.suppress(NodeExistsError):

@@ -132,7 +132,7 @@ async def _create_root(store: MetadataStore, nodes: list[CreateNode]) -> bool:
     if parent:
         await _create_if_absent(store, parent)
     try:
-        await store.create_all(nodes)
+        await store.write_all(nodes)
     except NodeExistsError:
         return False  # another process is initializing the same root
     return True

@@ -3,8 +3,10 @@
 It is an ephemeral node that Java's replication workers use too; they skip a ledger whose lock is held. The collector of
 a bookie takes the same lock before it drops a copy that the metadata no longer refers to.
 
-A lock's holder watches its node, because a Java worker whose session expired still deletes the nodes of its former
-locks when it releases them, even if they belong to another process by then.
+A holder watches the node of its lock, because a Java worker whose session expired still deletes the nodes of its
+former locks when it releases them, even if they belong to another process by then. Most ledgers are repaired so fast
+that the watch would be a large part of the cost, so it begins after ``UNWATCHED_S``. A lost lock costs only duplicate
+work: a change of metadata is always a compare-and-set.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ from runtime.metadata.replication.format import decode_lock, encode_lock, parse_
 from runtime.metadata.store import MetadataStore, Node, Watch, children_of, read_or_problem
 
 logger = logging.getLogger(__name__)
+
+UNWATCHED_S = 1.0
+"""How long after its creation the node of a lock is watched."""
 
 _READS_IN_FLIGHT_MAX = 64
 
@@ -68,7 +73,7 @@ class ReplicationLock:
         return self._is_held
 
     def watch_by(self, watch: Watch) -> None:
-        """Set the watch on the node; it is cancelled when the lock is released or lost."""
+        """Set the watch on the node, or the timer for it; it is cancelled when the lock is released or lost."""
         self._watch = watch
         if not self._is_held:
             watch.cancel()
@@ -138,8 +143,12 @@ class ReplicationLocks:
             raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
         lock = ReplicationLock(ledger_id, functools.partial(self._give_back, ledger_id))
         self._held[ledger_id] = lock
-        lock.watch_by(self._store.watch_node(path, functools.partial(self._look_at, lock)))
+        lock.watch_by(asyncio.get_running_loop().call_later(UNWATCHED_S, self._watch, lock))
         return lock
+
+    def _watch(self, lock: ReplicationLock) -> None:
+        path = self._paths.replication_lock(lock.ledger_id)
+        lock.watch_by(self._store.watch_node(path, functools.partial(self._look_at, lock)))
 
     def _look_at(self, lock: ReplicationLock, node: Node | None) -> None:
         if not lock.is_held or (node is not None and node.stat.ephemeral_owner == self._store.session_id):

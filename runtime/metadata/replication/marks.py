@@ -104,7 +104,7 @@ class UnderReplicationMarks:
         nodes = [CreateNode(directory), CreateNode(self._paths.mark(ledger_id), self._new_mark(missing_bookies))]
         for _ in range(_ATTEMPTS_MAX):
             try:
-                await self._store.create_all(nodes)
+                await self._store.write_all(nodes)
             except NodeExistsError:
                 return None
             except NoNodeError:

@@ -36,17 +36,19 @@ from runtime.metadata.measures import MetadataMeasures
 from runtime.metadata.store import (
     ANY_VERSION,
     CLOSE_TIMEOUT_S,
-    CreateNode,
     Node,
     NodeStat,
+    NodeWrite,
     Watch,
     check_data,
     check_path,
+    check_writes,
 )
 from runtime.metadata.zookeeper.access import RedactingFilter, session_credentials, tls_context
 from runtime.metadata.zookeeper.connect_failures import ConnectFailures
-from runtime.metadata.zookeeper.errors import is_at_fault, translate
+from runtime.metadata.zookeeper.errors import translate
 from runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
+from runtime.metadata.zookeeper.transactions import begin_transaction, node_stat, stats_of
 from runtime.metadata.zookeeper.watches import StandingWatch, Watcher, one_shot
 from storage.measures import Outcomes
 
@@ -63,18 +65,6 @@ _RECONNECT_DELAY_S_MAX = 1.0
 _REVIVAL_DELAY_S = 1.0
 _AUTH_FAILURES_MAX = 2
 """A server that dies during a SASL exchange looks like one that rejects the password, but not twice in a row."""
-
-
-def _node_stat(stat: Any) -> NodeStat:
-    return NodeStat(
-        version=stat.version,
-        ctime_ms=stat.ctime,
-        mtime_ms=stat.mtime,
-        ephemeral_owner=stat.ephemeralOwner,
-        children_count=stat.numChildren,
-        # ZooKeeper reports, in 32 bits, twice the creations minus the number of children.
-        children_created_count=(stat.cversion + stat.numChildren & 0xFFFFFFFF) >> 1,
-    )
 
 
 class ZooKeeperStore:
@@ -309,7 +299,7 @@ class ZooKeeperStore:
     async def _read_node(self, path: str, watcher: Watcher | None) -> Node:
         gets, get = self.measures.gets, functools.partial(self._client.get_async, path, watch=watcher)
         data, stat = await self._request(path, gets, get, is_read=True)
-        return Node(data=data, stat=_node_stat(stat))
+        return Node(data=data, stat=node_stat(stat))
 
     async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
         """Stat of a node, None when absent."""
@@ -318,7 +308,7 @@ class ZooKeeperStore:
     async def _read_stat(self, path: str, watcher: Watcher | None) -> NodeStat | None:
         exists = functools.partial(self._client.exists_async, path, watch=watcher)
         stat = await self._request(path, self.measures.exists, exists, is_read=True)
-        return None if stat is None else _node_stat(stat)
+        return None if stat is None else node_stat(stat)
 
     async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
         """Sorted child names; NoNodeError."""
@@ -365,33 +355,18 @@ class ZooKeeperStore:
         with contextlib.suppress(NodeExistsError):
             await self.create(path, make_parents=True, is_open_acl=is_open_acl)
 
-    async def create_all(self, nodes: Sequence[CreateNode]) -> None:
-        """Create persistent nodes in one transaction; the error names the node at fault."""
-        first_path = nodes[0].path
-        for node in nodes:
-            check_path(node.path)
-            check_data(node.path, node.data)
-
-        def commit() -> Any:
-            transaction = self._client.transaction()
-            for node in nodes:
-                transaction.create(node.path, node.data, acl=self._acl)
-            return transaction.commit_async()
-
-        results: list[Any] = await self._request(first_path, self.measures.transactions, commit, is_read=False)
-        failures = [
-            (node, result) for node, result in zip(nodes, results, strict=True) if isinstance(result, Exception)
-        ]
-        # The operations other than the one at fault have RolledBackError or RuntimeInconsistency.
-        failures.sort(key=lambda failure: not is_at_fault(failure[1]))
-        for node, result in failures:
-            raise translate(result, node.path)
+    async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
+        """All of these writes in one transaction, or none; the error names the node at fault."""
+        check_writes(writes)
+        commit = functools.partial(begin_transaction, self._client, writes, self._acl)
+        results = await self._request(writes[0].path, self.measures.transactions, commit, is_read=False)
+        return stats_of(writes, results)
 
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
         """Replace contents at a version; BadVersionError, NoNodeError."""
         check_data(path, data)
         replace = functools.partial(self._client.set_async, path, data, expected_version)
-        return _node_stat(await self._request(path, self.measures.sets, replace, is_read=False))
+        return node_stat(await self._request(path, self.measures.sets, replace, is_read=False))
 
     async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
         """Delete a node at a version; BadVersionError, NoNodeError, NotEmptyError."""

@@ -62,7 +62,7 @@ async def test_long_ids_go_on_above_all_that_were_in_use(store: ZooKeeperStore, 
 @pytest.mark.parametrize("tree", SHORT_TREES)
 async def test_short_counters_are_turned(store: ZooKeeperStore, root: str, tree: LedgerTree) -> None:
     """Ids that were chosen by hand beyond the reach of the generator do not count."""
-    await store.create_all([CreateNode(root.rpartition("/")[0]), CreateNode(root)])
+    await store.write_all([CreateNode(root.rpartition("/")[0]), CreateNode(root)])
     first = await advance_ids(store, root, tree, ids_of(700, 2**31), before_each=lambda: None)
     assert first is not None
     assert least_new_id(tree, ids_of(700, 2**31)) == 701 <= first <= 703

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from runtime.errors import ClusterNotFoundError, MetadataFormatError, NodeExistsError, NoNodeError, RefusedError
 from runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks, read_mark
-from runtime.metadata.store import CreateNode, Node, NodeStat
+from runtime.metadata.store import CreateNode, Node, NodeStat, NodeWrite
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.replication.test_format import golden_nodes
@@ -293,10 +294,9 @@ class _Interfering(CountingStore):
         await self._act("set")
         return await super().set(path, data, expected_version)
 
-    async def create_all(self, nodes: object) -> None:
-        assert isinstance(nodes, list)
-        await self._act("create_all")
-        await super().create_all(nodes)
+    async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
+        await self._act("write_all")
+        return await super().write_all(writes)
 
 
 async def test_every_step_of_a_merge_may_be_overtaken(store: ZooKeeperStore, root: str) -> None:
@@ -321,7 +321,7 @@ async def test_every_step_of_a_merge_may_be_overtaken(store: ZooKeeperStore, roo
     interfering.before = {"set": [clear]}
     assert await marks.mark(1, [C]) is MarkOutcome.CREATED, "gone before it was written"
     assert await theirs.text(1) == f'replica: "{C}"\nctime: {NOW_MS}\n'
-    interfering.before = {"create_all": [clear]}
+    interfering.before = {"write_all": [clear]}
     assert await marks.mark(1, [A]) is MarkOutcome.CREATED
 
 
@@ -329,8 +329,8 @@ async def test_two_nodes_in_one_step(store: ZooKeeperStore, root: str) -> None:
     """What marking relies on: which error a transaction ends with."""
     await store.create(root, make_parents=True)
     with pytest.raises(NoNodeError):
-        await store.create_all([CreateNode(f"{root}/a/b"), CreateNode(f"{root}/a/b/c")])
+        await store.write_all([CreateNode(f"{root}/a/b"), CreateNode(f"{root}/a/b/c")])
     await store.create(f"{root}/a")
     with pytest.raises(NodeExistsError):
-        await store.create_all([CreateNode(f"{root}/a"), CreateNode(f"{root}/a/b")])
+        await store.write_all([CreateNode(f"{root}/a"), CreateNode(f"{root}/a/b")])
     assert await store.children(f"{root}/a") == []

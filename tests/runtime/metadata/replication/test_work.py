@@ -17,6 +17,8 @@ from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.replication_stage import ReplicationStage, holder_of
 
+pytestmark = pytest.mark.usefixtures("unwatched_locks")
+
 A, B = "10.0.0.1:3181", "10.0.0.2:3181"
 
 
@@ -39,8 +41,8 @@ async def test_pick_and_finish_and_what_they_cost(store: ZooKeeperStore, root: s
         await stage.marks.mark(ledger_id, [A])
     with stage.store.counted() as counts:
         picked = await picked_by(stage.work.pick())
-    once = {"exists": 2, "children": 5, "create": 1, "watched": 1}
-    assert counts == once, "the switch, four levels and the locks are read once; the lock is watched"
+    once = {"exists": 2, "children": 5, "create": 1}
+    assert counts == once, "the switch, four levels and the locks are read once"
     assert await holder_of(ReplicationLocks(store, root, "reader"), picked.ledger_id) == "myhost.example.com"
     with stage.store.counted() as counts:
         assert await stage.work.finish(picked)
@@ -53,8 +55,8 @@ async def test_pick_and_finish_and_what_they_cost(store: ZooKeeperStore, root: s
             picked = await picked_by(stage.work.pick())
             seen.add(picked.ledger_id)
             await stage.work.finish(picked)
-    each_time = {"exists": 9 * 3, "create": 9, "watched": 9, "delete": 9 * 3}
-    assert counts == each_time, "eight for each ledger from then on"
+    each_time = {"exists": 9 * 3, "create": 9, "delete": 9 * 3}
+    assert counts == each_time, "seven for each ledger from then on"
     while picked_now := await stage.work.pick():
         seen.add(picked_now.ledger_id)
         await stage.work.finish(picked_now)

@@ -186,7 +186,7 @@ async def test_what_begins_before_the_loop_has_heard_of_the_end(
 
 async def test_operations_are_measured(store: ZooKeeperStore, root: str) -> None:
     path = await store.create(f"{root}/measured", make_parents=True)
-    await store.create_all([CreateNode(f"{path}/a", b""), CreateNode(f"{path}/b", b"")])
+    await store.write_all([CreateNode(f"{path}/a", b""), CreateNode(f"{path}/b", b"")])
     assert await store.children(path) == ["a", "b"]
     await store.set(path, b"x", ANY_VERSION)
     assert (await store.get(path)).data == b"x"

@@ -19,7 +19,16 @@ from runtime.errors import (
     NotEmptyError,
     SessionExpiredError,
 )
-from runtime.metadata.store import CLOSE_TIMEOUT_S, NODE_BYTES_MAX, CreateNode, MetadataStore, Node
+from runtime.metadata.store import (
+    CLOSE_TIMEOUT_S,
+    NODE_BYTES_MAX,
+    CreateNode,
+    DeleteNode,
+    MetadataStore,
+    Node,
+    NodeWrite,
+    SetNode,
+)
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.counters import force_counters
@@ -170,24 +179,53 @@ async def test_an_ephemeral_node_names_its_session_and_has_no_children(world: Wo
     stat = await store.exists(path)
     assert stat is not None
     assert stat.ephemeral_owner == store.session_id != 0
-    for operation in (store.create(f"{path}/a"), store.create_all([CreateNode(f"{path}/a")])):
+    for operation in (store.create(f"{path}/a"), store.write_all([CreateNode(f"{path}/a")])):
         with pytest.raises(MetadataError, match=f"{path}/a"):
             await operation
     assert await store.children(path) == []
 
 
 @contract
-async def test_create_all_is_all_or_none(world: World) -> None:
+async def test_write_all_is_all_or_none(world: World) -> None:
     store, root = await world.connect(), world.root
     await store.create(f"{root}/b")
     with pytest.raises(NodeExistsError, match=f"{root}/b"):
-        await store.create_all([CreateNode(f"{root}/a"), CreateNode(f"{root}/b"), CreateNode(f"{root}/c")])
+        await store.write_all([CreateNode(f"{root}/a"), CreateNode(f"{root}/b"), CreateNode(f"{root}/c")])
     assert await store.children(root) == ["b"]
-    await store.create_all([CreateNode(f"{root}/a", b"x"), CreateNode(f"{root}/a/a")])
+    await store.write_all([CreateNode(f"{root}/a", b"x"), CreateNode(f"{root}/a/a")])
     assert (await store.get(f"{root}/a")).data == b"x"
     with pytest.raises(NoNodeError, match=f"{root}/no/a"):
-        await store.create_all([CreateNode(f"{root}/d"), CreateNode(f"{root}/no/a")])
+        await store.write_all([CreateNode(f"{root}/d"), CreateNode(f"{root}/no/a")])
     assert await store.children(root) == ["a", "b"]
+
+
+@contract
+async def test_a_transaction_creates_sets_and_deletes(world: World) -> None:
+    store, root = await world.connect(), world.root
+    await store.create(f"{root}/old")
+    await store.create(f"{root}/set", b"0")
+    writes: list[NodeWrite] = [
+        CreateNode(f"{root}/new", b"n", is_ephemeral=True),
+        SetNode(f"{root}/set", b"1", 0),
+        DeleteNode(f"{root}/old", 0),
+    ]
+    created, changed, deleted = await store.write_all(writes)
+    assert created is deleted is None
+    assert changed == await store.exists(f"{root}/set")
+    assert await store.children(root) == ["new", "set"]
+    node = await store.get(f"{root}/new")
+    assert (node.data, node.stat.ephemeral_owner) == (b"n", store.session_id)
+    assert (await store.get(f"{root}/set")).data == b"1"
+    faults: list[tuple[NodeWrite, type[MetadataError]]] = [
+        (SetNode(f"{root}/set", b"2", 0), BadVersionError),
+        (DeleteNode(f"{root}/new", 7), BadVersionError),
+        (DeleteNode(root), NotEmptyError),
+        (DeleteNode(f"{root}/old"), NoNodeError),
+    ]
+    for fault, error in faults:
+        with pytest.raises(error, match=f"^{fault.path}: "):
+            await store.write_all([CreateNode(f"{root}/z"), fault, DeleteNode(f"{root}/set")])
+        assert await store.children(root) == ["new", "set"]
 
 
 @contract
@@ -196,14 +234,14 @@ async def test_what_is_no_path_or_too_large_is_refused_unsent(world: World) -> N
     world.link.freeze()
     for path in ("", "a", "//", "/a/", "/a//b", "/a/../b", "/.", "/a\0", "/a\x1f", "/\ud800"):
         operations: list[Coroutine[Any, Any, object]] = [store.get(path), store.create(path)]
-        for operation in (*operations, store.create_all([CreateNode(path)])):
+        for operation in (*operations, store.write_all([CreateNode(path)])):
             with pytest.raises(MetadataError, match="node") as caught:
                 await operation
             assert not isinstance(caught.value, MetadataUnavailableError)
     large = bytes(NODE_BYTES_MAX + 1)
     path = f"{world.root}/large"
     operations = [store.create(path, large), store.set(path, large, 0)]
-    for operation in (*operations, store.create_all([CreateNode(path, large)])):
+    for operation in (*operations, store.write_all([CreateNode(path, large)])):
         with pytest.raises(MetadataError, match="exceed the size limit of a node"):
             await operation
     world.link.restore()

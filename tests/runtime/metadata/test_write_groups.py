@@ -1,0 +1,230 @@
+"""Concurrent writes share transactions, and nobody notices: against the model of ZooKeeper, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from runtime.errors import (
+    BadVersionError,
+    MetadataError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+)
+from runtime.metadata.store import CreateNode, DeleteNode, MetadataStore, NodeWrite, SetNode
+from runtime.metadata.write_groups import BYTES_MAX, WRITES_MAX, WriteGroups
+from tests.counting_store import CountingStore
+from tests.runtime.metadata.store_worlds import ModelWorld
+from tests.sim.loop import run_simulated
+
+Scenario = Callable[[ModelWorld, MetadataStore], Awaitable[None]]
+
+
+def simulate(scenario: Scenario) -> None:
+    async def run(seed: int) -> None:
+        world = ModelWorld(seed)
+        try:
+            await scenario(world, await world.connect())
+        finally:
+            await world.close()
+
+    for seed in range(8):
+        run_simulated(run(seed))
+
+
+def test_writes_of_many_callers_need_few_transactions() -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        counting = CountingStore(store)
+        groups = WriteGroups(counting)
+
+        async def live(number: int) -> None:
+            path = f"/n{number}"
+            assert await groups.write(CreateNode(path)) == [None]
+            (stat,) = await groups.write(SetNode(path, b"x", 0))
+            assert stat is not None
+            assert stat.version == 1
+            assert stat == await store.exists(path)
+            assert await groups.write(DeleteNode(path, 1)) == [None]
+
+        callers = WRITES_MAX * 2
+        await asyncio.gather(*map(live, range(callers)))
+        assert await store.children("/") == []
+        requests = sum(counting.counts.values())
+        assert 3 * callers / WRITES_MAX <= requests <= 3 * callers / 8, counting.counts
+
+    simulate(scenario)
+
+
+def test_one_caller_alone_needs_no_transaction() -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        counting = CountingStore(store)
+        groups = WriteGroups(counting)
+        await groups.write(CreateNode("/a"))
+        await groups.write(SetNode("/a", b"", 0))
+        await groups.write(DeleteNode("/a", 1))
+        assert counting.counts == {"create": 1, "set": 1, "delete": 1}
+        await groups.write(CreateNode("/a"), CreateNode("/a/b"))
+        assert counting.counts["transaction"] == 1
+
+    simulate(scenario)
+
+
+def test_each_write_fails_for_itself() -> None:
+    faults: list[tuple[tuple[NodeWrite, ...], type[MetadataError]]] = [
+        ((CreateNode("/old"),), NodeExistsError),
+        ((CreateNode("/no/child"),), NoNodeError),
+        ((SetNode("/old", b"", 5),), BadVersionError),
+        ((DeleteNode("/gone"),), NoNodeError),
+        ((CreateNode("/pair"), DeleteNode("/lost")), NoNodeError),
+        ((CreateNode("not a path"),), MetadataError),
+    ]
+
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        await store.create("/old")
+        groups = WriteGroups(store)
+        good = [groups.write(CreateNode(f"/n{number}")) for number in range(40)]
+        bad = [groups.write(*writes) for writes, _ in faults]
+        results = await asyncio.gather(*good[:20], *bad, *good[20:], return_exceptions=True)
+        assert results[:20] == results[26:] == [[None]] * 20
+        for (writes, expected), error in zip(faults, results[20:26], strict=True):
+            assert type(error) is expected
+            assert error.path == writes[-1].path
+        assert sorted(await store.children("/")) == sorted(["old", *(f"n{number}" for number in range(40))])
+
+    simulate(scenario)
+
+
+def test_writes_of_one_node_are_carried_out_in_order() -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        groups = WriteGroups(store)
+        writes: list[NodeWrite] = [CreateNode("/a"), *(SetNode("/a", b"%d" % n, n) for n in range(30))]
+        await asyncio.gather(*(groups.write(write) for write in writes))
+        assert (await store.get("/a")).data == b"29"
+
+    simulate(scenario)
+
+
+def test_of_many_that_create_one_node_one_succeeds() -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        groups = WriteGroups(store)
+        results = await asyncio.gather(
+            *(groups.write(CreateNode("/a", b"%d" % n)) for n in range(10)), return_exceptions=True
+        )
+        assert [type(each) for each in results].count(NodeExistsError) == 9
+        assert [None] in results
+
+    simulate(scenario)
+
+
+def test_a_write_that_was_cancelled_while_it_waited_is_never_sent() -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        groups = WriteGroups(store)
+        tasks = [asyncio.create_task(groups.write(CreateNode(f"/a{number}"))) for number in range(20)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # these are under way
+        late = [asyncio.create_task(groups.write(CreateNode(f"/b{number}"))) for number in range(300)]
+        await asyncio.sleep(0)
+        for task in late[::2]:
+            task.cancel()
+        await asyncio.gather(*tasks, *late[1::2])
+        await asyncio.sleep(1)
+        expected = {*(f"a{number}" for number in range(20)), *(f"b{number}" for number in range(1, 300, 2))}
+        assert set(await store.children("/")) == expected
+
+    simulate(scenario)
+
+
+def test_large_writes_stay_below_the_limit_of_a_transaction() -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        sizes: list[int] = []
+        write_all = store.write_all
+
+        async def noting(writes: list[NodeWrite]) -> object:
+            sizes.append(sum(len(write.data) for write in writes if isinstance(write, CreateNode)))
+            return await write_all(writes)
+
+        store.write_all = noting  # type: ignore[method-assign,assignment]
+        groups = WriteGroups(store)
+        parts = [60_000] * 20 + [BYTES_MAX * 2]
+        await asyncio.gather(*(groups.write(CreateNode(f"/n{n}", bytes(size))) for n, size in enumerate(parts)))
+        assert len(await store.children("/")) == len(parts)
+        assert sizes
+        assert max(sizes) <= BYTES_MAX
+
+    simulate(scenario)
+
+
+def test_a_lost_connection_and_a_lost_session_end_what_began() -> None:
+    async def scenario(world: ModelWorld, store: MetadataStore) -> None:
+        groups, count = WriteGroups(store), WRITES_MAX * 6
+
+        def begin(name: str) -> list[asyncio.Task[object]]:
+            return [asyncio.create_task(groups.write(CreateNode(f"/{name}{number}"))) for number in range(count)]
+
+        lost = begin("lost")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        world.link.lose_answers()
+        await asyncio.sleep(0.5)
+        world.link.cut()
+        world.link.restore()
+        results = await asyncio.gather(*lost, return_exceptions=True)
+        errors = [each for each in results if isinstance(each, Exception)]
+        assert errors
+        for result, number in zip(results, range(count), strict=True):
+            if isinstance(result, Exception):
+                assert type(result) is MetadataUnavailableError
+                assert str(result).startswith(f"/lost{number}: ")
+            else:
+                assert await store.exists(f"/lost{number}") is not None
+        ended = begin("ended")
+        world.link.freeze()
+        await asyncio.sleep(0.01)
+        await world.expire(store)
+        world.link.restore()
+        results = await asyncio.gather(*ended, return_exceptions=True)
+        assert {type(each) for each in results[WRITES_MAX * 2 :]} == {SessionExpiredError}
+        await groups.write(CreateNode("/after"))
+        created = set(await store.children("/"))
+        assert "after" in created
+        assert not created & {f"ended{number}" for number in range(WRITES_MAX * 2, count)}
+
+    simulate(scenario)
+
+
+def test_an_ephemeral_node_belongs_to_the_session() -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        groups = WriteGroups(store)
+        await asyncio.gather(*(groups.write(CreateNode(f"/e{n}", b"", is_ephemeral=n > 0)) for n in range(3)))
+        owners = [stat.ephemeral_owner for n in range(3) if (stat := await store.exists(f"/e{n}"))]
+        assert owners == [0, store.session_id, store.session_id]
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_ephemeral", [False, True])
+def test_no_node_is_left_without_its_callers_knowledge(*, is_ephemeral: bool) -> None:
+    """A create that ended with an error, or was cancelled, is not carried out after a later answer of the session."""
+
+    async def scenario(world: ModelWorld, store: MetadataStore) -> None:
+        groups = WriteGroups(store)
+        source = world.clock.random
+        for turn in range(5):
+            tasks = [
+                asyncio.create_task(groups.write(CreateNode(f"/t{turn}-{number}", is_ephemeral=is_ephemeral)))
+                for number in range(200)
+            ]
+            await asyncio.sleep(source.uniform(0, 0.004))
+            for task in source.sample(tasks, 50):
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            seen = set(await store.children("/"))
+            await asyncio.sleep(1)
+            assert set(await store.children("/")) == seen
+            assert {f"t{turn}-{n}" for n, result in enumerate(results) if result == [None]} <= seen
+
+    simulate(scenario)
