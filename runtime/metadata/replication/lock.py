@@ -101,7 +101,8 @@ class ReplicationLock:
 class ReplicationLocks:
     """Locks of one session. ``holder`` is the host name shown to other processes (``Host.canonical_name``)."""
 
-    def __init__(self, store: MetadataStore, root: str, holder: str) -> None:
+    def __init__(self, store: MetadataStore, root: str, holder: str, *, unwatched_s: float = UNWATCHED_S) -> None:
+        self._unwatched_s = unwatched_s
         self._store = store
         self._paths = Paths(root)
         self._tree = UnderReplicationTree(store, root)
@@ -143,7 +144,7 @@ class ReplicationLocks:
             raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
         lock = ReplicationLock(ledger_id, functools.partial(self._give_back, ledger_id))
         self._held[ledger_id] = lock
-        lock.watch_by(asyncio.get_running_loop().call_later(UNWATCHED_S, self._watch, lock))
+        lock.watch_by(asyncio.get_running_loop().call_later(self._unwatched_s, self._watch, lock))
         return lock
 
     def _watch(self, lock: ReplicationLock) -> None:

@@ -38,12 +38,6 @@ async def other_store(zookeeper: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperSt
 
 
 @pytest.fixture
-def unwatched_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock that a busy machine keeps for more than a second costs no watch, so that costs can be counted."""
-    monkeypatch.setattr("runtime.metadata.replication.lock.UNWATCHED_S", 3600.0)
-
-
-@pytest.fixture
 def root() -> str:
     """A path that no other test uses; nothing exists there yet."""
     return f"/metadata-{next(_numbers)}/ledgers"

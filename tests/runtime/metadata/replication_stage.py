@@ -36,7 +36,7 @@ class ReplicationStage:
         self.foreign_told: list[str] = []
         self.foreign = ForeignNames(self.foreign_told.append)
         self.marks = UnderReplicationMarks(self.store, root, self.clock, is_ctime_stored=is_ctime_stored)
-        self.locks = ReplicationLocks(self.store, root, "myhost.example.com")
+        self.locks = ReplicationLocks(self.store, root, "myhost.example.com", unwatched_s=3600)
         self.work = ReplicationWork(self.store, root, self.marks, self.locks, self.clock.random)
 
     @classmethod

@@ -7,15 +7,11 @@ import collections
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
-import pytest
-
 from runtime.metadata.replication.election import AuditorElection, read_auditor
 from runtime.metadata.replication.lock import list_held_locks
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.replication_stage import ReplicationStage
-
-pytestmark = pytest.mark.usefixtures("unwatched_locks")
 
 A, B = "10.0.0.1:3181", "10.0.0.2:3181"
 STATED = {

@@ -117,7 +117,6 @@ async def test_closing_releases_everything(store: ZooKeeperStore, root: str) -> 
     assert not any(lock is None or lock.is_held for lock in held)
 
 
-@pytest.mark.usefixtures("unwatched_locks")
 async def test_a_lock_that_is_left_costs_nothing_now_and_is_given_back_before_the_next_one(
     store: ZooKeeperStore, root: str
 ) -> None:
@@ -178,7 +177,6 @@ class _LosesAnswers(CountingStore):
             raise MetadataUnavailableError("the connection was lost before the answer", path)
 
 
-@pytest.mark.usefixtures("unwatched_locks")
 async def test_a_lock_that_we_may_hold_without_knowing_is_given_back(store: ZooKeeperStore, root: str) -> None:
     losing = _LosesAnswers(store)
     await new_locks(store, root)
@@ -234,7 +232,6 @@ async def test_no_cluster_and_a_foreign_tree(store: ZooKeeperStore, root: str) -
         await locks.acquire(2**63 - 1)
 
 
-@pytest.mark.usefixtures("unwatched_locks")
 async def test_all_holders(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
     stage = await ReplicationStage.open(store, root)
     theirs = await new_locks(other_store, root, "theirs")
@@ -270,7 +267,6 @@ async def test_nobody_holds_a_lock_where_no_tree_is(store: ZooKeeperStore, root:
     assert await store.children(root) == []
 
 
-@pytest.mark.usefixtures("unwatched_locks")
 async def test_what_a_lock_costs(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
     stage = await ReplicationStage.open(store, root)
     with stage.store.counted() as counts:

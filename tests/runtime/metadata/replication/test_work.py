@@ -17,8 +17,6 @@ from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.replication_stage import ReplicationStage, holder_of
 
-pytestmark = pytest.mark.usefixtures("unwatched_locks")
-
 A, B = "10.0.0.1:3181", "10.0.0.2:3181"
 
 
