@@ -10,6 +10,7 @@ A rewrite keeps the version that was read. Input that Java rejects, or reads dif
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -97,6 +98,7 @@ def _decode_text(body: bytes) -> str:
         raise MetadataFormatError(f"{_WHAT}: not UTF-8 at byte {error.start}") from error
 
 
+@functools.cache
 def _record_type() -> type[LedgerRecord]:
     """Import protobuf only when it is needed: commands that only count ledgers start faster without it."""
     from runtime.ledger.ledger_metadata_pb2 import LedgerRecord  # noqa: PLC0415
@@ -127,12 +129,16 @@ def _parse_delimited(body: bytes) -> LedgerRecord:
         raise MetadataFormatError(f"{_WHAT}: the length is damaged")
     if start + length > len(body):
         raise MetadataFormatError(f"{_WHAT}: {len(body) - start} bytes instead of {length}")
-    from google.protobuf.message import DecodeError  # noqa: PLC0415  see _record_type
-
     try:
         return _record_type().FromString(body[start : start + length])
-    except DecodeError as error:
+    except _decode_error() as error:
         raise MetadataFormatError(f"{_WHAT}: the message is damaged") from error
+
+
+def _decode_error() -> type[Exception]:
+    from google.protobuf.message import DecodeError  # noqa: PLC0415  see _record_type
+
+    return DecodeError
 
 
 def _to_record(metadata: LedgerMetadata) -> LedgerRecord:

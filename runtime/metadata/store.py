@@ -66,6 +66,8 @@ NODE_BYTES_MAX = 1_000_000
 CLOSE_TIMEOUT_S = 3.0
 """How long ``close`` may take."""
 
+_USUAL_PATH = re.compile(r"(?:/[\w:-][\w.:-]*)+", re.ASCII)
+"""Almost all paths; the others are looked at more closely."""
 _SEGMENT_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
 
@@ -127,6 +129,8 @@ NodeWrite: TypeAlias = CreateNode | SetNode | DeleteNode
 
 def check_path(path: str) -> None:
     """MetadataError unless this is a valid absolute ZooKeeper path: no empty or relative part."""
+    if _USUAL_PATH.fullmatch(path):
+        return
     parts = path.split("/")
     is_root = path == "/"
     if not is_root and (parts[0] or len(parts) < 2 or any(part in {"", ".", ".."} for part in parts[1:])):

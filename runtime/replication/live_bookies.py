@@ -43,13 +43,17 @@ class LiveBookies:
 
     async def refresh(self, age_max_s: float = REFRESH_S) -> Registrations:
         """The registered bookies, at most ``age_max_s`` old."""
-        async with self._reading:
-            now_ns = self._clock.monotonic_ns()
-            if self._read_at_ns is None or now_ns - self._read_at_ns > age_max_s * 1e9:
-                self._registrations = await self._read()
-                self._live = self._registrations.live
-                self._read_at_ns = now_ns
+        if self._is_older(age_max_s):
+            async with self._reading:
+                if self._is_older(age_max_s):
+                    now_ns = self._clock.monotonic_ns()
+                    self._registrations = await self._read()
+                    self._live = self._registrations.live
+                    self._read_at_ns = now_ns
         return self._registrations
+
+    def _is_older(self, age_max_s: float) -> bool:
+        return self._read_at_ns is None or self._clock.monotonic_ns() - self._read_at_ns > age_max_s * 1e9
 
     async def _read(self) -> Registrations:
         while True:

@@ -89,12 +89,8 @@ class RepairWorker:
 
     async def repair(self, work: LedgerWork) -> LedgerRepaired:
         """The result for a ledger; MetadataOutageError after a long outage of the metadata store."""
-        async with self._starting:
-            if not self._is_started:
-                for bookie_id in self._order.unreachable:
-                    self._ports.suspects.add(bookie_id)  # closing a ledger must not choose them again
-                await self._outage.outlast(self._live_bookies.refresh)
-                self._is_started = True
+        if not self._is_started:
+            await self._start()
         activity = LedgerActivity(work.ledger_id, self._ports.clock.monotonic_ns())
         self._current[work.ledger_id] = activity
         order = self._order._replace(seen=work.seen, ranges=work.ranges)
@@ -102,6 +98,15 @@ class RepairWorker:
             return await self._outage.outlast(lambda: self._repair.repair(work.ledger_id, order, activity))
         finally:
             del self._current[work.ledger_id]
+
+    async def _start(self) -> None:
+        async with self._starting:
+            if self._is_started:
+                return
+            for bookie_id in self._order.unreachable:
+                self._ports.suspects.add(bookie_id)  # closing a ledger must not choose them again
+            await self._outage.outlast(self._live_bookies.refresh)
+            self._is_started = True
 
     def moments(self) -> Sequence[CopyMoment]:
         """What was copied so far, and what is in progress; only this process."""
