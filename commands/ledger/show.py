@@ -14,7 +14,7 @@ from commands.ledger.rows import ENSEMBLE_TABLE, SUMMARY_TABLE, detail, ensemble
 from commands.parse import all_ledger_ids
 from commands.rendering import size
 from commands.session import open_session
-from runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataFormatError
+from runtime.errors import ConfigurationError, LedgerNotFoundError, MetadataAuthError, MetadataFormatError
 
 if TYPE_CHECKING:
     from runtime.client import LedgerClient
@@ -57,11 +57,14 @@ async def show(
 
 
 async def _broken_rules(client: LedgerClient, ledger: StoredLedger) -> _Verdict:
-    """One more field if placement rules are set: the rules that the ledger breaks."""
+    """One more field if placement rules are set: the rules that the ledger breaks, or why they are unknown."""
     placement = client.ports.placement
     if ledger.metadata is None:
         return {}
-    found = await placement.broken_rules(ledger.metadata, await client.ports.registrations.writable())
+    try:
+        found = await placement.broken_rules(ledger.metadata, await client.ports.registrations.writable())
+    except ConfigurationError as error:
+        return {"broken_placement_rules": [f"unknown: {error}"]}
     if found is None:
         return {}
     rules = [f"from entry {first}: {each}" for first, broken in found.items() for each in broken]

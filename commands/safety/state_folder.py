@@ -6,6 +6,7 @@ ledger metadata has passwords in clear text.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -63,11 +64,15 @@ def write_whole(path: str, data: bytes, *, is_new: bool = False) -> None:
 def whole_file(path: str, *, is_new: bool = False) -> Iterator[Callable[[bytes], None]]:
     """Writes a private file that appears, complete and durable, only if the block ends without an error.
 
-    OSError that contains ``path``; ConflictError if it exists but ``is_new``.
+    OSError that contains ``path``, also if it is a device or a pipe, which must not be replaced; ConflictError if it
+    exists but ``is_new``. A symbolic link stays, and its target is written.
     """
     if is_new:
         require_absent(OsFileSystem(), path)
-    temporary = f"{path}.{os.getpid()}.tmp"
+    target = os.path.realpath(path)
+    if os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target)):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    temporary = f"{target}.{os.getpid()}.tmp"
     with _named(path):
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
 
@@ -84,9 +89,9 @@ def whole_file(path: str, *, is_new: bool = False) -> Iterator[Callable[[bytes],
             os.close(descriptor)
         with _named(path):
             if is_new:
-                put_in_place(OsFileSystem(), temporary, path)
+                put_in_place(OsFileSystem(), temporary, target)
             else:
-                os.replace(temporary, path)
+                os.replace(temporary, target)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)

@@ -17,7 +17,8 @@ from runtime.config import PlacementConfig, PlacementPolicy
 from runtime.errors import BookieError, ConfigurationError, MetadataAuthError, MetadataFormatError, NoNodeError
 from runtime.ledger.metadata import LedgerMetadata, parse_host_and_port
 from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.paths import Paths
+from runtime.metadata.store import MetadataStore, children_of
 from runtime.placement.isolation import isolation_demand
 from runtime.placement.rack_sources import (
     SCRIPT_ARGUMENTS_MAX,
@@ -28,7 +29,7 @@ from runtime.placement.rack_sources import (
     decode_script_answer,
 )
 from runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
-from runtime.placement.survey import BookieSurvey
+from runtime.placement.survey import BookieSurvey, names_of
 from runtime.placement.view import BookieSpace
 from runtime.ports import Bookies, Clock
 from storage.errors import BkctlError
@@ -127,8 +128,11 @@ class Placement:
     async def _read(self, sources: PlacementSources, writable: frozenset[str]) -> BookieSurvey:
         config = self._config
         pulsar = await _read_pulsar(sources, config)
-        rules = rules_of(config, is_rack_aware=_is_rack_aware(config, pulsar))
-        hosts = await self._hosts(sources, writable) if rules.has_racks else {}
+        hosts: Mapping[str, str] = {}
+        if config.policy is not PlacementPolicy.RANDOM and (pulsar is not None or config.has_rack_source):
+            hosts = await self._hosts(sources, writable)
+        rack_count = 0 if pulsar is None else await _rack_count(sources, pulsar, writable, hosts)
+        rules = rules_of(config, is_rack_aware=_is_rack_aware(config, rack_count))
         tables: list[RackTable] = []
         if pulsar is not None and rules.has_racks:
             tables.append(pulsar.racks)
@@ -146,7 +150,7 @@ class Placement:
             space=space,
             groups={} if pulsar is None else pulsar.groups,
             rules=rules,
-            origin=_origin(config, pulsar, _pulsar_path(sources, config), rules),
+            origin=_origin(config, pulsar, rack_count, _pulsar_path(sources, config), rules),
         )
 
     async def _hosts(self, sources: PlacementSources, writable: frozenset[str]) -> dict[str, str]:
@@ -189,18 +193,25 @@ async def _read_pulsar(sources: PlacementSources, config: PlacementConfig) -> Pu
         raise ConfigurationError(f"cannot use the node {path}: {error}: {fix}") from error
 
 
-def _is_rack_aware(config: PlacementConfig, pulsar: PulsarBookies | None) -> bool:
-    """Whether racks matter. Without two different racks in Pulsar's node no choice could keep a rule about them."""
+def _is_rack_aware(config: PlacementConfig, rack_count: int) -> bool:
+    """Whether racks matter. Without bookies in two of the racks in Pulsar's node no choice could keep a rule."""
     if config.policy is not PlacementPolicy.AUTO:
         return config.policy is PlacementPolicy.RACK_AWARE
-    return config.rack_table_file is not None or config.rack_script is not None or _rack_count(pulsar) > 1
+    return config.rack_table_file is not None or config.rack_script is not None or rack_count > 1
 
 
-def _rack_count(pulsar: PulsarBookies | None) -> int:
-    return 0 if pulsar is None else len(set(pulsar.racks.racks.values()))
+async def _rack_count(
+    sources: PlacementSources, pulsar: PulsarBookies, writable: Collection[str], hosts: Mapping[str, str]
+) -> int:
+    """Racks in Pulsar's node with a bookie that is writable or has a cookie; others were removed from the cluster."""
+    members = {*writable, *await children_of(sources.store, Paths(sources.ledgers_root).cookies)}
+    racks = {pulsar.racks.rack_of(tuple(names_of(bookie_id, hosts))) for bookie_id in members}
+    return len(racks - {None})
 
 
-def _origin(config: PlacementConfig, pulsar: PulsarBookies | None, pulsar_path: str, rules: PlacementRules) -> str:
+def _origin(
+    config: PlacementConfig, pulsar: PulsarBookies | None, rack_count: int, pulsar_path: str, rules: PlacementRules
+) -> str:
     """A sentence for the plan; see ``BookieSurvey.origin``."""
     files = [] if config.rack_table_file is None else [f"the table {config.rack_table_file}"]
     files += [] if config.rack_script is None else [f"the script {config.rack_script}"]
@@ -211,10 +222,10 @@ def _origin(config: PlacementConfig, pulsar: PulsarBookies | None, pulsar_path: 
             return f"bookies are chosen at random: no source of racks is set, and there is no node {pulsar_path}"
         return ""
     groups = sum(bool(members) for members in pulsar.groups.values())
-    node = f"Pulsar's node {pulsar_path} (racks: {_rack_count(pulsar)}, isolation groups: {groups})"
+    node = f"Pulsar's node {pulsar_path} (racks: {rack_count}, isolation groups: {groups})"
     if rules.has_racks:
         return f"racks and isolation groups come from {' and '.join([node, *files])}"
-    why = 'policy is "random"' if config.policy is PlacementPolicy.RANDOM else "it names no two different racks"
+    why = 'policy is "random"' if config.policy is PlacementPolicy.RANDOM else "its bookies are not in two racks"
     return f"isolation groups come from {node}; racks do not matter: {why}"
 
 

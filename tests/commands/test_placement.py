@@ -13,7 +13,7 @@ import pytest
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType
 from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.store import ANY_VERSION, MetadataStore
 from tests.commands.cluster.conftest import Operator
 
 RECOVER = ("recover", "b1:3181", "-o", "json")
@@ -86,6 +86,11 @@ def test_the_racks_of_a_pulsar_cluster_are_found(tmp_path: Path, metadata_uri: s
         await store.create(f"{pulsar.root}/00/0000/L0000", encode_ledger_metadata(metadata), make_parents=True)
         await store.create(bookies, json.dumps(racks).encode())
         await store.create(f"{pulsar.root}/available/b3:3181", b"")
+        for bookie_id in ("b1:3181", "b2:3181"):  # they are down
+            await store.create(f"{pulsar.root}/cookies/{bookie_id}", make_parents=True)
+
+    async def replace_by_other_data(store: MetadataStore) -> None:
+        await store.set(bookies, b"not Pulsar's", ANY_VERSION)
 
     pulsar.on_store(add)
     shown = pulsar.run("recover", "b1:3181", "--dry-run")
@@ -94,6 +99,9 @@ def test_the_racks_of_a_pulsar_cluster_are_found(tmp_path: Path, metadata_uri: s
         in shown.stdout + shown.stderr
     )
     assert f"racks and isolation groups come from Pulsar's node {bookies} (racks: 2," in shown.stdout + shown.stderr
+    pulsar.on_store(replace_by_other_data)
+    (unknown,) = body(pulsar.succeed("ledger", "show", "0", "-o", "json").stdout)["broken_placement_rules"]
+    assert unknown.startswith(f"unknown: cannot use the node {bookies}: ")
     pulsar.end()
 
 

@@ -53,6 +53,21 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["folder", "plan"]
 
 
+def test_a_pipe_or_a_device_is_never_replaced_and_a_link_stays(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file") as raised:
+        write_whole(str(tmp_path / "pipe"), b"data")
+    assert raised.value.filename == str(tmp_path / "pipe")
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there/plan")
+    for data in (b"first", b"second"):
+        write_whole(str(tmp_path / "link"), data)
+        assert (tmp_path / "there" / "plan").read_bytes() == data
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe", "there"]
+
+
 def test_a_new_file_never_replaces_one_that_is_there(tmp_path: Path) -> None:
     path = tmp_path / "export"
     path.write_bytes(b"first")

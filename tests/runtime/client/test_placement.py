@@ -160,7 +160,7 @@ ONE_RACK = {"default": {"b1": {"rack": "r"}, "b2": {"rack": "/r"}}}
         (PULSAR, {}, False, 2, 2, f"racks and {FROM_PULSAR} (racks: 2, isolation groups: 2)"),
         (
             *(ONE_RACK, {}, False, 0, 1),
-            f"{FROM_PULSAR} (racks: 1, isolation groups: 1); racks do not matter: it names no two different racks",
+            f"{FROM_PULSAR} (racks: 1, isolation groups: 1); racks do not matter: its bookies are not in two racks",
         ),
         (PULSAR, RANDOM, False, 0, 0, ""),
         (PULSAR, TABLE, False, 2, 0, "racks come from the table racks.txt"),
@@ -192,6 +192,23 @@ async def test_the_node_of_pulsar_is_found_beside_the_ledgers_root(
     assert survey.rules.min_racks_per_write_quorum == min_racks
     assert len(survey.groups) == groups
     assert survey.origin == origin.replace("NODE", f"{world.ledgers.root}-pulsar/bookies")
+
+
+async def test_a_rack_of_bookies_that_were_removed_does_not_count(world: World) -> None:
+    """Nobody deletes their entries from Pulsar's node. A bookie that is down has its cookie, and its rack counts."""
+    node = {"default": {"b1": {"rack": "r"}, "b2": {"rack": "r"}, "gone": {"rack": "s"}}}
+    await beside_the_root(world, json.dumps(node).encode())
+    client = await client_with(world)
+    survey = await client.ports.placement.survey(["b1", "b2"])
+    assert survey.rules.min_racks_per_write_quorum == 0
+    assert survey.origin.endswith(
+        "(racks: 1, isolation groups: 1); racks do not matter: its bookies are not in two racks"
+    )
+    await client.held_store.create(f"{world.ledgers.root}-pulsar/ledgers/cookies/gone", make_parents=True)
+    again = await client_with(world)
+    survey = await again.ports.placement.survey(["b1", "b2"])
+    assert survey.rules.min_racks_per_write_quorum == 2
+    assert "(racks: 2, isolation groups: 1)" in survey.origin
 
 
 async def test_a_found_node_that_is_not_pulsars_stops_with_a_sentence(world: World) -> None:
