@@ -75,7 +75,11 @@ class WriteGroups:
             task.add_done_callback(self._note_sent)
 
     def _note_sent(self, task: asyncio.Task[None]) -> None:
-        del self._under_way[task]
+        for unit in self._under_way.pop(task):
+            if task.cancelled():  # the loop is ending
+                unit.answer.cancel()
+            elif not unit.answer.done() and (error := task.exception()) is not None:  # not one of the store's
+                unit.answer.set_exception(error)
         self._send_waiting()
 
     def _next_group(self) -> list[_Unit]:

@@ -158,6 +158,20 @@ def test_large_writes_stay_below_the_limit_of_a_transaction() -> None:
     simulate(scenario)
 
 
+def test_an_error_that_is_not_the_stores_reaches_every_caller() -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        async def broken(_: object) -> object:
+            raise OverflowError("a number does not fit")
+
+        store.write_all = broken  # type: ignore[method-assign,assignment]
+        groups = WriteGroups(store)
+        results = await asyncio.gather(*(groups.write(CreateNode(f"/n{n}")) for n in range(5)), return_exceptions=True)
+        assert [type(each) for each in results] == [OverflowError] * 5
+        await groups.write(CreateNode("/next"))
+
+    simulate(scenario)
+
+
 def test_a_lost_connection_and_a_lost_session_end_what_began() -> None:
     async def scenario(world: ModelWorld, store: MetadataStore) -> None:
         groups, count = WriteGroups(store), WRITES_MAX * 6
