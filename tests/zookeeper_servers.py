@@ -138,7 +138,10 @@ def secured_server(folder: Path, config: Mapping[str, str], properties: Mapping[
     server = ZooKeeperServer(folder, {**where, **config}, properties, port)
     server.start()
     try:
-        server.wait_for_port()
+        if "secureClientPort" in where:
+            server.wait_for_port()
+        else:
+            server.wait_for_mode("standalone")  # its port is open a moment before it serves
         yield server
     finally:
         server.kill()

@@ -61,6 +61,16 @@ async def recovery_add(client: LedgerClient, bookie_id: str, keys: LedgerCredent
     return await answer
 
 
+async def wait_until_stored(client: LedgerClient, bookie_id: str, ledger_id: int, entry_id: int) -> None:
+    while True:
+        try:
+            await client.ports.bookies.read(bookie_id, ledger_id, entry_id)
+        except (NoSuchEntryError, NoSuchLedgerError):
+            await asyncio.sleep(0.2)
+        else:
+            return
+
+
 async def has_collected(client: LedgerClient, bookie_id: str, ledger_id: int) -> bool:
     try:
         await client.ports.bookies.read(bookie_id, ledger_id, 0)
@@ -83,6 +93,7 @@ async def test_a_dead_bookie_is_replaced_although_a_java_bookie_refuses_the_ledg
         keys = LedgerCredentials(ledger_id, DigestType.CRC32C, PASSWORD.encode())
         writer = LedgerWriter(ports, keys, stored)
         await append_all(writer, entries)
+        await wait_until_stored(client, java_bookie_id, ledger_id, len(entries) - 1)  # two acknowledgements are enough
         writer.abandon()
 
         await ports.bookies.read(java_bookie_id, ledger_id, 0, fence_with=keys.master_key)
