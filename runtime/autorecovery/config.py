@@ -1,0 +1,77 @@
+"""Settings of the autorecovery daemon; see ``storage.setting``."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+from storage.setting import MEBIBYTE, Java, Setting
+
+# fmt: off
+# A setting takes at most three lines here; the formatter would use nine.
+
+
+class AutorecoveryRole(enum.StrEnum):
+    """What an autorecovery daemon does."""
+
+    BOTH = "both"
+    AUDITOR = "auditor"
+    """Find ledgers that lack copies, and mark them."""
+    WORKER = "worker"
+    """Repair marked ledgers."""
+
+
+class ReplicationTarget(enum.StrEnum):
+    """Which bookie a worker copies to."""
+
+    POLICY = "policy"
+    """The bookie that the placement rules choose."""
+    LOCAL = "local"
+    """The worker's own bookie."""
+
+
+class AutorecoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the auditor looks for and how often, and how the worker repairs."""
+
+    role: Annotated[AutorecoveryRole, Setting(
+        "What the daemon does: both, auditor or worker", flag="--role")] = AutorecoveryRole.BOTH
+    lost_bookie_delay_s: Annotated[float, Setting(
+        "How long a bookie must be gone before its ledgers are marked, if the cluster stores no delay", unit="s",
+        low=0, java=Java("lostBookieRecoveryDelay"))] = 300.0
+    lost_bookies_share_max: Annotated[float, Setting(
+        "While more than this share of all bookies is gone, nothing is marked", above=0, high=1)] = 0.5
+    bookie_check_interval_s: Annotated[float, Setting(
+        "Time between two audits of all bookies without an event", unit="s", above=0,
+        java=Java("auditorPeriodicBookieCheckInterval"))] = 86_400.0
+    marks_in_flight_max: Annotated[int, Setting("Marks written at once", unit="marks", low=1)] = 200
+    check_period_s: Annotated[float, Setting(
+        "In this time a sample of the copies of every ledger is checked once", unit="s", above=0,
+        java=Java("auditorPeriodicCheckInterval"))] = 604_800.0
+    check_bytes_per_s: Annotated[int, Setting(
+        "Bytes that the check of copies reads in a second", unit="bytes/s", low=1)] = 10 * MEBIBYTE
+    check_entries_percentage: Annotated[int, Setting(
+        "Entries of each copy that the check reads, besides the first and the last", unit="%", low=0, high=100,
+        java=Java("auditorLedgerVerificationPercentage"))] = 0
+    replicas_check_interval_s: Annotated[float, Setting(
+        "Time between two counts of the copies of all ledgers", unit="s", above=0,
+        java=Java("auditorReplicasCheckInterval", off_from=0))] = 86_400.0
+    placement_check_interval_s: Annotated[float, Setting(
+        "Time between two checks of the placement of all ledgers", unit="s", above=0,
+        java=Java("auditorPeriodicPlacementPolicyCheckInterval", off_from=0))] = 86_400.0
+    is_mark_time_stored: Annotated[bool, Setting(
+        "Marks contain their time", java=Java("storeSystemTimeAsLedgerUnderreplicatedMarkTime"))] = True
+    is_beside_pulsar_auditor: Annotated[bool, Setting(
+        "The auditor runs although Pulsar's metadata driver elects one of its own; it then holds both offices")] = False
+    replication_target: Annotated[ReplicationTarget, Setting(
+        "Where the worker copies to: policy or local")] = ReplicationTarget.POLICY
+    copy_bytes_per_s: Annotated[int | None, Setting(
+        "Bytes that the worker copies in a second", unit="bytes/s", low=1, unset="unlimited",
+        java=Java("replicationRateByBytes", off_from=-1))] = None
+    failed_ledger_pause_first_s: Annotated[float, Setting(
+        "Pause before the second repair of a ledger that could not be repaired; it doubles after each further one",
+        unit="s", above=0)] = 10.0
+    failed_ledger_pause_max_s: Annotated[float, Setting(
+        "Longest pause between two repairs of such a ledger", unit="s", above=0,
+        java=Java("lockReleaseOfFailedLedgerGracePeriod", "ms"))] = 300.0

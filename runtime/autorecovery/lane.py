@@ -1,0 +1,146 @@
+"""A lane of the daemon: one task that repeats, with a watchdog. No lane can stop another.
+
+A lane runs when it is due or woken. A run that raises is reported, and repeated after a pause. A run that shows no
+sign of life for ``silence_max_s`` hangs: it is cancelled, reported, and repeated. A run that ignores its cancellation
+is left behind after ``CANCEL_WAIT_S``, and the lane goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+from runtime.metadata.replication.recovery_notes import LaneStatus
+from runtime.ports import Clock
+
+logger = logging.getLogger(__name__)
+
+CANCEL_WAIT_S = 5.0
+RETRY_FIRST_S = 1.0
+RETRY_MAX_S = 60.0
+
+
+class Turn:
+    """One run of a lane, as the code of the lane sees it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.beat_ns = clock.monotonic_ns()
+
+    def beat(self) -> None:
+        """Sign of life: call it at least every ``silence_max_s``."""
+        self.beat_ns = self._clock.monotonic_ns()
+
+
+class Lane:
+    """Repeats ``run``, which returns what it did, in a few words. ``run`` may call ``due_in`` for its next run.
+
+    ``interval_s``: time between the end of a run and the next one; None: only when woken.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[Turn], Awaitable[str]],
+        clock: Clock,
+        *,
+        interval_s: float | None,
+        silence_max_s: float = 120.0,
+    ) -> None:
+        self.status = LaneStatus(name=name)
+        self._run = run
+        self._clock = clock
+        self._interval_s = interval_s
+        self._silence_max_s = silence_max_s
+        self._woken = asyncio.Event()
+        self._next_s: float | None = None
+
+    def wake(self) -> None:
+        """Run now, or once more after the current run."""
+        self._woken.set()
+
+    def due_in(self, seconds: float) -> None:
+        """Run again after this time if nothing wakes the lane before; for one time instead of the interval."""
+        self._next_s = max(0.0, seconds)
+
+    async def serve(self) -> None:
+        """Run until cancelled. The first run begins at once, unless ``due_in`` was called."""
+        pause_s, retry_s = self._take_pause(0.0), RETRY_FIRST_S
+        while True:
+            await self._wait(pause_s)
+            self._woken.clear()
+            if await self._run_once():
+                pause_s, retry_s = self._take_pause(self._interval_s), RETRY_FIRST_S
+            else:
+                pause_s, retry_s = retry_s, min(2 * retry_s, RETRY_MAX_S)
+
+    def _take_pause(self, usual_s: float | None) -> float | None:
+        pause_s, self._next_s = usual_s if self._next_s is None else self._next_s, None
+        return pause_s
+
+    async def _wait(self, pause_s: float | None) -> None:
+        if pause_s is None:
+            await self._woken.wait()
+            return
+        sleeping = asyncio.ensure_future(self._clock.sleep(pause_s))
+        woken = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeping.cancel()
+            woken.cancel()
+
+    async def _run_once(self) -> bool:
+        """Whether the run reached its end without an error."""
+        status, turn = self.status, Turn(self._clock)
+        status.is_running, status.started_ms = True, self._clock.now_ms()
+        status.runs += 1
+        running = asyncio.ensure_future(self._run(turn))
+        try:
+            if await self._is_hung(running, turn):
+                status.hangs += 1
+                self._note_failure(f"no progress for {self._silence_max_s:g} s")
+                return False
+            status.result = running.result()
+        except asyncio.CancelledError:
+            await _cancel(running)
+            raise
+        except Exception as error:  # a lane must survive everything
+            logger.debug("lane %s", status.name, exc_info=True)
+            self._note_failure(str(error) or type(error).__name__)
+            return False
+        finally:
+            status.is_running, status.ended_ms = False, self._clock.now_ms()
+        status.error, status.succeeded_ms = None, status.ended_ms
+        return True
+
+    async def _is_hung(self, running: asyncio.Future[str], turn: Turn) -> bool:
+        """Wait for the end of the run; True if it was given up."""
+        silence_max_ns = int(self._silence_max_s * 1e9)
+        while not running.done():
+            left_ns = turn.beat_ns + silence_max_ns - self._clock.monotonic_ns()
+            if left_ns <= 0:
+                await _cancel(running)
+                return True
+            sleeping = asyncio.ensure_future(self._clock.sleep(left_ns / 1e9))
+            try:
+                await asyncio.wait((running, sleeping), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                sleeping.cancel()
+        return False
+
+    def _note_failure(self, reason: str) -> None:
+        self.status.failures += 1
+        self.status.error = reason
+        logger.warning("the lane %s failed and will be repeated: %s", self.status.name, reason)
+
+
+async def _cancel(running: asyncio.Future[str]) -> None:
+    """Cancel a run, and wait a moment for it."""
+    running.cancel()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait((running,), timeout=CANCEL_WAIT_S)
+    if running.done() and not running.cancelled():
+        running.exception()  # a run that failed while it was cancelled is no news

@@ -1,0 +1,223 @@
+"""Notes of autorecovery: what survives the auditor or the worker that wrote it. JSON nodes outside the Java namespace.
+
+    /bkctl/autorecovery/<ledgers root>                      P, empty
+    /bkctl/autorecovery/<ledgers root>/deadlines/<bookie>   P, when the ledgers of a lost bookie are to be marked
+    /bkctl/autorecovery/<ledgers root>/losses/<ledger>      P, a ledger with entries of which no copy is left
+    /bkctl/autorecovery/<ledgers root>/failures/<ledger>    P, why a repair failed, and when it is tried again
+    /bkctl/autorecovery/<ledgers root>/maintenance/<bookie> P, a bookie that is expected to be away for a while
+    /bkctl/autorecovery/<ledgers root>/daemons/<session>    E, what a running daemon does
+
+Root and bookie ids are percent-encoded. Java's auditor and workers see none of these nodes, and Java's
+nukeexistingcluster would refuse unknown nodes below the ledgers root (metadata section 3.5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import urllib.parse
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+import msgspec
+
+from runtime.errors import MetadataFormatError, NodeExistsError, NoNodeError
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned, children_of, decode_node, find_node
+from storage.json_text import JsonTextError, decode_json
+
+DIRECTORY = "/bkctl/autorecovery"
+_READS_IN_FLIGHT_MAX = 128
+_ATTEMPTS_MAX = 10
+
+
+class LostBookieNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A bookie that is not registered. Its ledgers are marked at ``due_ms``; times in ms since 1970."""
+
+    lost_ms: int
+    due_ms: int
+
+
+class LostLedgerNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A ledger with entries of which no member of the ensemble that is registered has a copy."""
+
+    found_ms: int
+    missing_bookies: tuple[str, ...]
+    reason: str
+
+
+class FailedLedgerNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A marked ledger that could not be repaired. ``detail`` may name bookies and entries."""
+
+    worker: str
+    attempts: int
+    first_ms: int
+    last_ms: int
+    retry_ms: int
+    reason: str
+    detail: str
+
+
+class MaintenanceNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A bookie that an operator expects to be away from ``start_ms`` to ``end_ms``.
+
+    ``stored_delay_s``: the recovery delay that Java's auditor used before, which the end restores; None: it was not
+    changed. ``set_delay_s``: what it was changed to.
+    """
+
+    start_ms: int
+    end_ms: int
+    user: str
+    rack: str | None = None
+    stored_delay_s: int | None = None
+    set_delay_s: int | None = None
+
+
+class LaneStatus(msgspec.Struct, kw_only=True):
+    """What a lane of an auditor did so far; times in ms since 1970, None: not yet."""
+
+    name: str
+    is_running: bool = False
+    started_ms: int | None = None
+    """When the last run began."""
+    ended_ms: int | None = None
+    """When the last run ended."""
+    succeeded_ms: int | None = None
+    """When a run last reached its end without an error."""
+    result: str = ""
+    """What the last successful run did, in a few words."""
+    error: str | None = None
+    """Why the last run failed; None if it did not."""
+    runs: int = 0
+    failures: int = 0
+    hangs: int = 0
+
+
+class HeldLedger(msgspec.Struct, frozen=True, kw_only=True):
+    """A ledger that a worker repairs, and what it waits for (empty: nothing)."""
+
+    ledger_id: int
+    since_ms: int
+    waits_for: str
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker did so far; times in ms since 1970, None: not yet. ``bytes_copied`` counts payload."""
+
+    held: tuple[HeldLedger, ...]
+    finished_ms: int | None
+    """When it last finished a marked ledger."""
+    ledgers_repaired: int
+    ledgers_failed: int
+    bytes_copied: int
+
+
+class DaemonNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A running daemon as of ``written_ms``. ``lanes`` only while it is the auditor, ``worker`` if it is one.
+
+    ``admin``: address of its admin interface as ``unix:PATH`` or ``http://HOST:PORT``.
+    """
+
+    bookie_id: str
+    host: str
+    pid: int
+    role: str
+    started_ms: int
+    written_ms: int
+    is_auditor: bool
+    lanes: tuple[LaneStatus, ...] = ()
+    worker: WorkerStatus | None = None
+    admin: str | None = None
+
+
+NoteT = TypeVar("NoteT", bound=msgspec.Struct)
+
+
+class NoteDirectory(Generic[NoteT]):
+    """All notes of one kind of one cluster. Keys are bookie ids, ledger ids as decimal text, or session ids."""
+
+    def __init__(
+        self, store: MetadataStore, root: str, name: str, kind: type[NoteT], *, is_ephemeral: bool = False
+    ) -> None:
+        self._store = store
+        self._is_ephemeral = is_ephemeral
+        self.path = f"{notes_path(root)}/{name}"
+        self._kind = kind
+
+    async def keys(self) -> list[str]:
+        """Keys of all notes. One operation."""
+        return [urllib.parse.unquote(name) for name in await children_of(self._store, self.path)]
+
+    async def find(self, key: str) -> Versioned[NoteT] | None:
+        """A note, None if there is none. One operation; MetadataFormatError."""
+        path = self._path(key)
+        node = await find_node(self._store, path)
+        return None if node is None else Versioned(decode_node(path, node, self._decode), node.stat.version)
+
+    async def all(self) -> AsyncGenerator[tuple[str, Versioned[NoteT] | MetadataFormatError], None]:
+        """All notes with their keys; one operation each and one for all. Close the iterator to stop early."""
+
+        async def read(key: str) -> tuple[str, Versioned[NoteT] | MetadataFormatError | None]:
+            try:
+                return key, await self.find(key)
+            except MetadataFormatError as error:
+                return key, error
+
+        async with aclosing(pipelined(each_of(await self.keys()), read, _READS_IN_FLIGHT_MAX)) as notes:
+            async for key, note in notes:
+                if note is not None:
+                    yield key, note
+
+    async def put(self, key: str, note: NoteT) -> None:
+        """Write a note, new or not. One operation, two for a new one."""
+        path, data = self._path(key), msgspec.json.encode(note)
+        for _ in range(_ATTEMPTS_MAX):
+            with contextlib.suppress(NoNodeError):
+                await self._store.set(path, data, ANY_VERSION)
+                return
+            if await self.add(key, note):
+                return
+
+    async def add(self, key: str, note: NoteT) -> bool:
+        """Write a note; False if there is one, which stays. One operation."""
+        try:
+            await self._store.create(
+                self._path(key),
+                msgspec.json.encode(note),
+                is_ephemeral=self._is_ephemeral,
+                make_parents=True,
+                is_open_acl=True,
+            )
+        except NodeExistsError:
+            return False
+        return True
+
+    async def remove(self, key: str, expected_version: int = ANY_VERSION) -> None:
+        """Delete a note; fine if there is none. One operation; BadVersionError."""
+        with contextlib.suppress(NoNodeError):
+            await self._store.delete(self._path(key), expected_version)
+
+    def _path(self, key: str) -> str:
+        return f"{self.path}/{urllib.parse.quote(key, safe='')}"
+
+    def _decode(self, data: bytes) -> NoteT:
+        try:
+            return decode_json(data, self._kind)
+        except JsonTextError as error:
+            raise MetadataFormatError(f"note of autorecovery: {error}") from error
+
+
+class RecoveryNotes:
+    """The notes of one cluster."""
+
+    def __init__(self, store: MetadataStore, root: str) -> None:
+        self.deadlines = NoteDirectory(store, root, "deadlines", LostBookieNote)
+        self.losses = NoteDirectory(store, root, "losses", LostLedgerNote)
+        self.failures = NoteDirectory(store, root, "failures", FailedLedgerNote)
+        self.maintenance = NoteDirectory(store, root, "maintenance", MaintenanceNote)
+        self.daemons = NoteDirectory(store, root, "daemons", DaemonNote, is_ephemeral=True)
+
+
+def notes_path(root: str) -> str:
+    """Directory of the notes of one cluster."""
+    return f"{DIRECTORY}/{urllib.parse.quote(root.removeprefix('/'), safe='')}"
