@@ -67,9 +67,8 @@ _SHORT_OPERATIONS = OperationHolder("the two operations must run one after the o
 class OperationLockedError(ConflictError):
     """Another operation is changing the cluster or one of its bookies."""
 
-    def __init__(self, path: str, holder: OperationHolder, bookie_id: str | None = None) -> None:
-        subject = "is changing this cluster" if bookie_id is None else f"is working on bookie {bookie_id}"
-        super().__init__(f"another operation {subject}: {holder} (lock {path})")
+    def __init__(self, path: str, holder: OperationHolder, activity: str = "is changing this cluster") -> None:
+        super().__init__(f"another operation {activity}: {holder} (lock {path})")
         self.holder = holder
 
 
@@ -134,7 +133,9 @@ async def acquire_operation_lock(store: MetadataStore, root: str, holder: Operat
     return await _acquire(store, operation_lock_path(root), holder)
 
 
-async def _acquire(store: MetadataStore, path: str, holder: OperationHolder) -> OperationLock:
+async def _acquire(
+    store: MetadataStore, path: str, holder: OperationHolder, activity: str = "is changing this cluster"
+) -> OperationLock:
     for _ in range(_ATTEMPTS_MAX):
         lock = OperationLock(store, path)  # before the create, so that it sees a session lost during the create
         if await _take(store, path, holder):
@@ -142,8 +143,8 @@ async def _acquire(store: MetadataStore, path: str, holder: OperationHolder) -> 
             return lock
         found = await _read_holder(store, path)
         if found is not None:
-            raise OperationLockedError(path, found)
-    raise OperationLockedError(path, _SHORT_OPERATIONS)
+            raise OperationLockedError(path, found, activity)
+    raise OperationLockedError(path, _SHORT_OPERATIONS, activity)
 
 
 async def lock_bookies(
@@ -176,20 +177,21 @@ async def lock_bookies(
 
 async def lock_modes(store: MetadataStore, root: str, holder: OperationHolder) -> OperationLock:
     """Take the right to make bookies of the cluster read-only, for a short time; errors as ``lock_bookies``."""
-    return await _acquire(store, f"{operation_lock_path(root)}{_MODES}", holder)
+    return await _acquire(store, f"{operation_lock_path(root)}{_MODES}", holder, "is making a bookie read-only")
 
 
 async def _try_bookie(
     store: MetadataStore, path: str, holder: OperationHolder, bookie_id: str
 ) -> OperationLockedError | None:
     """Take the lock of one bookie, or return the error that shows its holder."""
+    activity = f"is working on bookie {bookie_id}"
     for _ in range(_ATTEMPTS_MAX):
         if await _take(store, path, holder) or await _is_of_session(store, path):
             return None
         found = await _read_holder(store, path)
         if found is not None:
-            return OperationLockedError(path, found, bookie_id)
-    return OperationLockedError(path, _SHORT_OPERATIONS, bookie_id)
+            return OperationLockedError(path, found, activity)
+    return OperationLockedError(path, _SHORT_OPERATIONS, activity)
 
 
 def bookie_lock_path(root: str, bookie_id: str) -> str:

@@ -52,7 +52,7 @@ async def test_bookies_are_made_read_only_by_one_operation_at_a_time(
 ) -> None:
     async with await lock_bookies(store, root, ME, ["b1:3181"]), await lock_modes(store, root, ME):
         async with await lock_bookies(other_store, root, ME, ["modes"]):
-            with pytest.raises(OperationLockedError, match="'cluster format' by root on host-1"):
+            with pytest.raises(OperationLockedError, match="is making a bookie read-only: 'cluster format' by root"):
                 await lock_modes(other_store, root, ME)
         assert await operations_on_bookies(other_store, root) == [ME]
     async with await lock_modes(other_store, root, ME):
