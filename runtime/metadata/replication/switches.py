@@ -131,19 +131,23 @@ class ReplicationSwitches:
             return RecoveryDelay(delay.seconds, stat.version)
         raise _contended(self._paths.lost_bookie_recovery_delay)
 
-    def watch_recovery_delay(self, callback: Callable[[RecoveryDelay | MetadataFormatError], None]) -> Watch:
+    def watch_recovery_delay(self, callback: Callable[[RecoveryDelay | MetadataFormatError | None], None]) -> Watch:
         """Call back for the value now and for every later write, even of an unchanged value, never twice for one.
 
-        Several writes in quick succession may be reported as one, with the last value. Deleting the node is not
-        reported; creating it again is. One operation, and one per change (two when the node is absent).
+        None: there is no node. Several writes in quick succession may be reported as one, with the last value. One
+        operation, and one per change (two when the node is absent).
         """
-        last: tuple[int, int] | None = None
+        last: tuple[int, int] | None = (-1, -1)  # no node yet
 
         def look(node: Node | None) -> None:
             nonlocal last
-            if node is None or (node.stat.ctime_ms, node.stat.version) == last:
+            identity = (node.stat.ctime_ms, node.stat.version) if node is not None else None
+            if identity == last:
                 return  # the same node again after a lost connection
-            last = (node.stat.ctime_ms, node.stat.version)
+            last = identity
+            if node is None:
+                callback(None)
+                return
             try:
                 seconds = self._parse_delay(node.data)
             except MetadataFormatError as error:

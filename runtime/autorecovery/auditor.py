@@ -1,0 +1,187 @@
+"""The auditor: finds ledgers that lack copies, and marks them for the workers, Java's included.
+
+Each of its tasks is a lane of its own, so a pass over all ledgers never keeps it from noticing that a bookie is gone.
+Any process may take the office over at any time: what must survive is in ZooKeeper (``RecoveryNotes``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+
+import msgspec
+
+from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.autorecovery.lane import Lane, Turn
+from runtime.autorecovery.liveness import Liveness
+from runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
+from runtime.autorecovery.publisher import Publisher, PublishTally
+from runtime.client.ports import ClientPorts
+from runtime.metadata.paths import Paths
+from runtime.metadata.replication.recovery_notes import RecoveryNotes
+from runtime.metadata.store import MetadataStore, Node
+
+DISABLED = "autorecovery is disabled: nothing is marked"
+
+
+class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the auditor knows now. ``bookies_gone`` of ``bookies_counted`` count for the alarm.
+
+    The figures of ledgers are those of the last complete pass.
+    """
+
+    bookies_registered: int
+    bookies_lost: int
+    bookies_gone: int
+    bookies_counted: int
+    is_alarm: bool
+    ledgers: int
+    ledgers_unreadable: int
+    ledgers_lost: int
+
+
+class Auditor:
+    """Lives while this process holds the office. ``lanes``: all of its tasks."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        store: MetadataStore,
+        root: str,
+        config: AutorecoveryConfig,
+        notes: RecoveryNotes,
+    ) -> None:
+        self._ports = ports
+        self._store = store
+        self._paths = Paths(root)
+        self._notes = notes
+        self.publisher = Publisher(ports, store, root, config, notes)
+        self.liveness = Liveness(
+            ports,
+            store,
+            root,
+            config,
+            notes,
+            on_look=self._note_look,
+            on_return=self._note_return,
+            on_audit_wish=self._note_audit_wish,
+        )
+        self._audits = Lane("audit", self._audit, ports.clock, interval_s=config.bookie_check_interval_s)
+        self._audits.due_in(config.bookie_check_interval_s)  # the first look at the bookies wakes it
+        self.lanes: tuple[Lane, ...] = (self.liveness.lane, self._audits)
+        self._wishes = self._wishes_served = 0
+        self._is_owed = True
+        """A pass is needed whatever the deadlines: the first one, and one that was not finished."""
+        self._running = ScanAim()
+        self._marked: frozenset[str] = frozenset()
+        """Lost bookies whose ledgers a pass has marked."""
+        self._marked_early: frozenset[str] = frozenset()
+        self._collected: frozenset[str] = frozenset()
+        """Lost bookies that were lost before the last pass began."""
+        self._last_pass: LostBookieScan | None = None
+
+    async def serve(self) -> None:
+        """Run all lanes until cancelled."""
+        disabled = self._store.watch_node(self._paths.replication_disabled, self._note_switch)
+        try:
+            with self.liveness.watching():
+                async with asyncio.TaskGroup() as group:
+                    for lane in self.lanes:
+                        group.create_task(lane.serve())
+        finally:
+            disabled.cancel()
+
+    def trigger(self) -> None:
+        """Audit now, without waiting for the deadlines of bookies that are gone."""
+        self.liveness.hurry()
+        self._note_audit_wish()
+
+    def figures(self) -> AuditFigures:
+        """For metrics."""
+        verdict, last = self.liveness.verdict, self._last_pass
+        return AuditFigures(
+            bookies_registered=len(self.liveness.live),
+            bookies_lost=len(self.liveness.lost),
+            bookies_gone=verdict.gone,
+            bookies_counted=verdict.counted,
+            is_alarm=verdict.is_alarm,
+            ledgers=last.ledgers if last else 0,
+            ledgers_unreadable=last.unreadable if last else 0,
+            ledgers_lost=last.lost if last else 0,
+        )
+
+    def _note_audit_wish(self) -> None:
+        self._wishes += 1
+        self._audits.wake()
+
+    def _note_switch(self, node: Node | None) -> None:
+        if node is None and self._is_owed:
+            self._audits.wake()
+
+    def _note_return(self, _lost_ms: Mapping[str, int]) -> None:
+        if self._last_pass is not None and (self._last_pass.postponed or self._last_pass.lost):
+            self._is_owed = True  # other bookies' ledgers have a copy again
+
+    def _note_look(self) -> None:
+        """Begin a pass if one is needed that neither runs nor has ended."""
+        verdict, lost = self.liveness.verdict, frozenset(self.liveness.lost)
+        self._marked &= lost
+        self._marked_early &= lost
+        self._collected &= lost
+        is_needed = (
+            self._is_owed
+            or verdict.due - self._marked - self._running.due
+            or verdict.early - self._marked_early - self._running.early
+            or (verdict.is_alarm and lost - self._collected)
+        )
+        if is_needed and not self._audits.status.is_running:
+            self._audits.wake()
+
+    async def _audit(self, turn: Turn) -> str:
+        """One pass over all metadata."""
+        if not self.liveness.has_looked:
+            return "waits for the first look at the bookies"
+        if not await self.publisher.is_enabled():
+            self._is_owed = True
+            return DISABLED
+        self._is_owed = False
+        wishes, verdict, lost = self._wishes, self.liveness.verdict, frozenset(self.liveness.lost)
+        is_forced = wishes > self._wishes_served and not verdict.is_alarm
+        aim = ScanAim(due=verdict.due, early=verdict.early, excused=self.liveness.excused, is_forced=is_forced)
+        self._running = aim
+        scan = LostBookieScan(self._ports, self._notes, self.publisher, aim, lambda: self.liveness.live)
+        try:
+            requests = scan.requests(turn)
+            async with aclosing(requests):
+                tally = await self.publisher.publish(requests, turn)
+        except BaseException:
+            self._is_owed = True
+            raise
+        finally:
+            self._running = ScanAim()
+        if tally.is_cut:
+            self._is_owed = True
+            return DISABLED
+        self._wishes_served = wishes
+        self._marked |= lost - aim.excused if is_forced else aim.due
+        self._marked_early |= aim.early
+        self._collected = lost
+        self._last_pass = scan
+        self.liveness.note_named(scan.named, lost)
+        return _summary(scan, tally)
+
+
+def _summary(scan: LostBookieScan, tally: PublishTally) -> str:
+    parts = [f"{scan.ledgers} ledgers, {tally.written} marks written"]
+    parts += [
+        f"{count} {what}"
+        for count, what in (
+            (tally.failed, "not marked because of an error"),
+            (scan.unreadable, "unreadable"),
+            (scan.lost, "without a copy of some entries"),
+            (scan.postponed, "without a copy until a bookie returns"),
+        )
+        if count
+    ]
+    return ", ".join(parts)

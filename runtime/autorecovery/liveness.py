@@ -1,0 +1,224 @@
+"""Follows which bookies are registered. Fast: it reads a few nodes, and never waits for a pass over the ledgers.
+
+A look follows each change of the registrations and of the recovery delay, and a timer. Writable and read-only bookies
+are both alive. Known bookies have a cookie, were seen registered, or are named by the metadata of a ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.autorecovery.deadlines import LostVerdict, follow_bookies, judge_lost, restart_deadlines
+from runtime.autorecovery.lane import Lane, Turn
+from runtime.client.ports import ClientPorts
+from runtime.errors import MetadataFormatError
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.paths import Paths
+from runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
+from runtime.metadata.replication.switches import RecoveryDelay, ReplicationSwitches
+from runtime.metadata.store import MetadataStore
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 10.0
+_NAMES_MAX = 5
+
+
+class Liveness:
+    """The bookies as of the last look; the fields are empty before the first one.
+
+    ``on_look`` is called after each look; ``on_return`` with the bookies that came back and when they were lost;
+    ``on_audit_wish`` when an operator writes the delay 0, or the delay that is there.
+    """
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        store: MetadataStore,
+        root: str,
+        config: AutorecoveryConfig,
+        notes: RecoveryNotes,
+        *,
+        on_look: Callable[[], None],
+        on_return: Callable[[Mapping[str, int]], None],
+        on_audit_wish: Callable[[], None],
+    ) -> None:
+        self._ports = ports
+        self._store = store
+        self._paths = Paths(root)
+        self._config = config
+        self._notes = notes
+        self._cookies = CookieStore(store, root)
+        self._switches = ReplicationSwitches(store, root)
+        self._on_look = on_look
+        self._on_return = on_return
+        self._on_audit_wish = on_audit_wish
+        self.lane = Lane("liveness", self._look, ports.clock, interval_s=LOOK_INTERVAL_S)
+        self.has_looked = False
+        self.live: frozenset[str] = frozenset()
+        self.lost: dict[str, LostBookieNote] = {}
+        self.excused: frozenset[str] = frozenset()
+        """Bookies in maintenance."""
+        self.verdict = LostVerdict()
+        self._known: set[str] = set()
+        """Seen registered, or named by metadata."""
+        self._idle: frozenset[str] = frozenset()
+        """Lost bookies that no ledger names, by the last pass."""
+        self._delay_s: float | None = None
+        """None: the delay was not read yet."""
+        self._is_restart_due = False
+        self._is_hurried = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look after each change in this block."""
+        wake = self.lane.wake
+        watches = [
+            self._store.watch_children(self._paths.available, lambda _: wake()),
+            self._store.watch_children(self._paths.read_only, lambda _: wake()),
+            self._switches.watch_recovery_delay(self._note_delay),
+        ]
+        try:
+            yield
+        finally:
+            for watch in watches:
+                watch.cancel()
+
+    def hurry(self) -> None:
+        """Wait no longer for the bookies that are gone."""
+        self._is_hurried = True
+        self.lane.wake()
+
+    def note_named(self, named: set[str], lost_before: frozenset[str]) -> None:
+        """A pass over all metadata found these names. ``lost_before``: bookies that were gone when it began."""
+        self._known |= named
+        self._idle = lost_before - named
+        self.lane.wake()
+
+    def _note_delay(self, delay: RecoveryDelay | MetadataFormatError | None) -> None:
+        if isinstance(delay, MetadataFormatError):
+            if self._delay_s is None:
+                self._delay_s = self._config.lost_bookie_delay_s
+            logger.warning("%s; the recovery delay stays %g s", delay, self._delay_s)
+            self.lane.wake()
+            return
+        former_s = self._delay_s
+        self._delay_s = self._config.lost_bookie_delay_s if delay is None else delay.seconds
+        if delay is not None and former_s is not None:
+            if delay.seconds in {0, former_s}:
+                self._is_hurried = True
+                self._on_audit_wish()
+            else:
+                self._is_restart_due = True
+        self.lane.wake()
+
+    async def _look(self, turn: Turn) -> str:
+        registrations = await self._ports.registrations.snapshot()
+        cookies = frozenset(await self._cookies.ids())
+        excused_until_ms = await self._excused()
+        if not self.has_looked:
+            self.lost = await self._load()
+        turn.beat()
+        if self._delay_s is None:
+            return "waits for the recovery delay"
+        self.live = registrations.live
+        self._known |= self.live
+        await self._follow(cookies)
+        turn.beat()
+        now_ms = self._ports.clock.now_ms()
+        counted = (cookies | self._known) - self._idle
+        self.excused = frozenset(each for each, until_ms in excused_until_ms.items() if until_ms > now_ms)
+        self._judge(excused_until_ms, counted, now_ms)
+        self.has_looked = True
+        self._on_look()
+        return self._summary()
+
+    async def _follow(self, cookies: frozenset[str]) -> None:
+        """Update the deadlines, first in ZooKeeper."""
+        assert self._delay_s is not None
+        now_ms, delay_ms = self._ports.clock.now_ms(), int(self._delay_s * 1000)
+        is_hurried, is_restart_due = self._is_hurried, self._is_restart_due
+        known = (cookies | self._known | self.lost.keys()) - (self._idle - cookies)
+        notes = follow_bookies(self.lost, known, self.live, now_ms, 0 if is_hurried else delay_ms)
+        if is_restart_due:
+            notes = restart_deadlines(notes, now_ms, delay_ms)
+        for bookie_id in self.lost.keys() - notes.keys():
+            await self._notes.deadlines.remove(bookie_id)
+        for bookie_id, note in notes.items():
+            if self.lost.get(bookie_id) != note:
+                await self._notes.deadlines.put(bookie_id, note)
+        returned = {each: note.lost_ms for each, note in self.lost.items() if each in self.live}
+        self._log_changes(notes, returned)
+        self.lost = notes
+        self._known -= self._idle - cookies - self.live
+        self._idle = self._idle.intersection(notes)
+        self._is_hurried &= not is_hurried
+        self._is_restart_due &= not is_restart_due
+        if returned:
+            self._on_return(returned)
+
+    def _log_changes(self, notes: Mapping[str, LostBookieNote], returned: Mapping[str, int]) -> None:
+        for bookie_id in sorted(returned):
+            logger.info("bookie %s is registered again", bookie_id)
+        now_ms = self._ports.clock.now_ms()
+        for bookie_id in sorted(notes.keys() - self.lost.keys()):
+            wait_s = max(0, notes[bookie_id].due_ms - now_ms) / 1000
+            logger.warning("bookie %s is gone: its ledgers will be marked in %g s", bookie_id, wait_s)
+
+    def _judge(self, excused_until_ms: Mapping[str, int], counted: frozenset[str] | set[str], now_ms: int) -> None:
+        assert self._delay_s is not None
+        verdict = judge_lost(
+            self.lost,
+            excused_until_ms,
+            counted,
+            now_ms,
+            int(self._delay_s * 1000),
+            self._config.lost_bookies_share_max,
+        )
+        if verdict.is_alarm and not self.verdict.is_alarm:
+            logger.error("ALARM: %s", _alarm(verdict, self._config.lost_bookies_share_max))
+        elif self.verdict.is_alarm and not verdict.is_alarm:
+            logger.warning("the alarm is over: %d of %d bookies are gone", verdict.gone, verdict.counted)
+        self.verdict = verdict
+        if verdict.next_ms is not None:
+            self.lane.due_in(min(LOOK_INTERVAL_S, (verdict.next_ms - now_ms) / 1000))
+
+    async def _excused(self) -> dict[str, int]:
+        """End of the maintenance of each bookie that is in maintenance; an unreadable note excuses no bookie."""
+        found = {}
+        async for bookie_id, note in self._notes.maintenance.all():
+            if isinstance(note, MetadataFormatError):
+                logger.warning("the note of the maintenance of bookie %s is ignored: %s", bookie_id, note)
+            else:
+                found[bookie_id] = note.value.end_ms
+        return found
+
+    async def _load(self) -> dict[str, LostBookieNote]:
+        """Deadlines that an earlier auditor stored; an unreadable one begins again."""
+        found = {}
+        async for bookie_id, note in self._notes.deadlines.all():
+            if isinstance(note, MetadataFormatError):
+                logger.warning("the deadline of bookie %s begins again: %s", bookie_id, note)
+            else:
+                found[bookie_id] = note.value
+        return found
+
+    def _summary(self) -> str:
+        if self.verdict.is_alarm:
+            return _alarm(self.verdict, self._config.lost_bookies_share_max)
+        text = f"{len(self.live)} bookies are registered"
+        if self.lost:
+            names = sorted(self.lost)
+            more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+            text += f"; gone: {', '.join(names[:_NAMES_MAX])}{more}"
+        return text
+
+
+def _alarm(verdict: LostVerdict, share_max: float) -> str:
+    return (
+        f"{verdict.gone} of {verdict.counted} bookies are gone, more than {share_max:.0%}: "
+        "no ledger is marked until some are back"
+    )

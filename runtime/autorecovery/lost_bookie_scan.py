@@ -1,0 +1,158 @@
+"""Which ledgers have copies on lost bookies: one pass over the metadata of all ledgers.
+
+Ledgers stream through, so memory does not grow with their number. The bookies that are live are looked up again for
+each ledger, so that a bookie that comes back during the pass is spared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
+
+import msgspec
+
+from runtime.autorecovery.lane import Turn
+from runtime.autorecovery.publisher import MarkRequest, Publisher
+from runtime.client.ports import ClientPorts
+from runtime.errors import BadVersionError, MetadataFormatError
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.metadata.replication.recovery_notes import LostLedgerNote, RecoveryNotes
+from runtime.metadata.store import Versioned
+from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
+
+logger = logging.getLogger(__name__)
+
+NO_COPY = "no registered bookie has a copy of some entries"
+"""Reason of the notes of this scan. Other notes of losses are not removed by it."""
+
+_EARLY_MISSING_MIN = 2
+_REPORTS_MAX = 20
+
+
+class ScanAim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pass marks. Bookies that are gone, but neither due nor early, are only collected.
+
+    ``is_forced``: every bookie that is gone is due, unless it is excused.
+    """
+
+    due: frozenset[str] = frozenset()
+    early: frozenset[str] = frozenset()
+    excused: frozenset[str] = frozenset()
+    is_forced: bool = False
+
+    def given_up(self, missing: Collection[str]) -> frozenset[str]:
+        """Those of the missing bookies that are no longer waited for."""
+        return frozenset(missing) - self.excused if self.is_forced else self.due.intersection(missing)
+
+
+class LedgerFinding(msgspec.Struct, frozen=True):
+    """What is wrong with a ledger. ``to_mark`` may be empty.
+
+    ``is_lost``: some entries have no copy on a registered bookie, nor on one that is waited for. ``is_postponed``: some
+    entries have copies only on bookies that are waited for, so no worker can copy them now.
+    """
+
+    to_mark: frozenset[str] = frozenset()
+    is_lost: bool = False
+    is_postponed: bool = False
+
+
+def examine_ledger(
+    ledger_id: int, metadata: LedgerMetadata, live: frozenset[str], aim: ScanAim
+) -> LedgerFinding | None:
+    """Judge a ledger; None if all bookies that its metadata names are live. Pure."""
+    missing = metadata.bookies() - live
+    if not missing:
+        return None
+    given_up = aim.given_up(missing)
+    rows = write_set_rows(ledger_id, metadata)
+    if given_up and judge_ledger(rows, live | (missing - given_up)).replication is ReplicationState.UNAVAILABLE:
+        return LedgerFinding(given_up, is_lost=True)
+    verdict = judge_ledger(rows, live)
+    if verdict.replication is ReplicationState.UNAVAILABLE:
+        return LedgerFinding(is_postponed=True)
+    early = {
+        bookie_id
+        for row in verdict.rows
+        if row.live_copies == 1 and len(row.missing_bookies) >= _EARLY_MISSING_MIN
+        for bookie_id in row.missing_bookies
+    }
+    return LedgerFinding(given_up | aim.early.intersection(early))
+
+
+class LostBookieScan:
+    """One pass. What it found is in its fields once ``requests`` has ended."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        notes: RecoveryNotes,
+        publisher: Publisher,
+        aim: ScanAim,
+        live: Callable[[], frozenset[str]],
+    ) -> None:
+        self._ports = ports
+        self._losses = notes.losses
+        self._publisher = publisher
+        self._aim = aim
+        self._live = live
+        self.ledgers = 0
+        self.unreadable = 0
+        self.lost = 0
+        self.postponed = 0
+        self.named: set[str] = set()
+        """All bookies that metadata names."""
+        self.is_complete = False
+
+    async def requests(self, turn: Turn) -> AsyncGenerator[MarkRequest, None]:
+        """The ledgers to mark. Losses are noted on the way, and notes of losses that are over are removed."""
+        noted = {int(key) for key in await self._losses.keys() if key.isdecimal()}
+        ledgers = self._ports.ledgers.read_all()
+        async with aclosing(ledgers):
+            async for ledger_id, found in ledgers:
+                turn.beat()
+                self.ledgers += 1
+                if not isinstance(found, Versioned):
+                    self._note_unreadable(str(found))
+                    noted.discard(ledger_id)
+                    continue
+                for segment in found.value.segments:
+                    self.named.update(segment.ensemble)
+                finding = examine_ledger(ledger_id, found.value, self._live(), self._aim)
+                if finding is not None and finding.is_lost:
+                    await self._note_loss(ledger_id, finding)
+                elif ledger_id in noted and (finding is None or not finding.is_postponed):
+                    await self._remove_own_note(ledger_id)
+                noted.discard(ledger_id)
+                if finding is not None and not finding.is_lost and finding.to_mark:
+                    yield MarkRequest(ledger_id, tuple(sorted(finding.to_mark)))
+                elif finding is not None and finding.is_postponed:
+                    self.postponed += 1
+        for ledger_id in sorted(noted):
+            await self._losses.remove(str(ledger_id))  # the ledger was deleted
+        self.is_complete = True
+
+    async def _note_loss(self, ledger_id: int, finding: LedgerFinding) -> None:
+        self.lost += 1
+        note = LostLedgerNote(
+            found_ms=self._ports.clock.now_ms(), missing_bookies=tuple(sorted(finding.to_mark)), reason=NO_COPY
+        )
+        await self._publisher.note_loss(ledger_id, note)
+
+    async def _remove_own_note(self, ledger_id: int) -> None:
+        try:
+            note = await self._losses.find(str(ledger_id))
+        except MetadataFormatError:
+            await self._losses.remove(str(ledger_id))
+            return
+        if note is not None and note.value.reason == NO_COPY:
+            with contextlib.suppress(BadVersionError):
+                await self._losses.remove(str(ledger_id), note.version)
+
+    def _note_unreadable(self, problem: str) -> None:
+        self.unreadable += 1
+        if self.unreadable <= _REPORTS_MAX:
+            ending = "; further ones are not reported" if self.unreadable == _REPORTS_MAX else ""
+            logger.warning("%s: the ledger is passed over%s", problem, ending)

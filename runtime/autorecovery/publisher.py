@@ -1,0 +1,157 @@
+"""Writes the marks of the auditor's lanes: a bounded number at once, merged into the marks that exist.
+
+Marks are Java's, so Java's workers repair them too. Nothing is marked while autorecovery is disabled. A ledger without
+a copy of some of its entries gets a note instead of a mark, because no worker can repair it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+import msgspec
+
+from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.autorecovery.lane import Turn
+from runtime.client.ports import ClientPorts
+from runtime.errors import ConflictError, MetadataFormatError, RefusedError
+from runtime.ledger.metadata import is_valid_bookie_id
+from runtime.metadata.paths import Paths
+from runtime.metadata.pipeline import pipelined
+from runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks
+from runtime.metadata.replication.recovery_notes import LostLedgerNote, RecoveryNotes
+from runtime.metadata.store import MetadataStore
+
+logger = logging.getLogger(__name__)
+
+_REPORTS_MAX = 20
+"""Ledgers that are reported by name; further ones are only counted."""
+
+
+class MarkRequest(msgspec.Struct, frozen=True):
+    """A ledger to mark. No missing bookie: its placement is to be repaired."""
+
+    ledger_id: int
+    missing_bookies: tuple[str, ...]
+
+
+class PublishTally(msgspec.Struct, kw_only=True):
+    """What became of the requests; a failed one was reported by name.
+
+    ``is_cut``: autorecovery was disabled meanwhile, so the rest of the requests was not read.
+    """
+
+    created: int = 0
+    merged: int = 0
+    unchanged: int = 0
+    failed: int = 0
+    is_cut: bool = False
+
+    @property
+    def written(self) -> int:
+        """Marks that were written, new or not."""
+        return self.created + self.merged
+
+    def count(self, outcome: MarkOutcome | None) -> None:
+        """Count a request; None: it failed."""
+        match outcome:
+            case MarkOutcome.CREATED:
+                self.created += 1
+            case MarkOutcome.MERGED:
+                self.merged += 1
+            case MarkOutcome.UNCHANGED:
+                self.unchanged += 1
+            case None:
+                self.failed += 1
+
+
+class Publisher:
+    """The only writer of marks in this auditor. Several lanes may publish at the same time."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        store: MetadataStore,
+        root: str,
+        config: AutorecoveryConfig,
+        notes: RecoveryNotes,
+    ) -> None:
+        self._ports = ports
+        self._store = store
+        self._disabled_path = Paths(root).replication_disabled
+        self._window = config.marks_in_flight_max
+        self._losses = notes.losses
+        self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
+        self._disabled: asyncio.Event | None = None
+        """Set by a change since autorecovery was last seen enabled."""
+        self._reports = 0
+        self.outcomes: collections.Counter[MarkOutcome] = collections.Counter()
+        """All requests so far."""
+        self.repeated: set[int] | None = None
+        """While not None: ledgers that were requested again. Their marks did not change, but are needed."""
+
+    async def publish(self, requests: AsyncIterator[MarkRequest], turn: Turn) -> PublishTally:
+        """Mark all these ledgers. MetadataUnavailableError; RefusedError while Pulsar migrates its metadata.
+
+        The requests are read as they are needed. The caller closes their iterator.
+        """
+        tally = PublishTally()
+        outcomes = pipelined(self._while_enabled(requests, tally), self._mark, self._window)
+        async with aclosing(outcomes):
+            async for outcome in outcomes:
+                tally.count(outcome)
+                turn.beat()
+        return tally
+
+    async def note_loss(self, ledger_id: int, note: LostLedgerNote) -> bool:
+        """Note that no copy is left of some entries; False if that was noted before."""
+        is_new = await self._losses.add(str(ledger_id), note)
+        if is_new:
+            self._report(logging.ERROR, f"ledger {ledger_id}: {note.reason}: {', '.join(note.missing_bookies)}")
+        return is_new
+
+    async def is_enabled(self) -> bool:
+        """Whether autorecovery is enabled. One operation after a change, otherwise none."""
+        if self._disabled is not None and not self._disabled.is_set():
+            return True
+        disabled = asyncio.Event()
+        if await self._store.exists(self._disabled_path, disabled.set) is not None:
+            return False
+        self._disabled = disabled
+        return True
+
+    async def _while_enabled(
+        self, requests: AsyncIterator[MarkRequest], tally: PublishTally
+    ) -> AsyncGenerator[MarkRequest, None]:
+        async for request in requests:
+            if not await self.is_enabled():
+                tally.is_cut = True
+                return
+            yield request
+
+    async def _mark(self, request: MarkRequest) -> MarkOutcome | None:
+        """None: the ledger cannot be marked, which was reported."""
+        ledger_id = request.ledger_id
+        valid = [each for each in request.missing_bookies if is_valid_bookie_id(each)]
+        if request.missing_bookies and not valid:
+            self._report(logging.WARNING, f"ledger {ledger_id} names no valid bookie id: it is not marked")
+            return None
+        await self._ports.ledgers.migration.require_none()
+        try:
+            outcome = await self._marks.mark(ledger_id, valid)
+        except (MetadataFormatError, RefusedError, ConflictError) as error:
+            self._report(logging.WARNING, f"ledger {ledger_id} cannot be marked: {error}")
+            return None
+        self.outcomes[outcome] += 1
+        if self.repeated is not None and outcome is MarkOutcome.UNCHANGED:
+            self.repeated.add(ledger_id)
+        return outcome
+
+    def _report(self, level: int, sentence: str) -> None:
+        self._reports += 1
+        if self._reports <= _REPORTS_MAX:
+            ending = "; further ledgers are not reported" if self._reports == _REPORTS_MAX else ""
+            logger.log(level, "%s%s", sentence, ending)
