@@ -17,9 +17,10 @@ from runtime.autorecovery.lane import Lane, Turn
 from runtime.autorecovery.liveness import Liveness
 from runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
 from runtime.autorecovery.publisher import Publisher, PublishTally
+from runtime.autorecovery.returned_bookies import ReturnedBookies
 from runtime.client.ports import ClientPorts
 from runtime.metadata.paths import Paths
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
+from runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
 from runtime.metadata.store import MetadataStore, Node
 
 DISABLED = "autorecovery is disabled: nothing is marked"
@@ -69,7 +70,8 @@ class Auditor:
         )
         self._audits = Lane("audit", self._audit, ports.clock, interval_s=config.bookie_check_interval_s)
         self._audits.due_in(config.bookie_check_interval_s)  # the first look at the bookies wakes it
-        self.lanes: tuple[Lane, ...] = (self.liveness.lane, self._audits)
+        self._returns = ReturnedBookies(ports, store, root, config, self.publisher)
+        self.lanes: tuple[Lane, ...] = (self.liveness.lane, self._audits, self._returns.lane)
         self._wishes = self._wishes_served = 0
         self._is_owed = True
         """A pass is needed whatever the deadlines: the first one, and one that was not finished."""
@@ -119,7 +121,12 @@ class Auditor:
         if node is None and self._is_owed:
             self._audits.wake()
 
-    def _note_return(self, _lost_ms: Mapping[str, int]) -> None:
+    def _note_return(self, returned: Mapping[str, LostBookieNote]) -> None:
+        now_ms = self._ports.clock.now_ms()
+        early = self._marked_early | self._running.early
+        lost_ms = {each: note.lost_ms for each, note in returned.items() if note.due_ms <= now_ms or each in early}
+        if lost_ms:
+            self._returns.note(lost_ms)
         if self._last_pass is not None and (self._last_pass.postponed or self._last_pass.lost):
             self._is_owed = True  # other bookies' ledgers have a copy again
 

@@ -30,7 +30,7 @@ _NAMES_MAX = 5
 class Liveness:
     """The bookies as of the last look; the fields are empty before the first one.
 
-    ``on_look`` is called after each look; ``on_return`` with the bookies that came back and when they were lost;
+    ``on_look`` is called after each look; ``on_return`` with the bookies that came back;
     ``on_audit_wish`` when an operator writes the delay 0, or the delay that is there.
     """
 
@@ -43,7 +43,7 @@ class Liveness:
         notes: RecoveryNotes,
         *,
         on_look: Callable[[], None],
-        on_return: Callable[[Mapping[str, int]], None],
+        on_return: Callable[[Mapping[str, LostBookieNote]], None],
         on_audit_wish: Callable[[], None],
     ) -> None:
         self._ports = ports
@@ -150,7 +150,7 @@ class Liveness:
         for bookie_id, note in notes.items():
             if self.lost.get(bookie_id) != note:
                 await self._notes.deadlines.put(bookie_id, note)
-        returned = {each: note.lost_ms for each, note in self.lost.items() if each in self.live}
+        returned = {each: note for each, note in self.lost.items() if each in self.live}
         self._log_changes(notes, returned)
         self.lost = notes
         self._known -= self._idle - cookies - self.live
@@ -160,7 +160,7 @@ class Liveness:
         if returned:
             self._on_return(returned)
 
-    def _log_changes(self, notes: Mapping[str, LostBookieNote], returned: Mapping[str, int]) -> None:
+    def _log_changes(self, notes: Mapping[str, LostBookieNote], returned: Mapping[str, LostBookieNote]) -> None:
         for bookie_id in sorted(returned):
             logger.info("bookie %s is registered again", bookie_id)
         now_ms = self._ports.clock.now_ms()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.autorecovery.auditor import Auditor
+from runtime.autorecovery.auditor import DISABLED, Auditor
 from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.autorecovery.deadlines import EARLY_SHARE
+from runtime.ledger.metadata import LedgerState
+from runtime.metadata.bookies.registration import BookieMode
+from runtime.metadata.paths import Paths
 from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import list_marks
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
+from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
+from runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
 from runtime.metadata.replication.switches import ReplicationSwitches
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
@@ -108,5 +113,398 @@ def test_a_write_of_the_delay(written: int, marked_after_s: float) -> None:
             assert await marks(cluster) == {}
             await cluster.clock.sleep(0.2)
             assert await marks(cluster) == {lost: ("b1",)}
+
+    simulate(scenario)
+
+
+def test_t29_nothing_is_marked_while_autorecovery_is_disabled() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost = await pair(cluster, "b1", "b2")
+        switches = ReplicationSwitches(cluster.metadata_store, ROOT)
+        async with auditing(cluster, NO_DELAY) as auditor:
+            await cluster.clock.sleep(1)
+            await switches.disable()
+            await cluster.stop("b1")
+            await cluster.clock.sleep(3600)
+            assert await marks(cluster) == {}
+            assert auditor.lanes[1].status.result == DISABLED
+            await switches.enable()
+            await cluster.clock.sleep(1)
+            assert await marks(cluster) == {lost: ("b1",)}
+
+    simulate(scenario)
+
+
+def test_t29_disabled_in_the_middle_of_a_pass() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledgers = [await pair(cluster, "b1", "b2") for _ in range(100)]
+        switches = ReplicationSwitches(cluster.metadata_store, ROOT)
+        async with auditing(cluster, AutorecoveryConfig(lost_bookie_delay_s=0, marks_in_flight_max=1)):
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            while len(await marks(cluster)) < 5:
+                await cluster.clock.sleep(0.001)
+            await switches.disable()
+            await cluster.clock.sleep(3600)
+            assert len(await marks(cluster)) < 100
+            await switches.enable()
+            await cluster.clock.sleep(2)
+            assert sorted(await marks(cluster)) == ledgers
+
+    simulate(scenario)
+
+
+def test_t30_a_deleted_delay_does_not_make_the_auditor_deaf() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost = await pair(cluster, "b1", "b2")
+        store, switches = cluster.metadata_store, ReplicationSwitches(cluster.metadata_store, ROOT)
+        await switches.set_recovery_delay(600)
+        async with auditing(cluster, AutorecoveryConfig(lost_bookie_delay_s=300)):
+            await cluster.clock.sleep(1)
+            await store.delete(Paths(ROOT).lost_bookie_recovery_delay)
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(200)
+            assert await marks(cluster) == {}
+            await switches.set_recovery_delay(0)
+            await cluster.clock.sleep(1)
+            assert await marks(cluster) == {lost: ("b1",)}
+
+    simulate(scenario)
+
+
+def test_t31_two_bookies_that_restart_at_the_same_time() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        await pair(cluster, "b1", "b2")
+        await pair(cluster, "b1", "b3")
+        await pair(cluster, "b2", "b3", "b4")
+        async with auditing(cluster):
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(4)
+            await cluster.stop("b2")
+            await cluster.clock.sleep(5)
+            await cluster.start("b1")
+            await cluster.clock.sleep(5)
+            await cluster.start("b2")
+            await cluster.clock.sleep(300)
+            assert await marks(cluster) == {}
+            assert await losses(cluster) == {}
+
+    simulate(scenario)
+
+
+def test_t31_two_bookies_that_stay_away() -> None:
+    """A ledger that is down to one of three copies is marked early, the others after the delays."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        thin = await pair(cluster, "b1", "b2", "b3")
+        first, second = await pair(cluster, "b1", "b4"), await pair(cluster, "b2", "b4")
+        gone = await pair(cluster, "b1", "b2")
+        async with auditing(cluster):
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(10)
+            await cluster.stop("b2")
+            await cluster.clock.sleep(60 * EARLY_SHARE - 1)
+            assert await marks(cluster) == {}
+            await cluster.clock.sleep(2)
+            assert await marks(cluster) == {thin: ("b1", "b2")}
+            await cluster.clock.sleep(60 - 10 - 7 + 1)
+            assert await marks(cluster) == {thin: ("b1", "b2"), first: ("b1",)}
+            assert await losses(cluster) == {}, "b2 may still come back"
+            await cluster.clock.sleep(10)
+            assert await marks(cluster) == {thin: ("b1", "b2"), first: ("b1",), second: ("b2",)}
+            assert await losses(cluster) == {gone: ("b1", "b2")}
+
+    simulate(scenario)
+
+
+def test_t32_a_successor_neither_restarts_nor_skips_the_delay() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost = await pair(cluster, "b1", "b2")
+        async with auditing(cluster):
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(30)
+        async with auditing(cluster):
+            await cluster.clock.sleep(29)
+            assert await marks(cluster) == {}
+            await cluster.clock.sleep(2)
+            assert await marks(cluster) == {lost: ("b1",)}
+
+    simulate(scenario)
+
+
+def test_t33_a_read_only_bookie_is_alive() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost = await pair(cluster, "b1", "b2")
+        async with auditing(cluster, NO_DELAY):
+            await cluster.clock.sleep(1)
+            await cluster.set_mode("b1", BookieMode.READ_ONLY)
+            await cluster.clock.sleep(60)
+            assert await marks(cluster) == {}
+            await cluster.stop("b1")
+            await cluster.clock.sleep(1)
+            assert await marks(cluster) == {lost: ("b1",)}
+
+    simulate(scenario)
+
+
+def test_t34_bookies_that_were_dead_before_the_first_auditor() -> None:
+    """One has a cookie; the other is only named by metadata, and waits from when it was found."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", "b4")
+        ledgers = [await pair(cluster, "b1", "b3"), await pair(cluster, "b2", "b4")]
+        await cluster.metadata_store.create(Paths(ROOT).cookie("b1"), b"", make_parents=True)
+        await cluster.stop("b1")
+        await cluster.stop("b2")
+        async with auditing(cluster):
+            await cluster.clock.sleep(55)
+            assert await marks(cluster) == {}
+            assert sorted(await RecoveryNotes(cluster.metadata_store, ROOT).deadlines.keys()) == ["b1", "b2"]
+            await cluster.clock.sleep(10)
+            assert await marks(cluster) == dict(zip(ledgers, [("b1",), ("b2",)], strict=True))
+
+    simulate(scenario)
+
+
+def test_t35_garbage_is_reported_by_name_and_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        first, bad, last = [await pair(cluster, "b1", "b2") for _ in range(3)]
+        store = cluster.metadata_store
+        await store.set(cluster.ports.ledgers.path(bad), b"junk", -1)
+        await store.create(f"{Paths(ROOT).available}/no bookie", b"")
+        async with auditing(cluster, NO_DELAY) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(100)
+            assert await marks(cluster) == {first: ("b1",), last: ("b1",)}
+            assert auditor.lanes[1].status.result == "3 ledgers, 2 marks written, 1 unreadable"
+        assert f"ledger {bad}:" in caplog.text
+        assert caplog.text.count("no bookie is not a bookie id") == 1
+
+    with caplog.at_level(logging.WARNING):
+        simulate(scenario)
+
+
+def test_t36_a_second_bookie_lost_during_a_pass_is_noticed_at_once() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledgers = [await pair(cluster, "b1", "b3") for _ in range(200)]
+        second = await pair(cluster, "b2", "b3")
+        async with auditing(cluster, AutorecoveryConfig(lost_bookie_delay_s=0, marks_in_flight_max=1)) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            while not await marks(cluster):
+                await cluster.clock.sleep(0.001)
+            await cluster.stop("b2")
+            await cluster.clock.sleep(0.05)
+            assert auditor.lanes[1].status.is_running
+            assert sorted(auditor.liveness.lost) == ["b1", "b2"]
+            await cluster.clock.sleep(5)
+            assert await marks(cluster) == {**dict.fromkeys(ledgers, ("b1",)), second: ("b2",)}
+
+    simulate(scenario)
+
+
+async def come_back(cluster: RepairCluster, bookie_id: str, kept: dict[int, dict[int, bytes]]) -> None:
+    await cluster.start(bookie_id)
+    cluster.copies[bookie_id] = kept
+
+
+def test_t39_marks_that_only_waited_for_a_bookie_are_cleared_without_copying() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        for _ in range(500):
+            await pair(cluster, "b1", "b2")
+        kept = cluster.copies["b1"]
+        async with auditing(cluster) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(70)
+            assert len(await marks(cluster)) == 500
+            await come_back(cluster, "b1", kept)
+            await cluster.clock.sleep(10)
+            assert await marks(cluster) == {}
+            assert {request.kind for request in cluster.requests} == {"read"}
+            assert auditor.lanes[2].status.result == "b1: cleared 500 marks, left 0 to the workers"
+
+    simulate(scenario)
+
+
+def test_t39_marks_that_may_be_needed_stay() -> None:
+    """Of a checker, of an open ledger, of a ledger with another lost bookie, of lost first and last entries."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        checked, tail, head, other = [await pair(cluster, "b1", "b2") for _ in range(4)]
+        both = await pair(cluster, "b1", "b3", "b4")
+        still_open = await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN), entries=5)
+        kept = cluster.copies["b1"]
+        del kept[tail][9], kept[head][0]
+        theirs = UnderReplicationMarks(cluster.metadata_store, ROOT, cluster.clock)
+        async with auditing(cluster):
+            await cluster.clock.sleep(1)
+            await theirs.mark(checked, ["b1"])
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.stop("b3")
+            await cluster.clock.sleep(70)
+            assert sorted(await marks(cluster)) == [checked, tail, head, other, both, still_open]
+            await come_back(cluster, "b1", kept)
+            await cluster.clock.sleep(10)
+            assert sorted(await marks(cluster)) == [checked, tail, head, both, still_open]
+
+    simulate(scenario)
+
+
+def test_nothing_is_marked_while_too_many_bookies_are_gone(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", "b4")
+        ledgers = [await pair(cluster, each, "b4") for each in ("b1", "b2", "b3")]
+        async with auditing(cluster) as auditor:
+            await cluster.clock.sleep(1)
+            for each in ("b1", "b2", "b3"):
+                await cluster.stop(each)
+            await cluster.clock.sleep(3600)
+            auditor.trigger()
+            await cluster.clock.sleep(60)
+            assert await marks(cluster) == {}
+            assert "3 of 4 bookies are gone, more than 50%" in auditor.lanes[0].status.result
+            assert auditor.figures().is_alarm
+            await cluster.start("b1")
+            await cluster.clock.sleep(1)
+            assert await marks(cluster) == {ledgers[1]: ("b2",), ledgers[2]: ("b3",)}
+            assert not auditor.figures().is_alarm
+        assert caplog.text.count("ALARM: 3 of 4 bookies are gone") == 1
+
+    simulate(scenario)
+
+
+def test_dead_bookies_that_no_ledger_names_do_not_count_as_gone() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        for each in ("old1", "old2", "old3", "old4"):
+            await cluster.metadata_store.create(Paths(ROOT).cookie(each), b"", make_parents=True)
+        await cluster.start("b1", "b2")
+        lost = await pair(cluster, "b1", "b2")
+        async with auditing(cluster) as auditor:
+            await cluster.clock.sleep(100)
+            assert not auditor.figures().is_alarm
+            await cluster.stop("b1")
+            await cluster.clock.sleep(62)
+            assert await marks(cluster) == {lost: ("b1",)}
+
+    simulate(scenario)
+
+
+def test_a_loss_is_noted_instead_of_a_mark_and_ends_when_a_copy_is_back() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost, deleted = await pair(cluster, "b1", "b2"), await pair(cluster, "b1", "b2")
+        damaged = await pair(cluster, "b3", "b4")
+        notes = RecoveryNotes(cluster.metadata_store, ROOT)
+        await notes.losses.put(str(damaged), LostLedgerNote(found_ms=1, missing_bookies=(), reason="a check found it"))
+        async with auditing(cluster) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.stop("b2")
+            await cluster.clock.sleep(70)
+            assert await marks(cluster) == {}
+            assert await losses(cluster) == {lost: ("b1", "b2"), deleted: ("b1", "b2"), damaged: ()}
+            assert auditor.figures().ledgers_lost == 2
+            await cluster.ports.ledgers.delete(deleted)
+            await cluster.start("b1")
+            await cluster.clock.sleep(1)
+            assert await marks(cluster) == {lost: ("b2",)}
+            assert await losses(cluster) == {damaged: ()}
+
+    simulate(scenario)
+
+
+def test_a_bookie_in_maintenance_is_marked_after_its_end() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledgers = [await pair(cluster, "b1", "b2"), await pair(cluster, "b3", "b2")]
+        notes, now_ms = RecoveryNotes(cluster.metadata_store, ROOT), cluster.clock.now_ms()
+        await notes.maintenance.put("b1", MaintenanceNote(start_ms=now_ms, end_ms=now_ms + 1_800_000, user="anna"))
+        async with auditing(cluster) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.stop("b3")
+            await cluster.clock.sleep(5)
+            auditor.trigger()
+            await cluster.clock.sleep(1)
+            assert await marks(cluster) == {ledgers[1]: ("b3",)}
+            await cluster.clock.sleep(1700)
+            assert await marks(cluster) == {ledgers[1]: ("b3",)}
+            await cluster.clock.sleep(100)
+            assert await marks(cluster) == {ledgers[0]: ("b1",), ledgers[1]: ("b3",)}
+
+    simulate(scenario)
+
+
+def test_a_trigger_finds_bookies_without_cookie_at_once() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost = await pair(cluster, "b1", "b2")
+        await cluster.stop("b1")
+        async with auditing(cluster) as auditor:
+            auditor.trigger()
+            await cluster.clock.sleep(2)
+            assert await marks(cluster) == {lost: ("b1",)}
+
+    simulate(scenario)
+
+
+def test_an_outage_of_zookeeper_ends_nothing() -> None:
+    """The session expires; afterwards the auditor goes on."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost = await pair(cluster, "b1", "b2")
+        notes = RecoveryNotes(cluster.metadata_store, ROOT)
+        auditor = Auditor(cluster.ports, cluster.metadata_store, ROOT, DELAY_60, notes)
+        serving = asyncio.ensure_future(auditor.serve())
+        await cluster.clock.sleep(1)
+        await cluster.stop("b1")
+        cluster.link.cut()
+        await cluster.clock.sleep(120)
+        cluster.link.restore()
+        await cluster.clock.sleep(180)
+        assert not serving.done()
+        assert await marks(cluster) == {lost: ("b1",)}
+        serving.cancel()
+        await asyncio.wait((serving,))
+
+    simulate(scenario)
+
+
+def test_a_mark_of_java_is_merged_and_a_garbage_mark_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        merged, garbage = await pair(cluster, "b1", "b2"), await pair(cluster, "b1", "b2")
+        theirs = UnderReplicationMarks(cluster.metadata_store, ROOT, cluster.clock)
+        await theirs.mark(merged, ["b9"])
+        await theirs.mark(garbage, ["b1"])
+        path = Paths(ROOT).mark(garbage)
+        await cluster.metadata_store.set(path, b"\xff", -1)
+        async with auditing(cluster, NO_DELAY) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(1)
+            assert await marks(cluster) == {merged: ("b9", "b1")}
+            assert (await cluster.metadata_store.get(path)).data == b"\xff"
+            assert auditor.lanes[1].status.result == "2 ledgers, 1 marks written, 1 not marked because of an error"
+        assert f"ledger {garbage} cannot be marked" in caplog.text
 
     simulate(scenario)

@@ -42,6 +42,7 @@ __all__ = ["BookieMode", "BookieRegistration", "RegistrationClient", "Registrati
 logger = logging.getLogger(__name__)
 
 _RETRY_DELAY_S = 1.0
+_TOLD_MAX = 100
 _UNREGISTER_TIMEOUT_S = 1.0
 """How long a stopping bookie waits for ZooKeeper: the end of the session removes its registration anyway."""
 _SILENT = "ZooKeeper does not respond"
@@ -69,11 +70,13 @@ class Registrations(msgspec.Struct, frozen=True):
 
 
 class RegistrationClient:
-    """Current registrations and cookies of one cluster; nothing is cached."""
+    """Current registrations and cookies of one cluster; nothing is cached. Names of nodes that no bookie can have are
+    reported once."""
 
     def __init__(self, store: MetadataStore, root: str) -> None:
         self._store = store
         self._paths = Paths(root)
+        self._told: set[str] = set()
 
     async def writable(self) -> list[str]:
         """Ids of the writable bookies, sorted; ClusterNotFoundError."""
@@ -127,15 +130,16 @@ class RegistrationClient:
             if await self._store.exists(self._paths.root) is None:
                 raise ClusterNotFoundError(self._paths.root) from None
             return []
-        return [name for name in names if name != READ_ONLY and _is_usable(directory, name)]
+        return [name for name in names if name != READ_ONLY and self._is_usable(f"{directory}/{name}", name)]
 
-
-def _is_usable(directory: str, name: str) -> bool:
-    """One stray node must not break a listing, as it does in Java (metadata section 9.4)."""
-    if is_valid_bookie_id(name):
-        return True
-    logger.warning("%s/%s is not a bookie id; ignored, but it makes Java clients hang: remove it", directory, name)
-    return False
+    def _is_usable(self, path: str, name: str) -> bool:
+        """One stray node must not break a listing, as it does in Java (metadata section 9.4)."""
+        if is_valid_bookie_id(name):
+            return True
+        if path not in self._told and len(self._told) < _TOLD_MAX:
+            self._told.add(path)
+            logger.warning("%s is not a bookie id; ignored, but it makes Java clients hang: remove it", path)
+        return False
 
 
 class BookieRegistration:

@@ -1,0 +1,171 @@
+"""Clears the marks that only waited for a bookie that is back. Copies nothing.
+
+A mark is cleared only if all of this holds; the others are left to the workers, which look at all copies:
+
+- it names only bookies that came back, and was made once, while all of them were gone. So no check of copies asked for
+  it, which could have found damage while the bookie was up;
+- the ledger is closed, and all bookies that should store its entries are registered;
+- the bookies that came back have the first and the last entry that they should store of each segment. One that was
+  frozen while the others confirmed adds lacks the last ones; one that came back without its data lacks all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
+
+from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.autorecovery.lane import Lane, Turn
+from runtime.autorecovery.publisher import Publisher
+from runtime.client.ports import ClientPorts
+from runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
+from runtime.metadata.bookies.registration import Registrations
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.replication.directories import ForeignNames
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
+from runtime.metadata.store import MetadataStore
+from runtime.replication.check_scope import CheckScope, Sample
+from runtime.replication.checker import LedgerChecker
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.mark_clearing import ClearOutcome, MarkClearing
+from runtime.replication.mark_rules import MarkedLedger, bookies_in_question, judge_mark
+
+logger = logging.getLogger(__name__)
+
+LOCK_HOLDER = "bkctl-auditor"
+_BATCH = 256
+_SMALLEST_SHARE = 1e-9
+
+
+def waited_only(mark: ListedMark, lost_ms: Mapping[str, int]) -> bool:
+    """Whether only the loss of bookies that came back can have been the reason for this mark. Pure.
+
+    ``lost_ms``: when each of them was lost.
+    """
+    if mark.mark is None or not mark.mark.missing_bookies or mark.version > 0:
+        return False
+    named = mark.mark.missing_bookies
+    return all(bookie_id in lost_ms and mark.marked_ms >= lost_ms[bookie_id] for bookie_id in named)
+
+
+class ReturnedBookies:
+    """Clears marks after a return."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        store: MetadataStore,
+        root: str,
+        config: AutorecoveryConfig,
+        publisher: Publisher,
+    ) -> None:
+        self._ports = ports
+        self._store = store
+        self._root = root
+        self._share = max(config.check_entries_percentage / 100, _SMALLEST_SHARE)
+        self._publisher = publisher
+        locks = ReplicationLocks(store, root, LOCK_HOLDER)
+        marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
+        self._clearing = MarkClearing(store, root, marks, locks)
+        self._lost_ms: dict[str, int] = {}
+        self.lane = Lane("returns", self._run, ports.clock, interval_s=None)
+
+    def note(self, lost_ms: Mapping[str, int]) -> None:
+        """These bookies are back; they were lost at these times."""
+        self._lost_ms.update(lost_ms)
+        self.lane.wake()
+
+    async def _run(self, turn: Turn) -> str:
+        lost_ms = dict(self._lost_ms)
+        if not lost_ms:
+            return "no bookie has come back"
+        self._publisher.repeated = set()
+        try:
+            outcomes = await self._clear_all(lost_ms, turn)
+        finally:
+            self._publisher.repeated = None
+        for bookie_id, time_ms in lost_ms.items():
+            if self._lost_ms[bookie_id] == time_ms:
+                del self._lost_ms[bookie_id]
+        cleared = sum(count for outcome, count in outcomes.items() if outcome.is_cleared)
+        named = ", ".join(sorted(lost_ms))
+        text = f"{named}: cleared {cleared} marks, left {outcomes.total() - cleared} to the workers"
+        logger.info("bookies that came back: %s", text)
+        return text
+
+    async def _clear_all(self, lost_ms: Mapping[str, int], turn: Turn) -> Counter[ClearOutcome]:
+        outcomes: Counter[ClearOutcome] = Counter()
+        batch: list[ListedMark] = []
+        async with aclosing(list_marks(self._store, self._root, ForeignNames())) as marks:
+            async for mark in marks:
+                turn.beat()
+                if waited_only(mark, lost_ms):
+                    batch.append(mark)
+                if len(batch) == _BATCH:
+                    outcomes += await self._clear(batch, turn)
+                    batch = []
+        return outcomes + await self._clear(batch, turn)
+
+    async def _clear(self, marks: Sequence[ListedMark], turn: Turn) -> Counter[ClearOutcome]:
+        """Clear those of the marks that are not needed; those that stay count as needed."""
+        registrations = await self._ports.registrations.snapshot()
+        checker = LedgerChecker(self._ports, registrations.live, ReplicationConfig())
+        judged: dict[int, tuple[int, int]] = {}
+        outcomes: Counter[ClearOutcome] = Counter()
+
+        async def judge(mark: ListedMark) -> tuple[ListedMark, int | None]:
+            return mark, await self._version_if_complete(mark, registrations, checker)
+
+        window = ReplicationConfig().ledgers_in_parallel
+        async with aclosing(pipelined(each_of(marks), judge, window)) as verdicts:
+            async for mark, version in verdicts:
+                turn.beat()
+                if version is None:
+                    outcomes[ClearOutcome.NEEDED] += 1
+                else:
+                    judged[mark.ledger_id] = mark.version, version
+
+        async def are_needed(ledger_ids: Sequence[int]) -> Collection[int]:
+            turn.beat()
+            await self._ports.ledgers.migration.require_none()
+            live = (await self._ports.registrations.snapshot()).live
+            found = await asyncio.gather(*(self._is_needed(each, judged[each][1], live) for each in ledger_ids))
+            return [ledger_id for ledger_id, is_needed in zip(ledger_ids, found, strict=True) if is_needed]
+
+        def count(_: int, outcome: ClearOutcome) -> None:
+            outcomes[outcome] += 1
+
+        versions = [(ledger_id, mark_version) for ledger_id, (mark_version, _) in judged.items()]
+        await self._clearing.clear(versions, are_needed, lambda _: None, count)
+        return outcomes
+
+    async def _version_if_complete(
+        self, mark: ListedMark, registrations: Registrations, checker: LedgerChecker
+    ) -> int | None:
+        """Version of the ledger's metadata if the mark is not needed."""
+        try:
+            found = await self._ports.ledgers.read(mark.ledger_id)
+        except (LedgerNotFoundError, MetadataFormatError, RefusedError):
+            return None
+        if not found.value.is_closed or not found.value.bookies() <= registrations.live:
+            return None
+        check = None
+        if in_question := frozenset(bookies_in_question(mark, found.value)):
+            sample = Sample(self._share, self._ports.clock.random.getrandbits(63))
+            check = await checker.check(mark.ledger_id, CheckScope(sample=sample, bookie_ids=in_question))
+        verdict = judge_mark(mark, MarkedLedger(found.value, check=check), registrations)
+        return found.version if verdict.is_clearable else None
+
+    async def _is_needed(self, ledger_id: int, version: int, live: frozenset[str]) -> bool:
+        """Whether something changed since the mark was judged."""
+        if ledger_id in (self._publisher.repeated or ()):
+            return True
+        try:
+            found = await self._ports.ledgers.read(ledger_id)
+        except (LedgerNotFoundError, MetadataFormatError, RefusedError):
+            return True
+        return found.version != version or not found.value.bookies() <= live

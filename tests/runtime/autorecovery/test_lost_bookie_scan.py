@@ -1,0 +1,56 @@
+"""Which ledgers a pass marks."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.autorecovery.lost_bookie_scan import LedgerFinding, ScanAim, examine_ledger
+from runtime.ledger.metadata import LedgerMetadata
+from tests.runtime.replication.samples import ledger
+
+LIVE = frozenset({"l1", "l2", "l3"})
+DUE = ScanAim(due=frozenset({"d1", "d2"}))
+EARLY = ScanAim(early=frozenset({"w1", "w2"}))
+FORCED = ScanAim(excused=frozenset({"m1"}), is_forced=True)
+
+
+def closed(*ensemble: str, write_quorum: int | None = None, last_entry_id: int = 9) -> LedgerMetadata:
+    quorum = write_quorum or len(ensemble)
+    return ledger({0: ensemble}, quorum, quorum, last_entry_id=last_entry_id, length=100)
+
+
+def to_mark(*bookie_ids: str) -> LedgerFinding:
+    return LedgerFinding(frozenset(bookie_ids))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "aim", "finding"),
+    [
+        (closed("l1", "l2"), DUE, None),
+        (closed("l1", "d1"), DUE, to_mark("d1")),
+        (closed("l1", "d1", "w1"), DUE, to_mark("d1")),
+        (closed("l1", "w1"), DUE, to_mark()),
+        (closed("d1", "d2"), DUE, LedgerFinding(frozenset({"d1", "d2"}), is_lost=True)),
+        (closed("d1", "w1"), DUE, LedgerFinding(is_postponed=True)),
+        (closed("w1", "w2"), DUE, LedgerFinding(is_postponed=True)),
+        # an empty ledger, and a bookie that stores none of the entries: only the metadata must change
+        (closed("d1", "d2", last_entry_id=-1), DUE, to_mark("d1", "d2")),
+        (closed("l1", "l2", "d1", write_quorum=2, last_entry_id=0), DUE, to_mark("d1")),
+        # the write sets of the second and third entry have one copy and none
+        (closed("l1", "d1", "d2", write_quorum=2), DUE, LedgerFinding(frozenset({"d1", "d2"}), is_lost=True)),
+        (closed("l1", "w1", "w2"), EARLY, to_mark("w1", "w2")),
+        (closed("l1", "w1", "m1"), EARLY, to_mark("w1")),
+        (closed("l1", "l2", "w1", "w2"), EARLY, to_mark()),
+        (closed("l1", "w1"), EARLY, to_mark()),
+        (closed("l1", "unknown"), FORCED, to_mark("unknown")),
+        (closed("l1", "m1"), FORCED, to_mark()),
+        (closed("l1", "unknown"), DUE, to_mark()),
+    ],
+)
+def test_a_ledger(metadata: LedgerMetadata, aim: ScanAim, finding: LedgerFinding | None) -> None:
+    assert examine_ledger(7, metadata, LIVE, aim) == finding
+
+
+def test_a_lost_segment_is_found_among_good_ones() -> None:
+    metadata = ledger({0: ["l1", "l2"], 5: ["d1", "d2"], 8: ["l1", "d1"]}, 2, 2, last_entry_id=9, length=100)
+    assert examine_ledger(7, metadata, LIVE, DUE) == LedgerFinding(frozenset({"d1", "d2"}), is_lost=True)
