@@ -12,10 +12,13 @@ from contextlib import aclosing
 
 import msgspec
 
+from runtime.autorecovery.census import ReplicaCensus
 from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.autorecovery.copy_check import CopyCheck
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.autorecovery.liveness import Liveness
 from runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
+from runtime.autorecovery.placement_check import PlacementCheck
 from runtime.autorecovery.publisher import Publisher, PublishTally
 from runtime.autorecovery.returned_bookies import ReturnedBookies
 from runtime.client.ports import ClientPorts
@@ -71,7 +74,12 @@ class Auditor:
         self._audits = Lane("audit", self._audit, ports.clock, interval_s=config.bookie_check_interval_s)
         self._audits.due_in(config.bookie_check_interval_s)  # the first look at the bookies wakes it
         self._returns = ReturnedBookies(ports, store, root, config, self.publisher)
-        self.lanes: tuple[Lane, ...] = (self.liveness.lane, self._audits, self._returns.lane)
+        self.copies = CopyCheck(ports, store, root, config, notes, self.publisher)
+        self.replicas = ReplicaCensus(ports, store, root, config, notes)
+        self.placement = PlacementCheck(ports, store, root, config, notes, self.publisher)
+        checks = (self.copies.lane, self.replicas.lane, self.placement.lane)
+        self.lanes: tuple[Lane, ...] = (self.liveness.lane, self._audits, self._returns.lane, *checks)
+        self._is_disabled = False
         self._wishes = self._wishes_served = 0
         self._is_owed = True
         """A pass is needed whatever the deadlines: the first one, and one that was not finished."""
@@ -118,7 +126,11 @@ class Auditor:
         self._audits.wake()
 
     def _note_switch(self, node: Node | None) -> None:
-        if node is None and self._is_owed:
+        was_disabled, self._is_disabled = self._is_disabled, node is not None
+        if was_disabled and not self._is_disabled:
+            self.copies.lane.wake()
+            self.placement.lane.wake()
+        if not self._is_disabled and self._is_owed:
             self._audits.wake()
 
     def _note_return(self, returned: Mapping[str, LostBookieNote]) -> None:

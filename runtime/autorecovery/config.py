@@ -60,6 +60,9 @@ class AutorecoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
     placement_check_interval_s: Annotated[float, Setting(
         "Time between two checks of the placement of all ledgers", unit="s", above=0,
         java=Java("auditorPeriodicPlacementPolicyCheckInterval", off_from=0))] = 86_400.0
+    is_misplaced_marked: Annotated[bool, Setting(
+        "The check of placement marks ledgers that break the rules, so that workers move copies",
+        java=Java("repairedPlacementPolicyNotAdheringBookieEnabled"))] = False
     is_mark_time_stored: Annotated[bool, Setting(
         "Marks contain their time", java=Java("storeSystemTimeAsLedgerUnderreplicatedMarkTime"))] = True
     is_beside_pulsar_auditor: Annotated[bool, Setting(

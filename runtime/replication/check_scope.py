@@ -22,7 +22,7 @@ from storage.ids import ENTRY_ID_MAX
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A share of the entries, above 0 and at most 1."""
+    """A share of the entries, at most 1; 0: only the first and the last entries."""
 
     share: float
     seed: int

@@ -7,7 +7,7 @@ from unreachable copies.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Container, Sequence
 
 import msgspec
 
@@ -39,13 +39,17 @@ ROUNDS_MAX = 3
 
 
 class CopyDefect(msgspec.Struct, frozen=True):
-    """Bad copies on one bookie: one row per bookie and state. ``reason`` is that of the first copy."""
+    """Bad copies on one bookie: one row per bookie and state. ``reason`` is that of the first copy.
+
+    ``is_damaged``: the bookie cannot read some of them from its disk.
+    """
 
     bookie_id: str
     state: CopyState
     copies: int
     entries: tuple[EntryRange, ...]
     reason: str
+    is_damaged: bool = False
 
 
 class CopyCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +112,7 @@ class LedgerChecker:
     def __init__(
         self,
         ports: ClientPorts,
-        live_bookies: frozenset[str],
+        live_bookies: Container[str],
         config: ReplicationConfig,
         rate: CopyRate | None = None,
     ) -> None:
@@ -256,6 +260,7 @@ class _CheckCounts:
         self._counts = dict.fromkeys(CopyState, 0)
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
         self._reasons: dict[tuple[str, CopyState], str] = {}
+        self._damaged: set[tuple[str, CopyState]] = set()
         self._lost = EntryRangeSet()
         self._unreadable = EntryRangeSet()
 
@@ -275,6 +280,8 @@ class _CheckCounts:
             if copy.state is not CopyState.PRESENT:
                 key = (copy.bookie_id, copy.state)
                 self._reasons.setdefault(key, copy.reason)
+                if copy.is_damaged:
+                    self._damaged.add(key)
                 self._defects.setdefault(key, EntryRangeSet()).add(entry_id)
         if not has_good_copy:
             (self._unreadable if is_unknown else self._lost).add(entry_id)
@@ -296,10 +303,8 @@ class _CheckCounts:
             copies_different=self._counts[CopyState.DIFFERENT],
             bytes_read=self._bytes_read,
             defects=tuple(
-                CopyDefect(bookie_id, state, entries.count, entries.ranges(), self._reasons[bookie_id, state])
-                for (bookie_id, state), entries in sorted(
-                    self._defects.items(), key=lambda item: (item[0][0], item[0][1].value)
-                )
+                CopyDefect(*key, entries.count, entries.ranges(), self._reasons[key], key in self._damaged)
+                for key, entries in sorted(self._defects.items(), key=lambda item: (item[0][0], item[0][1].value))
             ),
             lost=self._lost.ranges(),
             unreadable=self._unreadable.ranges(),

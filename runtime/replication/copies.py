@@ -18,6 +18,7 @@ from runtime.client.metadata_update import back_off_s
 from runtime.client.ports import LedgerCredentials
 from runtime.errors import (
     BookieError,
+    BookieIOError,
     BookieTimeoutError,
     BookieUnavailableError,
     EntryDigestError,
@@ -64,13 +65,17 @@ class CopyState(enum.Enum):
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """One bookie's copy of one entry. ``body`` and ``entry`` are set if it is present, otherwise ``reason``."""
+    """One bookie's copy of one entry. ``body`` and ``entry`` are set if it is present, otherwise ``reason``.
+
+    ``is_damaged``: the state is FAILED because the bookie cannot read the copy from its disk.
+    """
 
     bookie_id: str
     state: CopyState
     reason: str = ""
     body: bytes = b""
     entry: DecodedEntry | None = None
+    is_damaged: bool = False
 
 
 def marked_different(copies: Sequence[Copy]) -> list[Copy]:
@@ -278,7 +283,8 @@ def bad_copy(error: BookieError) -> Copy:
     """The copy of a bookie that answered with an error other than "too many requests"."""
     if isinstance(error, (NoSuchEntryError, NoSuchLedgerError)):
         return Copy(error.bookie_id, CopyState.MISSING, _reason(error))
-    return Copy(error.bookie_id, CopyState.FAILED, f"it answered: {_reason(error)}")
+    is_damaged = isinstance(error, BookieIOError)
+    return Copy(error.bookie_id, CopyState.FAILED, f"it answered: {_reason(error)}", is_damaged=is_damaged)
 
 
 def _verified(bookie_id: str, credentials: LedgerCredentials, entry_id: int, body: bytes) -> Copy:

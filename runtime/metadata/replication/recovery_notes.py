@@ -6,6 +6,7 @@
     /bkctl/autorecovery/<ledgers root>/failures/<ledger>    P, why a repair failed, and when it is tried again
     /bkctl/autorecovery/<ledgers root>/maintenance/<bookie> P, a bookie that is expected to be away for a while
     /bkctl/autorecovery/<ledgers root>/daemons/<session>    E, what a running daemon does
+    /bkctl/autorecovery/<ledgers root>/checks/<check>       P, how far a periodic check is, and its last results
 
 Root and bookie ids are percent-encoded. Java's auditor and workers see none of these nodes, and Java's
 nukeexistingcluster would refuse unknown nodes below the ledgers root (metadata section 3.5).
@@ -14,6 +15,7 @@ nukeexistingcluster would refuse unknown nodes below the ledgers root (metadata 
 from __future__ import annotations
 
 import contextlib
+import logging
 import urllib.parse
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -26,7 +28,10 @@ from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned, children_of, decode_node, find_node
 from storage.json_text import JsonTextError, decode_json
 
+logger = logging.getLogger(__name__)
+
 DIRECTORY = "/bkctl/autorecovery"
+FIRST_IDS_MAX = 20
 _READS_IN_FLIGHT_MAX = 128
 _ATTEMPTS_MAX = 10
 
@@ -130,6 +135,79 @@ class DaemonNote(msgspec.Struct, frozen=True, kw_only=True):
     admin: str | None = None
 
 
+class LedgerCount(msgspec.Struct, frozen=True):
+    """A number of ledgers, and the lowest ids of them."""
+
+    ledgers: int = 0
+    first_ids: tuple[int, ...] = ()
+
+    def plus(self, ledger_id: int) -> LedgerCount:
+        """With one more ledger."""
+        is_kept = len(self.first_ids) < FIRST_IDS_MAX
+        return LedgerCount(self.ledgers + 1, (*self.first_ids, ledger_id) if is_kept else self.first_ids)
+
+
+class CopyCheckCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of copies found so far. ``copies``: those to read; the good ones are not counted separately.
+
+    Bad: missing or damaged. Unknown: its bookie is not registered, did not answer, or answered with another error.
+    ``different``: ledgers with copies that differ although their digests are right.
+    """
+
+    ledgers: int = 0
+    copies: int = 0
+    copies_bad: int = 0
+    copies_unknown: int = 0
+    bytes_read: int = 0
+    marked: LedgerCount = LedgerCount()
+    lost: LedgerCount = LedgerCount()
+    different: LedgerCount = LedgerCount()
+    unreadable: LedgerCount = LedgerCount()
+    """Ledgers that could not be checked, for example because their metadata cannot be read."""
+
+
+class CopyCheckNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A round of the check of copies, which reaches each ledger once, by id. Times in ms since 1970.
+
+    ``began_ms`` may be in the future: the last round ended before its time. ``last``: what that round found.
+    """
+
+    began_ms: int
+    last_ledger_id: int = -1
+    """All ledgers up to this one are checked."""
+    counts: CopyCheckCounts = CopyCheckCounts()
+    last: CopyCheckCounts | None = None
+    last_ended_ms: int | None = None
+
+
+class ReplicaCountNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Copies of all ledgers on registered bookies, by the metadata. A ledger counts in each field that applies to the
+    entries with the fewest live copies. ``one_copy``: of ledgers that should have more."""
+
+    ended_ms: int
+    seconds: float
+    ledgers: int = 0
+    no_copy: LedgerCount = LedgerCount()
+    one_copy: LedgerCount = LedgerCount()
+    below_ack_quorum: LedgerCount = LedgerCount()
+    below_write_quorum: LedgerCount = LedgerCount()
+    unreadable: LedgerCount = LedgerCount()
+    """Ledgers whose metadata cannot be read."""
+
+
+class PlacementCheckNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Closed ledgers that break placement rules; ``improvable``: a copy on another bookie would break fewer."""
+
+    ended_ms: int
+    seconds: float
+    ledgers: int = 0
+    broken: LedgerCount = LedgerCount()
+    improvable: LedgerCount = LedgerCount()
+    marked: int = 0
+    unreadable: LedgerCount = LedgerCount()
+    """Ledgers whose metadata cannot be read."""
+
+
 NoteT = TypeVar("NoteT", bound=msgspec.Struct)
 
 
@@ -207,6 +285,27 @@ class NoteDirectory(Generic[NoteT]):
             raise MetadataFormatError(f"note of autorecovery: {error}") from error
 
 
+class CheckNote(Generic[NoteT]):
+    """The only note of one periodic check."""
+
+    def __init__(self, store: MetadataStore, root: str, check: str, kind: type[NoteT]) -> None:
+        self._directory = NoteDirectory(store, root, "checks", kind)
+        self._check = check
+
+    async def find(self) -> NoteT | None:
+        """The note, None if there is none, or if it cannot be read: the check replaces it. One operation."""
+        try:
+            found = await self._directory.find(self._check)
+        except MetadataFormatError as error:
+            logger.warning("ignored, and replaced by the next check: %s", error)
+            return None
+        return None if found is None else found.value
+
+    async def put(self, note: NoteT) -> None:
+        """Write the note. One operation, two for a new one."""
+        await self._directory.put(self._check, note)
+
+
 class RecoveryNotes:
     """The notes of one cluster."""
 
@@ -216,6 +315,9 @@ class RecoveryNotes:
         self.failures = NoteDirectory(store, root, "failures", FailedLedgerNote)
         self.maintenance = NoteDirectory(store, root, "maintenance", MaintenanceNote)
         self.daemons = NoteDirectory(store, root, "daemons", DaemonNote, is_ephemeral=True)
+        self.copy_check = CheckNote(store, root, "copies", CopyCheckNote)
+        self.replica_count = CheckNote(store, root, "replicas", ReplicaCountNote)
+        self.placement_check = CheckNote(store, root, "placement", PlacementCheckNote)
 
 
 def notes_path(root: str) -> str:

@@ -1,0 +1,271 @@
+"""The check of copies: reads a sample of the entries of every ledger from every bookie that should have them.
+
+It reads the first and the last entry of each stripe of each segment, and a share of the others, and checks digests. It
+asks no bookie for a list of its entries, because many do not answer that (replication section 7.4). The open segment of
+a ledger is left out: its writer still changes it, and a mark would make Java's workers close the ledger.
+
+Ledgers with bad copies on bookies that answer are marked, so that a worker writes the copies again. A second look must
+confirm them. Bookies that are not registered are not asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Container, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, CheckTimes
+from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.autorecovery.copy_rounds import CopyVerdict, current_round, judge_check, next_round, pace, with_check
+from runtime.autorecovery.lane import Lane, Turn
+from runtime.autorecovery.publisher import MarkRequest, Publisher
+from runtime.client.ports import ClientPorts
+from runtime.errors import BadVersionError, MetadataFormatError, MetadataUnavailableError, SessionExpiredError
+from runtime.metadata.pipeline import each_of
+from runtime.metadata.replication.recovery_notes import CopyCheckNote, LostLedgerNote, RecoveryNotes
+from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.store import MetadataStore
+from runtime.ports import Clock
+from runtime.replication.byte_window import for_each_bounded
+from runtime.replication.check_scope import CheckScope, Sample
+from runtime.replication.checker import LedgerCheck, LedgerChecker
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copies import BATCH_BYTES
+from runtime.replication.copy_rate import CopyRate
+from runtime.replication.fragments import format_ranges, in_and_out_of
+from runtime.replication.live_bookies import LiveBookies
+from storage.errors import BkctlError
+
+logger = logging.getLogger(__name__)
+
+CONFIRM_AFTER_S = 5.0
+"""Pause before the second look at bad copies: an add or a repair may be in progress."""
+TURN_S = 900.0
+"""A run of the lane ends after this time, and the next one goes on: so its status is never much older."""
+SAVE_EVERY_S = 60.0
+"""How often the position is stored: a failover repeats no more."""
+IDS_AT_ONCE = 50_000
+LEDGERS_IN_PARALLEL = 16
+NO_GOOD_COPY = "all bookies of the write set answer, and none has a good copy of entries"
+"""How the reason of a loss begins that this check noted. Later rounds read such a ledger whole, and remove the note if
+no entry is lost."""
+LIMITS = ReplicationConfig(bytes_in_flight_max=16 * 1024 * 1024, entries_in_flight_max=128)
+"""Low limits, because clients of the bookies come first."""
+
+
+class CopyCheck:
+    """Checks a sample of the copies of every ledger, once in ``check_period_s``. ``progress``: how far it is."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        store: MetadataStore,
+        root: str,
+        config: AutorecoveryConfig,
+        notes: RecoveryNotes,
+        publisher: Publisher,
+    ) -> None:
+        self.progress: CopyCheckNote | None = None
+        self._ports = ports
+        self._config = config
+        self._note = notes.copy_check
+        self._publisher = publisher
+        self._losses = notes.losses
+        switches = ReplicationSwitches(store, root)
+        self._times = CheckTimes(switches, PeriodicCheck.ALL_LEDGERS, ports.clock, config.check_period_s)
+        self._live_bookies = LiveBookies(ports.registrations, ports.clock)
+        self._rate = _BeatingRate(ports.clock, config.check_bytes_per_s)
+        self._checker = LedgerChecker(ports, _Registered(self._live_bookies), LIMITS, self._rate)
+        self._saved_ns = 0
+        # One batch of entries may take this long at the rate; each batch is a sign of life.
+        slowest_batch_s = 16 * BATCH_BYTES / config.check_bytes_per_s
+        self.lane = Lane("copies", self._run, ports.clock, interval_s=LOOK_AGAIN_S, silence_max_s=300 + slowest_batch_s)
+
+    async def _run(self, turn: Turn) -> str:
+        self._rate.turn = turn
+        if not await self._publisher.is_enabled():
+            return DISABLED
+        clock, period_s = self._ports.clock, self._config.check_period_s
+        known = await self._note.find()
+        progress = current_round(known, await self._times.last_ms(), clock.now_ms(), period_s)
+        self.progress = progress
+        wait_s = (progress.began_ms - clock.now_ms()) / 1000
+        if wait_s > 0:
+            self.lane.due_in(min(wait_s, LOOK_AGAIN_S))
+            return summary_of(progress)
+        if known is None or known.began_ms != progress.began_ms:
+            await self._save(progress)
+        pause_s = await self._go_on(progress, turn)
+        if pause_s is None:
+            return DISABLED
+        self.lane.due_in(pause_s)
+        return summary_of(self.progress)
+
+    async def _go_on(self, progress: CopyCheckNote, turn: Turn) -> float | None:
+        """Check the next ledgers, for some time. Returns when to go on; None: when autorecovery is enabled again."""
+        clock, period_s = self._ports.clock, self._config.check_period_s
+        ids, left = await self._ids_after(progress.last_ledger_id, turn)
+        lost = frozenset(int(key) for key in await self._losses.keys() if key.isdecimal())
+        ends_ns = clock.monotonic_ns() + int(TURN_S * 1e9)
+        position = 0
+        while position < len(ids):
+            began_ns = clock.monotonic_ns()
+            step = pace(progress.began_ms, clock.now_ms(), period_s, left)
+            some = ids[position : position + step.ledgers]
+            checked = await self._check(some, progress, lost, turn)
+            if checked is None:
+                await self._save(progress)
+                return None
+            position, left = position + len(some), left - len(some)
+            progress = self.progress = checked
+            if clock.monotonic_ns() - self._saved_ns >= SAVE_EVERY_S * 1e9:
+                await self._save(progress)
+            pause_s = step.seconds - (clock.monotonic_ns() - began_ns) / 1e9
+            if left and clock.monotonic_ns() + pause_s * 1e9 >= ends_ns:
+                await self._save(progress)
+                return pause_s
+            if left:
+                await sleep_alive(clock, pause_s, turn)
+        if left:
+            return 0.0
+        if not await self._publisher.is_enabled():
+            await self._save(progress)
+            return None
+        ended_ms = clock.now_ms()
+        await self._times.note_end(ended_ms)
+        await self._save(next_round(progress, ended_ms, period_s))
+        return 0.0
+
+    async def _ids_after(self, ledger_id: int, turn: Turn) -> tuple[list[int], int]:
+        """The next ledgers, and how many are left in all. One request for many ledgers, none for a single one."""
+        ids: list[int] = []
+        left = 0
+        async with aclosing(self._ports.ledgers.list_ids()) as listed:
+            async for each in listed:
+                turn.beat()
+                if each > ledger_id:
+                    left += 1
+                    if len(ids) < IDS_AT_ONCE:
+                        ids.append(each)
+        return ids, left
+
+    async def _save(self, progress: CopyCheckNote) -> None:
+        self.progress = progress
+        await self._note.put(progress)
+        self._saved_ns = self._ports.clock.monotonic_ns()
+
+    async def _check(
+        self, ledger_ids: Sequence[int], progress: CopyCheckNote, lost: Container[int], turn: Turn
+    ) -> CopyCheckNote | None:
+        """Check these ledgers, and mark those with bad copies. ``lost``: those with a note of lost entries.
+
+        None: autorecovery is disabled, so they are checked again.
+        """
+        if not await self._publisher.is_enabled():
+            return None
+        await self._live_bookies.refresh()
+        turn.beat()
+        counts, requests = progress.counts, list[MarkRequest]()
+        sample = Sample(self._config.check_entries_percentage / 100, progress.began_ms)
+
+        async def check_one(ledger_id: int) -> None:
+            nonlocal counts
+            is_whole = ledger_id in lost
+            check, verdict = await self._look(
+                ledger_id, CheckScope(sample=None if is_whole else sample, has_open_end=False)
+            )
+            counts = with_check(counts, check, verdict)
+            if check.problem is not None:
+                logger.warning("ledger %d was not checked: %s", ledger_id, check.problem)
+            elif check.copies_different:
+                logger.warning("ledger %d has copies that differ: bkctl ledger verify %d", ledger_id, ledger_id)
+            if verdict.lost:
+                await self._note_loss(check, verdict)
+            elif is_whole and check.problem is None and not check.unreadable:
+                await self._remove_own_note(ledger_id)
+            if verdict.bad_bookies:
+                requests.append(MarkRequest(ledger_id, tuple(sorted(verdict.bad_bookies))))
+
+        await for_each_bounded(each_of(ledger_ids), check_one, LEDGERS_IN_PARALLEL)
+        if requests and (await self._publisher.publish(each_of(requests), turn)).is_cut:
+            return None
+        return msgspec.structs.replace(progress, last_ledger_id=max(ledger_ids), counts=counts)
+
+    async def _look(self, ledger_id: int, scope: CheckScope) -> tuple[LedgerCheck, CopyVerdict]:
+        """Check a ledger; if it has bad copies, check it again. A ledger that cannot be checked has a problem."""
+        try:
+            check = await self._checker.check(ledger_id, scope)
+            verdict = judge_check(check)
+            if verdict.bad_bookies or verdict.lost:
+                await self._ports.clock.sleep(CONFIRM_AFTER_S)
+                check = await self._checker.check(ledger_id, scope)
+                verdict = verdict.confirmed_by(judge_check(check))
+        except (MetadataUnavailableError, SessionExpiredError):
+            raise  # it concerns all ledgers
+        except Exception as error:  # one ledger must not keep the others from being checked
+            logger.debug("ledger %d", ledger_id, exc_info=True)
+            reason = str(error) if isinstance(error, BkctlError) else f"{type(error).__name__}: {error}"
+            check, verdict = LedgerCheck(ledger_id=ledger_id, problem=reason), CopyVerdict(frozenset(), ())
+        return check, verdict
+
+    async def _note_loss(self, check: LedgerCheck, verdict: CopyVerdict) -> None:
+        members = {defect.bookie_id for defect in check.defects if in_and_out_of(defect.entries, verdict.lost)[0]}
+        note = LostLedgerNote(
+            found_ms=self._ports.clock.now_ms(),
+            missing_bookies=tuple(sorted(members)),
+            reason=f"{NO_GOOD_COPY} {format_ranges(verdict.lost)}",
+        )
+        await self._publisher.note_loss(check.ledger_id, note)
+
+    async def _remove_own_note(self, ledger_id: int) -> None:
+        """All entries were read, and each has a good copy."""
+        with contextlib.suppress(BadVersionError, MetadataFormatError):
+            note = await self._losses.find(str(ledger_id))
+            if note is not None and note.value.reason.startswith(NO_GOOD_COPY):
+                await self._losses.remove(str(ledger_id), note.version)
+
+
+def summary_of(progress: CopyCheckNote | None) -> str:
+    """The round, or the last one if the next has not begun, in a few words. Pure."""
+    if progress is None:
+        return "nothing was checked yet"
+    is_waiting = progress.last is not None and progress.last_ledger_id < 0 and not progress.counts.ledgers
+    counts = progress.last if is_waiting and progress.last is not None else progress.counts
+    done = "all ledgers checked" if counts is progress.last else f"checked up to ledger {progress.last_ledger_id}"
+    return (
+        f"{done}: {counts.ledgers} ledgers, {counts.copies} copies, {counts.copies_bad} bad; "
+        f"{counts.marked.ledgers} ledgers marked, {counts.lost.ledgers} with lost entries"
+    )
+
+
+async def sleep_alive(clock: Clock, seconds: float, turn: Turn, step_s: float = 30.0) -> None:
+    """Sleep with signs of life."""
+    ends_ns = clock.monotonic_ns() + int(seconds * 1e9)
+    while (left_ns := ends_ns - clock.monotonic_ns()) > 0:
+        await clock.sleep(min(left_ns / 1e9, step_s))
+        turn.beat()
+
+
+class _Registered(Container[str]):
+    """The bookies of the last list of registrations."""
+
+    def __init__(self, live_bookies: LiveBookies) -> None:
+        self._live_bookies = live_bookies
+
+    def __contains__(self, bookie_id: object) -> bool:
+        return isinstance(bookie_id, str) and self._live_bookies.is_live(bookie_id)
+
+
+class _BeatingRate(CopyRate):
+    """Each read is a sign of life."""
+
+    turn: Turn | None = None
+
+    async def take(self, size_bytes: int) -> None:
+        """See the base class."""
+        if self.turn is not None:
+            self.turn.beat()
+        await super().take(size_bytes)

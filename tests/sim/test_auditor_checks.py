@@ -1,0 +1,489 @@
+"""The auditor's periodic checks in virtual time: copies, their number, placement. Source: replication section 14."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection
+
+import msgspec
+import pytest
+
+from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.client.placement import PlacementSources, placement_on
+from runtime.config import PlacementConfig
+from runtime.ledger.metadata import LedgerState
+from runtime.metadata.bookies.registration import BookieMode
+from runtime.metadata.paths import Paths
+from runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount, RecoveryNotes
+from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.net.rack_files import OsRackFiles
+from runtime.placement.isolation import CUSTOM_METADATA_KEY
+from runtime.protocol.status import Status
+from tests.runtime.replication.samples import ledger
+from tests.sim.bookies import BookieRequest
+from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
+from tests.sim.test_auditor import auditing, losses, marks
+
+BOOKIES = ["b1", "b2", "b3"]
+POLICY = "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy"
+GOLD = (
+    (
+        CUSTOM_METADATA_KEY,
+        json.dumps({"policyClass": POLICY, "properties": {"isolationBookieGroups": "gold"}}).encode(),
+    ),
+)
+HOUR = AutorecoveryConfig(check_period_s=3600, lost_bookie_delay_s=60)
+
+
+async def triple(cluster: RepairCluster, last_entry_id: int = 9) -> int:
+    """A closed ledger with three copies of each entry."""
+    return await cluster.store(ledger({0: BOOKIES}, 3, 2, last_entry_id=last_entry_id, length=100))
+
+
+async def last_check_ms(cluster: RepairCluster, check: PeriodicCheck = PeriodicCheck.ALL_LEDGERS) -> int | None:
+    return await ReplicationSwitches(cluster.metadata_store, ROOT).check_time_ms(check)
+
+
+async def progress(cluster: RepairCluster) -> CopyCheckNote:
+    note = await RecoveryNotes(cluster.metadata_store, ROOT).copy_check.find()
+    assert note is not None
+    return note
+
+
+def note_reads(cluster: RepairCluster) -> dict[int, list[float]]:
+    """When each ledger is read from b1."""
+    times: dict[int, list[float]] = {}
+
+    def note(request: BookieRequest) -> Status | None:
+        if (request.kind, request.bookie_id) == ("read", "b1"):
+            times.setdefault(request.ledger_id, []).append(cluster.clock.monotonic_ns() / 1e9)
+        return None
+
+    cluster.rules.append(note)
+    return times
+
+
+def test_missing_damaged_and_corrupt_copies_are_marked_and_the_stamp_is_the_end_of_the_round() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        good, missing, corrupt, damaged, inside = [await triple(cluster) for _ in range(5)]
+        del cluster.copies["b2"][missing][9]
+        cluster.copies["b3"][corrupt][0] = cluster.copies["b3"][good][0]
+        cluster.rules.append(
+            lambda request: (
+                Status.IO_ERROR
+                if (request.bookie_id, request.ledger_id, request.entry_id) == ("b1", damaged, 0)
+                else None
+            )
+        )
+        del cluster.copies["b2"][inside][5]
+        began_ms = cluster.clock.now_ms()
+        async with auditing(cluster, HOUR) as auditor:
+            await cluster.clock.sleep(2000)
+            assert await last_check_ms(cluster) is None
+            await cluster.clock.sleep(1500)
+            assert await marks(cluster) == {missing: ("b2",), corrupt: ("b3",), damaged: ("b1",)}
+            assert auditor.copies.progress is not None
+            result = auditor.copies.progress.last
+            assert result is not None
+            assert (result.ledgers, result.copies, result.copies_bad, result.copies_unknown) == (5, 30, 3, 0)
+            assert result.marked == LedgerCount(3, (missing, corrupt, damaged))
+            ended_ms = await last_check_ms(cluster)
+            assert ended_ms == auditor.copies.progress.last_ended_ms
+            assert began_ms <= auditor.copies.progress.began_ms - 3_600_000 < began_ms + 1000
+        assert {request.entry_id for request in cluster.requests} == {0, 9}  # the entry inside is not in the sample
+
+    simulate(scenario)
+
+
+def test_a_share_of_the_entries_finds_what_the_ends_do_not_show() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await triple(cluster)
+        del cluster.copies["b2"][ledger_id][5]
+        async with auditing(cluster, AutorecoveryConfig(check_entries_percentage=100)):
+            await cluster.clock.sleep(60)
+            assert await marks(cluster) == {ledger_id: ("b2",)}
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    "status", [Status.TIMEOUT, Status.UNAVAILABLE, Status.TOO_MANY_REQUESTS, Status.UNKNOWN_LEDGER_STATE]
+)
+def test_unknown_is_not_missing(status: Status) -> None:
+    """A bookie that is overloaded, silent, or may lack entries after a crash proves nothing (bk#1197)."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        for _ in range(5):
+            await triple(cluster)
+        cluster.refuse("read", "b2", status)
+        async with auditing(cluster, HOUR) as auditor:
+            await cluster.clock.sleep(3500)
+            assert await marks(cluster) == {}
+            assert await losses(cluster) == {}
+            note = auditor.copies.progress
+            assert note is not None
+            assert note.last is not None
+            assert (note.last.ledgers, note.last.copies_unknown, note.last.copies_bad) == (5, 10, 0)
+
+    simulate(scenario)
+
+
+def test_a_copy_that_is_there_at_the_second_look_is_not_marked() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        await triple(cluster)
+        cluster.refuse("read", "b2", Status.NO_SUCH_ENTRY, times=2)
+        async with auditing(cluster, HOUR) as auditor:
+            await cluster.clock.sleep(60)
+            assert await marks(cluster) == {}
+            assert len(cluster.asked("b2")) == 4
+            note = auditor.copies.progress
+            assert note is not None
+            assert note.last is not None
+            assert note.last.copies_bad == 0
+
+    simulate(scenario)
+
+
+def test_copies_of_a_lost_bookie_are_skipped_without_a_request() -> None:
+    """Its copies are marked after its delay by the look at the bookies, not by this check."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await triple(cluster)
+        await cluster.stop("b3")
+        async with auditing(cluster, HOUR):
+            await cluster.clock.sleep(40)
+            assert (await progress(cluster)).last_ended_ms is not None
+            assert await marks(cluster) == {}
+            assert cluster.asked("b3") == []
+            await cluster.clock.sleep(40)
+            assert await marks(cluster) == {ledger_id: ("b3",)}
+
+    simulate(scenario)
+
+
+def test_the_open_segment_is_left_to_its_writer() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        metadata = ledger({0: BOOKIES, 5: BOOKIES}, 3, 2, state=LedgerState.OPEN)
+        ledger_id = await cluster.store(metadata, entries=3)
+        del cluster.copies["b1"][ledger_id][6]
+        async with auditing(cluster, AutorecoveryConfig(check_entries_percentage=100)):
+            await cluster.clock.sleep(60)
+            assert await marks(cluster) == {}
+            assert sorted(cluster.asked("b1")) == [0, 1, 2, 3, 4]
+            assert all(request.kind == "read" for request in cluster.requests)
+
+    simulate(scenario)
+
+
+def test_entries_that_no_bookie_has_are_noted_as_lost_until_they_are_back() -> None:
+    """Java's checker takes such a ledger for one that was never written, and so for healthy."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await triple(cluster, last_entry_id=0)
+        kept = {bookie_id: cluster.copies[bookie_id].pop(ledger_id) for bookie_id in BOOKIES}
+        async with auditing(cluster, HOUR) as auditor:
+            await cluster.clock.sleep(60)
+            assert await losses(cluster) == {ledger_id: ("b1", "b2", "b3")}
+            assert await marks(cluster) == {}
+            auditor.trigger()  # a pass over the metadata keeps the note
+            await cluster.clock.sleep(60)
+            assert list(await losses(cluster)) == [ledger_id]
+            for bookie_id, entries in kept.items():
+                cluster.copies[bookie_id][ledger_id] = entries
+            await cluster.clock.sleep(3600)
+            assert await losses(cluster) == {}
+
+    simulate(scenario)
+
+
+def test_the_ledgers_are_spread_over_the_period_and_the_next_round_waits_for_its_time() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ids = [await triple(cluster) for _ in range(12)]
+        times = note_reads(cluster)
+        async with auditing(cluster, HOUR):
+            await cluster.clock.sleep(3599)
+            assert sorted(times) == ids
+            firsts = [times[each][0] for each in ids]
+            assert firsts == pytest.approx([300 * number for number in range(12)], abs=5)
+            await cluster.clock.sleep(320)
+            assert [round(each) for each in times[ids[0]]] == [0, 0, 3600, 3600]
+            assert len(times[ids[2]]) == 2
+
+    simulate(scenario)
+
+
+def test_a_successor_goes_on_where_the_auditor_was() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ids = [await triple(cluster) for _ in range(12)]
+        times = note_reads(cluster)
+        async with auditing(cluster, HOUR):
+            await cluster.clock.sleep(1600)
+        assert sorted(times) == ids[:6]
+        await cluster.clock.sleep(100)
+        async with auditing(cluster, HOUR):
+            await cluster.clock.sleep(1800)
+            assert {len(each) for each in times.values()} == {2}
+            assert sorted(times) == ids
+            assert (await progress(cluster)).last_ended_ms == await last_check_ms(cluster)
+
+    simulate(scenario)
+
+
+def test_a_check_by_a_java_auditor_counts() -> None:
+    """The node with the time of the last check is shared: no round begins, and no stamp is lost."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ids = [await triple(cluster) for _ in range(4)]
+        times = note_reads(cluster)
+        async with auditing(cluster, HOUR):
+            await cluster.clock.sleep(1000)
+        assert sorted(times) == ids[:2]
+        switches = ReplicationSwitches(cluster.metadata_store, ROOT)
+        await switches.set_check_time_ms(PeriodicCheck.ALL_LEDGERS, cluster.clock.now_ms())
+        times.clear()
+        async with auditing(cluster, HOUR) as auditor:
+            await cluster.clock.sleep(10)
+            assert auditor.copies.progress is not None
+            assert auditor.copies.progress.began_ms == await last_check_ms(cluster)
+            assert sorted(times) == ids[:1]  # the next round begins with the first ledger
+
+    simulate(scenario)
+
+
+def test_while_autorecovery_is_disabled_nothing_is_read_and_no_time_is_stored() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ids = [await triple(cluster) for _ in range(4)]
+        times = note_reads(cluster)
+        switches = ReplicationSwitches(cluster.metadata_store, ROOT)
+        async with auditing(cluster, HOUR):
+            await cluster.clock.sleep(1000)
+            await switches.disable()
+            await cluster.clock.sleep(5000)
+            assert sorted(times) == ids[:2]
+            assert await last_check_ms(cluster) is None
+            await switches.enable()
+            await cluster.clock.sleep(1)
+            assert sorted(times) == ids[:3]
+            await cluster.clock.sleep(3600)
+            assert sorted(times) == ids
+            assert await last_check_ms(cluster) is not None
+
+    simulate(scenario)
+
+
+def test_a_bookie_that_dies_during_a_check_is_marked_at_once_and_the_check_goes_on() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ids = [await triple(cluster) for _ in range(12)]
+        config = AutorecoveryConfig(check_period_s=60, lost_bookie_delay_s=0)
+        async with auditing(cluster, config):
+            await cluster.clock.sleep(20)
+            await cluster.stop("b3")
+            await cluster.clock.sleep(2)
+            assert await marks(cluster) == dict.fromkeys(ids, ("b3",))
+            assert await last_check_ms(cluster) is None
+            await cluster.clock.sleep(40)
+            assert await last_check_ms(cluster) is not None
+
+    simulate(scenario)
+
+
+def test_ledgers_with_unreadable_metadata_are_passed_over_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        bad, missing = await triple(cluster), await triple(cluster)
+        await cluster.metadata_store.set(cluster.ports.ledgers.path(bad), b"junk", -1)
+        del cluster.copies["b2"][missing][9]
+        async with auditing(cluster, AutorecoveryConfig(check_period_s=60)) as auditor:
+            await cluster.clock.sleep(50)
+            assert await marks(cluster) == {missing: ("b2",)}
+            copies, replicas, placement = auditor.copies.progress, auditor.replicas.result, auditor.placement.result
+            assert copies is not None
+            assert copies.last is not None
+            assert replicas is not None
+            assert placement is not None
+            assert copies.last.unreadable == replicas.unreadable == placement.unreadable == LedgerCount(1, (bad,))
+            assert (replicas.ledgers, placement.ledgers) == (1, 1)
+        assert f"ledger {bad} was not checked" in caplog.text
+
+    simulate(scenario)
+
+
+def test_the_bytes_per_second_are_limited() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        for _ in range(40):
+            await triple(cluster, last_entry_id=99)
+        config = AutorecoveryConfig(check_period_s=1, check_bytes_per_s=20_000, check_entries_percentage=100)
+        async with auditing(cluster, config) as auditor:
+            await cluster.clock.sleep(20)
+            note = auditor.copies.progress
+            assert note is not None
+            assert note.last is None
+            await cluster.clock.sleep(15)
+            note = auditor.copies.progress
+            assert note is not None
+            assert note.last is not None
+            assert note.last_ended_ms is not None
+            assert note.last.bytes_read / (note.last_ended_ms / 1000 - 1_700_000_000) == pytest.approx(20_000, rel=0.1)
+
+    simulate(scenario)
+
+
+def test_the_census_counts_by_the_entries_with_the_fewest_copies() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES, "b4")
+        await cluster.start("b5", mode=BookieMode.READ_ONLY)
+        full = await triple(cluster)
+        single = await cluster.store(ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=100))
+        empty = await cluster.store(ledger({0: ["gone", "lost"]}, 2, 2, last_entry_id=-1))
+        two = await cluster.store(ledger({0: ["b1", "b5", "gone"]}, 3, 2, last_entry_id=9, length=100))
+        one = await cluster.store(ledger({0: BOOKIES, 5: ["b1", "gone", "lost"]}, 3, 2, last_entry_id=9, length=100))
+        none = await cluster.store(ledger({0: ["gone", "lost"]}, 2, 1, last_entry_id=9, length=100))
+        async with auditing(cluster, AutorecoveryConfig(replicas_check_interval_s=3600)) as auditor:
+            await cluster.clock.sleep(10)
+            found = auditor.replicas.result
+            assert found is not None
+            assert found.ledgers == len({full, single, empty, two, one, none})
+            assert found.no_copy.first_ids == (none,)
+            assert found.one_copy.first_ids == (one,)
+            assert found.below_ack_quorum.first_ids == (one, none)
+            assert found.below_write_quorum.first_ids == (two, one, none)
+            stamp = await last_check_ms(cluster, PeriodicCheck.REPLICAS)
+            assert stamp == found.ended_ms
+        async with auditing(cluster, AutorecoveryConfig(replicas_check_interval_s=3600)) as auditor:
+            await cluster.clock.sleep(1800)
+            assert auditor.replicas.result == found  # a successor knows the last result, and waits
+            await cluster.clock.sleep(1800)
+            again = auditor.replicas.result
+            assert again is not None
+            assert found.ended_ms + 3_600_000 <= again.ended_ms < found.ended_ms + 3_610_000
+
+    simulate(scenario)
+
+
+RACKS = {"b1": "/r1", "b2": "/r1", "b3": "/r1", "b4": "/r2"}
+MARKING = AutorecoveryConfig(is_misplaced_marked=True, placement_check_interval_s=3600)
+
+
+async def with_racks(cluster: RepairCluster, racks: dict[str, str], gold: Collection[str] = ()) -> None:
+    """Bookies in these racks, and in the isolation group gold, as Pulsar stores them."""
+    await cluster.start(*racks)
+    node: dict[str, dict[str, dict[str, str]]] = {"gold": {}, "default": {}}
+    for bookie_id, rack in racks.items():
+        node["gold" if bookie_id in gold else "default"][bookie_id] = {"rack": rack}
+    await cluster.metadata_store.create("/bookies", json.dumps(node).encode())
+    ports = cluster.ports
+    sources = PlacementSources(
+        cluster.metadata_store, ports.registrations, ports.bookies, cluster.clock, OsRackFiles(), ROOT
+    )
+    cluster.ports = dataclasses.replace(ports, placement=placement_on(PlacementConfig(), sources))
+
+
+async def duo(cluster: RepairCluster, *ensemble: str, state: LedgerState = LedgerState.CLOSED) -> int:
+    last_entry_id = 9 if state is LedgerState.CLOSED else -1
+    return await cluster.store(ledger({0: list(ensemble)}, 2, 2, state=state, last_entry_id=last_entry_id, length=100))
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_ledgers_in_one_rack_are_found_and_marked_only_if_that_is_switched_on(is_marked: bool) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await with_racks(cluster, RACKS)
+        misplaced = await duo(cluster, "b1", "b2")
+        await duo(cluster, "b1", "b4")
+        await duo(cluster, "b1", "b2", state=LedgerState.OPEN)
+        await cluster.store(ledger({0: ["b1", "b4"], 10: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100))
+        async with auditing(cluster, msgspec.structs.replace(MARKING, is_misplaced_marked=is_marked)) as auditor:
+            await cluster.clock.sleep(10)
+            assert await marks(cluster) == ({misplaced: ()} if is_marked else {})
+            found = auditor.placement.result
+            assert found is not None
+            assert (found.ledgers, found.marked) == (3, int(is_marked))
+            assert found.broken == found.improvable == LedgerCount(1, (misplaced,))
+            assert await last_check_ms(cluster, PeriodicCheck.PLACEMENT) == found.ended_ms
+
+    simulate(scenario)
+
+
+def test_a_ledger_that_no_worker_can_improve_is_not_marked() -> None:
+    """The only bookie of the other rack takes no copies; or a copy is lost, which comes first."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await with_racks(cluster, RACKS)
+        await cluster.metadata_store.create(Paths(ROOT).cookie("b4"), b"", make_parents=True)
+        await cluster.set_mode("b4", BookieMode.READ_ONLY)
+        await duo(cluster, "b1", "b2")
+        async with auditing(cluster, MARKING) as auditor:
+            await cluster.clock.sleep(10)
+            await cluster.set_mode("b4", BookieMode.WRITABLE)
+            await cluster.stop("b2")
+            await cluster.clock.sleep(10)
+            first = auditor.placement.result
+            assert first is not None
+            assert (first.broken.ledgers, first.improvable.ledgers) == (1, 0)
+            await cluster.clock.sleep(3600)
+            second = auditor.placement.result
+            assert second is not None
+            assert second.ended_ms > first.ended_ms
+            assert (second.broken.ledgers, second.improvable.ledgers) == (1, 0)
+            assert () not in (await marks(cluster)).values()
+
+    simulate(scenario)
+
+
+def test_in_a_cluster_of_one_rack_no_ledger_breaks_a_rule() -> None:
+    """Java marks every ledger then, and no worker can ever clear the marks."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await with_racks(cluster, RACKS)
+        await duo(cluster, "b1", "b2")
+        await cluster.stop("b4")
+        async with auditing(cluster, MARKING) as auditor:
+            await cluster.clock.sleep(10)
+            found = auditor.placement.result
+            assert found is not None
+            assert (found.ledgers, found.broken.ledgers) == (1, 0)
+
+    simulate(scenario)
+
+
+def test_while_autorecovery_is_disabled_placement_is_not_checked() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await with_racks(cluster, RACKS)
+        misplaced = await duo(cluster, "b1", "b2")
+        switches = ReplicationSwitches(cluster.metadata_store, ROOT)
+        await switches.disable()
+        async with auditing(cluster, MARKING) as auditor:
+            await cluster.clock.sleep(1000)
+            assert auditor.placement.result is None
+            assert await last_check_ms(cluster, PeriodicCheck.PLACEMENT) is None
+            await switches.enable()
+            await cluster.clock.sleep(1)
+            assert await marks(cluster) == {misplaced: ()}
+
+    simulate(scenario)
+
+
+def test_a_ledger_outside_of_its_isolation_group_is_found() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await with_racks(cluster, dict.fromkeys(BOOKIES, "/r1"), gold=("b1", "b2"))
+        metadata = ledger({0: ["b1", "b3"]}, 2, 2, last_entry_id=9, length=100)
+        outside = await cluster.store(msgspec.structs.replace(metadata, custom_metadata=GOLD))
+        await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100))
+        async with auditing(cluster, MARKING):
+            await cluster.clock.sleep(10)
+            assert await marks(cluster) == {outside: ()}
+
+    simulate(scenario)
