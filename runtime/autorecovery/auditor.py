@@ -26,6 +26,9 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
 from runtime.metadata.store import MetadataStore, Node
 
+REPEAT_S = 3600.0
+"""Time between two passes while ledgers name a lost bookie: a worker may clear a mark that is still needed."""
+
 DISABLED = "autorecovery is disabled: nothing is marked"
 
 
@@ -71,8 +74,9 @@ class Auditor:
             on_return=self._note_return,
             on_audit_wish=self._note_audit_wish,
         )
-        self._audits = Lane("audit", self._audit, ports.clock, interval_s=config.bookie_check_interval_s)
-        self._audits.due_in(config.bookie_check_interval_s)  # the first look at the bookies wakes it
+        self._interval_s = config.bookie_check_interval_s
+        self._audits = Lane("audit", self._audit, ports.clock, interval_s=self._interval_s)
+        self._audits.due_in(self._interval_s)  # the first look at the bookies wakes it
         self._returns = ReturnedBookies(ports, store, root, config, self.publisher)
         self.copies = CopyCheck(ports, store, root, config, notes, self.publisher)
         self.replicas = ReplicaCensus(ports, store, root, config, notes)
@@ -139,6 +143,7 @@ class Auditor:
         lost_ms = {each: note.lost_ms for each, note in returned.items() if note.due_ms <= now_ms or each in early}
         if lost_ms:
             self._returns.note(lost_ms)
+        self._running = self._running.without(frozenset(returned))
         if self._last_pass is not None and (self._last_pass.postponed or self._last_pass.lost):
             self._is_owed = True  # other bookies' ledgers have a copy again
 
@@ -165,11 +170,14 @@ class Auditor:
             self._is_owed = True
             return DISABLED
         self._is_owed = False
-        wishes, verdict, lost = self._wishes, self.liveness.verdict, frozenset(self.liveness.lost)
+        wishes, verdict, lost = self._wishes, self.liveness.verdict, dict(self.liveness.lost)
         is_forced = wishes > self._wishes_served and not verdict.is_alarm
-        aim = ScanAim(due=verdict.due, early=verdict.early, excused=self.liveness.excused, is_forced=is_forced)
-        self._running = aim
-        scan = LostBookieScan(self._ports, self._notes, self.publisher, aim, lambda: self.liveness.live)
+        self._running = ScanAim(
+            due=verdict.due, early=verdict.early, excused=self.liveness.excused, is_forced=is_forced
+        )
+        scan = LostBookieScan(
+            self._ports, self._notes, self.publisher, lambda: self._running, lambda: self.liveness.live
+        )
         try:
             requests = scan.requests(turn)
             async with aclosing(requests):
@@ -178,17 +186,29 @@ class Auditor:
             self._is_owed = True
             raise
         finally:
-            self._running = ScanAim()
+            aim, self._running = self._running, ScanAim()
         if tally.is_cut:
             self._is_owed = True
             return DISABLED
         self._wishes_served = wishes
-        self._marked |= lost - aim.excused if is_forced else aim.due
-        self._marked_early |= aim.early
+        self._note_pass(scan, aim, lost)
+        return _summary(scan, tally)
+
+    def _note_pass(self, scan: LostBookieScan, aim: ScanAim, lost_before: Mapping[str, LostBookieNote]) -> None:
+        """A pass has ended. It counts only for bookies that were gone all the time."""
+        now = self.liveness.lost
+        lost = frozenset(
+            each for each, note in lost_before.items() if each in now and now[each].lost_ms == note.lost_ms
+        )
+        self._marked |= lost - aim.excused if aim.is_forced else lost & aim.due
+        self._marked_early |= lost & aim.early
         self._collected = lost
         self._last_pass = scan
+        if scan.postponed + scan.lost and not self.liveness.live.isdisjoint(lost_before):
+            self._is_owed = True  # a bookie that came back during the pass may have copies
+        if self._marked & scan.named:
+            self._audits.due_in(min(REPEAT_S, self._interval_s))
         self.liveness.note_named(scan.named, lost)
-        return _summary(scan, tally)
 
 
 def _summary(scan: LostBookieScan, tally: PublishTally) -> str:

@@ -58,7 +58,7 @@ class Lane:
         self._next_s: float | None = None
 
     def wake(self) -> None:
-        """Run now, or once more after the current run."""
+        """Run now, or again after the current run."""
         self._woken.set()
 
     def due_in(self, seconds: float) -> None:

@@ -67,6 +67,8 @@ class Liveness:
         """Seen registered, or named by metadata."""
         self._idle: frozenset[str] = frozenset()
         """Lost bookies that no ledger names, by the last pass."""
+        self._are_names_known = False
+        self._is_alarm_reported = False
         self._delay_s: float | None = None
         """None: the delay was not read yet."""
         self._is_restart_due = False
@@ -96,6 +98,7 @@ class Liveness:
         """A pass over all metadata found these names. ``lost_before``: bookies that were gone when it began."""
         self._known |= named
         self._idle = lost_before - named
+        self._are_names_known = True
         self.lane.wake()
 
     def _note_delay(self, delay: RecoveryDelay | MetadataFormatError | None) -> None:
@@ -178,13 +181,20 @@ class Liveness:
             int(self._delay_s * 1000),
             self._config.lost_bookies_share_max,
         )
-        if verdict.is_alarm and not self.verdict.is_alarm:
-            logger.error("ALARM: %s", _alarm(verdict, self._config.lost_bookies_share_max))
-        elif self.verdict.is_alarm and not verdict.is_alarm:
-            logger.warning("the alarm is over: %d of %d bookies are gone", verdict.gone, verdict.counted)
         self.verdict = verdict
+        self._report_alarm()
         if verdict.next_ms is not None:
             self.lane.due_in(min(LOOK_INTERVAL_S, (verdict.next_ms - now_ms) / 1000))
+
+    def _report_alarm(self) -> None:
+        """Report changes. Before the first pass, cookies of bookies that have no ledgers may be the reason."""
+        verdict = self.verdict
+        if verdict.is_alarm and self._are_names_known and not self._is_alarm_reported:
+            self._is_alarm_reported = True
+            logger.error("ALARM: %s", _alarm(verdict, self._config.lost_bookies_share_max))
+        elif self._is_alarm_reported and not verdict.is_alarm:
+            self._is_alarm_reported = False
+            logger.warning("the alarm is over: %d of %d bookies are gone", verdict.gone, verdict.counted)
 
     async def _excused(self) -> dict[str, int]:
         """End of the maintenance of each bookie that is in maintenance; an unreadable note excuses no bookie."""

@@ -46,6 +46,15 @@ class ScanAim(msgspec.Struct, frozen=True, kw_only=True):
         """Those of the missing bookies that are no longer waited for."""
         return frozenset(missing) - self.excused if self.is_forced else self.due.intersection(missing)
 
+    def without(self, returned: frozenset[str]) -> ScanAim:
+        """The aim after these bookies came back: if they are lost again, they have a new deadline."""
+        return ScanAim(
+            due=self.due - returned,
+            early=self.early - returned,
+            excused=self.excused | returned,
+            is_forced=self.is_forced,
+        )
+
 
 class LedgerFinding(msgspec.Struct, frozen=True):
     """What is wrong with a ledger. ``to_mark`` may be empty.
@@ -90,7 +99,7 @@ class LostBookieScan:
         ports: ClientPorts,
         notes: RecoveryNotes,
         publisher: Publisher,
-        aim: ScanAim,
+        aim: Callable[[], ScanAim],
         live: Callable[[], frozenset[str]],
     ) -> None:
         self._ports = ports
@@ -120,7 +129,7 @@ class LostBookieScan:
                     continue
                 for segment in found.value.segments:
                     self.named.update(segment.ensemble)
-                finding = examine_ledger(ledger_id, found.value, self._live(), self._aim)
+                finding = examine_ledger(ledger_id, found.value, self._live(), self._aim())
                 if finding is not None and finding.is_lost:
                     await self._note_loss(ledger_id, finding)
                 elif ledger_id in noted and (finding is None or not finding.is_postponed):

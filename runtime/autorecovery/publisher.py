@@ -99,8 +99,8 @@ class Publisher:
         The requests are read as they are needed. The caller closes their iterator.
         """
         tally = PublishTally()
-        outcomes = pipelined(self._while_enabled(requests, tally), self._mark, self._window)
-        async with aclosing(outcomes):
+        allowed = self._while_enabled(requests, tally)
+        async with aclosing(allowed), aclosing(pipelined(allowed, self._mark, self._window)) as outcomes:
             async for outcome in outcomes:
                 tally.count(outcome)
                 turn.beat()

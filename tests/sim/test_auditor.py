@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.autorecovery.auditor import DISABLED, Auditor
+from runtime.autorecovery.auditor import DISABLED, REPEAT_S, Auditor
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.deadlines import EARLY_SHARE
 from runtime.ledger.metadata import LedgerState
@@ -391,7 +391,7 @@ def test_nothing_is_marked_while_too_many_bookies_are_gone(caplog: pytest.LogCap
     simulate(scenario)
 
 
-def test_dead_bookies_that_no_ledger_names_do_not_count_as_gone() -> None:
+def test_dead_bookies_that_no_ledger_names_do_not_count_as_gone(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(cluster: RepairCluster) -> None:
         for each in ("old1", "old2", "old3", "old4"):
             await cluster.metadata_store.create(Paths(ROOT).cookie(each), b"", make_parents=True)
@@ -403,6 +403,7 @@ def test_dead_bookies_that_no_ledger_names_do_not_count_as_gone() -> None:
             await cluster.stop("b1")
             await cluster.clock.sleep(62)
             assert await marks(cluster) == {lost: ("b1",)}
+        assert "ALARM" not in caplog.text
 
     simulate(scenario)
 
@@ -506,5 +507,87 @@ def test_a_mark_of_java_is_merged_and_a_garbage_mark_is_left_alone(caplog: pytes
             assert (await cluster.metadata_store.get(path)).data == b"\xff"
             assert auditor.lanes[1].status.result == "2 ledgers, 1 marks written, 1 not marked because of an error"
         assert f"ledger {garbage} cannot be marked" in caplog.text
+
+    simulate(scenario)
+
+
+def test_a_bookie_that_returns_and_is_lost_again_during_a_pass_is_marked_at_its_new_deadline() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        first = [await pair(cluster, "b2", "b3") for _ in range(200)]
+        last = await pair(cluster, "b1", "b3")
+        async with auditing(cluster, AutorecoveryConfig(lost_bookie_delay_s=5, marks_in_flight_max=1)) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.stop("b2")
+            while not await marks(cluster):
+                await cluster.clock.sleep(0.001)
+            await cluster.start("b1")
+            await cluster.clock.sleep(0.02)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(2)
+            assert not auditor.lanes[1].status.is_running
+            assert await marks(cluster) == dict.fromkeys(first, ("b2",))
+            await cluster.clock.sleep(5)
+            assert await marks(cluster) == {**dict.fromkeys(first, ("b2",)), last: ("b1",)}
+
+    simulate(scenario)
+
+
+def test_a_copy_that_comes_back_while_a_pass_runs_is_used() -> None:
+    """The pass has met the ledger before: only one more pass can mark it."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        thin = await pair(cluster, "b1", "b2")
+        others = [await pair(cluster, "b2", "b3") for _ in range(200)]
+        async with auditing(cluster, AutorecoveryConfig(lost_bookie_delay_s=5, marks_in_flight_max=1)):
+            await cluster.clock.sleep(1)
+            await cluster.stop("b2")
+            await cluster.clock.sleep(4)
+            await cluster.stop("b1")
+            while not await marks(cluster):
+                await cluster.clock.sleep(0.001)
+            await cluster.start("b1")
+            await cluster.clock.sleep(3)
+            assert await marks(cluster) == dict.fromkeys([thin, *others], ("b2",))
+            assert await losses(cluster) == {}
+
+    simulate(scenario)
+
+
+def test_a_mark_that_was_cleared_too_early_is_set_again() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost = await pair(cluster, "b1", "b2")
+        theirs = UnderReplicationMarks(cluster.metadata_store, ROOT, cluster.clock)
+        async with auditing(cluster, NO_DELAY):
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(1)
+            await theirs.clear(lost, 0)
+            assert await marks(cluster) == {}
+            await cluster.clock.sleep(REPEAT_S)
+            assert await marks(cluster) == {lost: ("b1",)}
+
+    simulate(scenario)
+
+
+def test_a_decommissioned_bookie_is_forgotten() -> None:
+    """Without cookie and ledgers it is no longer lost."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost = await pair(cluster, "b1", "b2")
+        notes = RecoveryNotes(cluster.metadata_store, ROOT)
+        async with auditing(cluster, NO_DELAY) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(1)
+            await cluster.ports.ledgers.delete(lost)
+            assert await notes.deadlines.keys() == ["b1"]
+            await cluster.clock.sleep(REPEAT_S)
+            assert await notes.deadlines.keys() == []
+            assert auditor.figures().bookies_counted == 5
 
     simulate(scenario)
