@@ -94,21 +94,29 @@ class LedgerInPlaceRepair:
                 continue
             if lock is None:
                 return self._nothing(LeftReason.LOCKED, await self._holder())
-            self._lock = lock
             try:
-                return await self._repair()
-            except _LockGoneError:
-                self._tools.live_bookies.note_outage()
-            except LedgerNotFoundError:
-                return self._result(was_deleted=True)
-            except MetadataFormatError as error:
-                return self._nothing(LeftReason.METADATA_UNREADABLE, str(error))
+                result = await self.run_locked(lock)
+                if result is not None:
+                    return result
             finally:
                 if self._tools.outage.is_lasting:
                     locks.leave(lock)
                 else:
                     await lock.release()
         return self._nothing(LeftReason.LOCKED, f"the lock was lost {LOCK_LOSSES_MAX} times in a row")
+
+    async def run_locked(self, lock: ReplicationLock) -> LedgerRewritten | None:
+        """Repair under a lock that the caller takes and releases; None if it was lost. MetadataUnavailableError."""
+        self._lock = lock
+        try:
+            return await self._repair()
+        except _LockGoneError:
+            self._tools.live_bookies.note_outage()
+            return None
+        except LedgerNotFoundError:
+            return self._result(was_deleted=True)
+        except MetadataFormatError as error:
+            return self._nothing(LeftReason.METADATA_UNREADABLE, str(error))
 
     async def _acquire(self) -> ReplicationLock | None:
         """The lock, or None if another process keeps it."""

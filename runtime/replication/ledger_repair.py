@@ -1,4 +1,4 @@
-"""Moves one ledger away from leaving bookies: lock, close if necessary, copy, verify, one compare-and-set, unlock.
+"""Moves one ledger, whose lock is held, away from leaving bookies: close, copy, verify, one compare-and-set.
 
 Source: replication sections 4.1, 6 and 15.1. After a lost compare-and-set, everything is decided again from the stored
 metadata. Copies that were already made are used only if they still fit.
@@ -16,9 +16,7 @@ from runtime.errors import (
     BadVersionError,
     ConflictError,
     LedgerNotFoundError,
-    MetadataFormatError,
     MetadataUnavailableError,
-    SessionExpiredError,
 )
 from runtime.ledger.changes import replace_in_segment, to_in_recovery
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
@@ -30,7 +28,7 @@ from runtime.placement.rules import BrokenRule
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copies import pause_s
 from runtime.replication.copy_targets import CopyNeed, TargetChooser, stripe_bytes
-from runtime.replication.fragments import EntryRange, Fragment, fragments_naming, stripe_count
+from runtime.replication.fragments import EntryRange, Fragment, stripe_count
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.ledger_close import why_not_closable
 from runtime.replication.live_bookies import LiveBookies
@@ -42,8 +40,6 @@ from runtime.replication.source_reads import SourceDefect, StripeJob
 from storage.errors import BkctlError
 
 ZOOKEEPER = "ZooKeeper"
-LOCK_LOSSES_MAX = 5
-"""Maximum restarts of a ledger's repair after its lock was lost with the session."""
 
 _Change: TypeAlias = dict[int, dict[int, str]]
 """New bookies by ensemble index, by first entry of the segment: one compare-and-set for the whole ledger."""
@@ -72,7 +68,7 @@ class _FoundFailure(NamedTuple):
     failure: LedgerFailure
 
 
-class _LockLostError(Exception):
+class LockLostError(Exception):
     """The lock was lost, so another process may be copying now: stop writing."""
 
 
@@ -89,83 +85,20 @@ class RepairTools:
     config: ReplicationConfig
 
 
-class LedgerRepair:
-    """Repairs ledgers of one run; safe to call for many ledgers concurrently."""
-
-    def __init__(self, tools: RepairTools) -> None:
-        self._tools = tools
-        self._config = tools.config
-        self._clock = tools.ports.clock
-
-    async def repair(self, ledger_id: int, order: RepairOrder, activity: LedgerActivity) -> LedgerRepaired:
-        """Move all entries that the metadata places on the leaving bookies.
-
-        Failures are in the result; LOCKED if another process has the lock now. MetadataUnavailableError if the metadata
-        store does not answer before or after the work under the lock: call again. MetadataOutageError if an outage
-        during that work was too long.
-        """
-        for _ in range(LOCK_LOSSES_MAX):
-            try:
-                lock = await self._acquire(ledger_id, order, activity)
-            except SessionExpiredError:
-                self._tools.live_bookies.note_outage()
-                continue
-            if isinstance(lock, LedgerRepaired):
-                return lock
-            try:
-                return await _Repair(self._tools, lock, order, activity).run()
-            except _LockLostError:
-                # With a new session, lock and read again (replication section 15.1, item 11).
-                self._tools.live_bookies.note_outage()
-            except MetadataFormatError as error:
-                return _failed(ledger_id, FailureReason.METADATA_UNREADABLE, str(error))
-            except MetadataUnavailableError:
-                raise
-            except BkctlError as error:
-                return _failed(ledger_id, FailureReason.ERROR, str(error))
-            finally:
-                if self._tools.outage.is_lasting:
-                    self._tools.locks.leave(lock)
-                else:
-                    await lock.release()
-        finished = await self._finished_by_others(ledger_id, order)
-        return finished or _failed(ledger_id, FailureReason.LOCK_LOST, f"{LOCK_LOSSES_MAX} times in a row")
-
-    async def _acquire(
-        self, ledger_id: int, order: RepairOrder, activity: LedgerActivity
-    ) -> ReplicationLock | LedgerRepaired:
-        """The lock, or the result if the ledger no longer needs repair or another process has the lock."""
-        with activity.waiting(ZOOKEEPER):
-            lock = await self._tools.locks.acquire(ledger_id)
-            if lock is not None:
-                return lock
-            finished = await self._finished_by_others(ledger_id, order)
-            return finished or _failed(ledger_id, FailureReason.LOCKED, await self._why_locked(ledger_id))
-
-    async def _finished_by_others(self, ledger_id: int, order: RepairOrder) -> LedgerRepaired | None:
-        """The result if the ledger needs no repair; None while its metadata references a leaving bookie."""
-        try:
-            stored = await self._tools.ports.ledgers.read(ledger_id)
-        except LedgerNotFoundError:
-            return LedgerRepaired(ledger_id=ledger_id, was_deleted=True)
-        except MetadataFormatError as error:
-            return _failed(ledger_id, FailureReason.METADATA_UNREADABLE, str(error))
-        return LedgerRepaired(ledger_id=ledger_id) if order.leaving.isdisjoint(stored.value.bookies()) else None
-
-    async def _why_locked(self, ledger_id: int) -> str:
-        lock = await self._tools.locks.look_at(ledger_id)
-        holder = "an unknown host" if lock is None or lock.holder is None else lock.holder
-        sentence = f"held by {holder}, gave up after {self._config.lock_wait_s:g} s"
-        if lock is not None and not lock.session_id:
-            sentence += f"; no session owns {lock.path}, so it never expires: run bkctl metadata doctor"
-        return sentence
-
-
-class _Repair:
+class LockedLedgerRepair:
     """State of the repair of one ledger under its lock."""
 
-    def __init__(self, tools: RepairTools, lock: ReplicationLock, order: RepairOrder, activity: LedgerActivity) -> None:
+    def __init__(
+        self,
+        tools: RepairTools,
+        lock: ReplicationLock,
+        order: RepairOrder,
+        activity: LedgerActivity,
+        stored: Versioned[LedgerMetadata] | None,
+    ) -> None:
+        """``stored``: the metadata, if it was read under the lock already."""
         self._ports = tools.ports
+        self._stored = stored
         self._lock = lock
         self._replicator = tools.replicator
         self._live_bookies = tools.live_bookies
@@ -219,11 +152,11 @@ class _Repair:
                     self._require_lock()  # after a lost session, live bookies may seem to be missing
                 return self._result(metadata)
         detail = f"another process changed it first, {self._config.metadata_attempts_max} times in a row"
-        return _failed(self._ledger_id, FailureReason.CONFLICT, detail)
+        return failed(self._ledger_id, FailureReason.CONFLICT, detail)
 
     def _fragment_at(self, metadata: LedgerMetadata, place: _Place) -> Fragment | None:
         """The fragment that references a leaving bookie at this place; None if there is none."""
-        for fragment in fragments_naming(metadata, self._order.leaving):
+        for fragment in self._order.fragments(metadata):
             indexes = (-1,) if fragment.is_open else fragment.bookie_indexes
             if fragment.entries.first_entry_id == place.first_entry_id and place.ensemble_index in indexes:
                 return fragment
@@ -231,12 +164,14 @@ class _Repair:
 
     def _require_lock(self) -> None:
         if not self._lock.is_held:
-            raise _LockLostError
+            raise LockLostError
 
     async def _read(self) -> Versioned[LedgerMetadata]:
         """Read the stored metadata, and drop failures whose fragment has changed."""
-        with self._activity.waiting(ZOOKEEPER):
-            versioned = await self._ports.ledgers.read(self._ledger_id)
+        versioned, self._stored = self._stored, None
+        if versioned is None:
+            with self._activity.waiting(ZOOKEEPER):
+                versioned = await self._ports.ledgers.read(self._ledger_id)
         if versioned.value.state < self._state:
             raise ConflictError(f"ledger {self._ledger_id}: its state went backwards; older metadata was restored")
         self._state = versioned.value.state
@@ -296,7 +231,7 @@ class _Repair:
         """Why the open segment could not be copied once it is closed. An explicit choice to fence is not questioned."""
         if self._order.open_ledgers is not OpenLedgers.WAIT or metadata.state is not LedgerState.OPEN:
             return None
-        fragment = fragments_naming(metadata, self._order.leaving)[-1]
+        fragment = self._order.fragments(metadata)[-1]
         found = await self._targets.try_to_choose(self._need(metadata, fragment, fragment.bookie_indexes[0], {}))
         if not isinstance(found, NoChoice):
             return None
@@ -311,7 +246,7 @@ class _Repair:
         """
         await self._live_bookies.refresh()
         change: _Change = {}
-        for fragment in fragments_naming(metadata, self._order.leaving):
+        for fragment in self._order.fragments(metadata):
             if fragment.is_open:
                 continue
             first_entry_id = fragment.entries.first_entry_id
@@ -430,5 +365,6 @@ def _changed(metadata: LedgerMetadata, change: _Change) -> LedgerMetadata:
     return metadata
 
 
-def _failed(ledger_id: int, reason: FailureReason, detail: str) -> LedgerRepaired:
+def failed(ledger_id: int, reason: FailureReason, detail: str) -> LedgerRepaired:
+    """A result with one failure that is about the whole ledger."""
     return LedgerRepaired(ledger_id=ledger_id, failures=(LedgerFailure(ledger_id, reason, (), detail),))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from runtime.replication.config import OpenLedgers
+from runtime.replication.fragments import Fragment, fragments_naming
 from runtime.replication.job_file import JobRange
 
 
@@ -15,7 +16,7 @@ class RepairOrder(NamedTuple):
     ``leaving``: bookies to replace; one that still serves is the preferred source of its own entries. ``unreachable``:
     bookies that are never asked. Neither are targets. ``seen``: the last segment of an open ledger at a first look,
     long enough ago for its writer to replace a leaving bookie; None: there was no such look. ``ranges``: what an
-    earlier run copied of the ledger.
+    earlier run copied of the ledger. ``segments``: first entries of the segments to repair; None: all.
     """
 
     leaving: frozenset[str]
@@ -23,6 +24,15 @@ class RepairOrder(NamedTuple):
     open_ledgers: OpenLedgers = OpenLedgers.FENCE
     seen: Segment | None = None
     ranges: tuple[JobRange, ...] = ()
+    segments: frozenset[int] | None = None
+
+    def fragments(self, metadata: LedgerMetadata) -> list[Fragment]:
+        """The segments to repair that reference a leaving bookie, in their order."""
+        return [
+            fragment
+            for fragment in fragments_naming(metadata, self.leaving)
+            if self.segments is None or fragment.entries.first_entry_id in self.segments
+        ]
 
     def why_left_open(self, metadata: LedgerMetadata) -> str | None:
         """Why an open last segment with a leaving bookie must be left alone; None: fence and close the ledger."""

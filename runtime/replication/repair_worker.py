@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from runtime.client.ports import ClientPorts
+from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from runtime.metadata.store import Versioned
 from runtime.ports import Clock
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.copies import CopyReader
@@ -17,7 +19,8 @@ from runtime.replication.copy_targets import TargetChooser
 from runtime.replication.flow_window import FlowWindows
 from runtime.replication.job_file import JobRange
 from runtime.replication.ledger_activity import LedgerActivity
-from runtime.replication.ledger_repair import LedgerRepair, RepairTools
+from runtime.replication.ledger_repair import RepairTools
+from runtime.replication.ledger_turn import LedgerRepair
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
 from runtime.replication.recovery_report import LedgerRepaired
@@ -50,32 +53,31 @@ class RepairWorker:
         self._outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage)
         self._live_bookies = LiveBookies(registration, ports.clock, config.registration_wait_s, setup.known)
         single_reads = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
-        self._copies = CopyReader(ports.bookies, ports.clock, single_reads, config, self._live_bookies.is_live)
-        self._pacer = SharedPacer(ports.clock)
+        self.copies = CopyReader(ports.bookies, ports.clock, single_reads, config, self._live_bookies.is_live)
+        self.pacer = SharedPacer(ports.clock)
         targets = TargetChooser(
             self._live_bookies, ports.suspects, ports.clock, ports.placement, config.placement, setup.only_targets
         )
         replicator = Replicator(
             ports,
-            self._copies,
+            self.copies,
             FlowWindows(config.bytes_in_flight_max),
             single_reads,
             config,
             self._count_copied,
             self._note_verified,
-            self._pacer,
+            self.pacer,
         )
-        self._repair = LedgerRepair(
-            RepairTools(
-                ports=ports,
-                locks=locks,
-                replicator=replicator,
-                live_bookies=self._live_bookies,
-                targets=targets,
-                outage=self._outage,
-                config=config,
-            )
+        self.tools = RepairTools(
+            ports=ports,
+            locks=locks,
+            replicator=replicator,
+            live_bookies=self._live_bookies,
+            targets=targets,
+            outage=self._outage,
+            config=config,
         )
+        self._repair = LedgerRepair(self.tools)
         self._starting = asyncio.Lock()
         self._is_started = False
         self._current: dict[int, LedgerActivity] = {}
@@ -85,7 +87,7 @@ class RepairWorker:
 
     def set_pace(self, pace: CopyPace) -> None:
         """Set the byte rates."""
-        self._pacer.set(pace)
+        self.pacer.set(pace)
 
     async def repair(self, work: LedgerWork) -> LedgerRepaired:
         """The result for a ledger; MetadataOutageError after a long outage of the metadata store."""
@@ -98,6 +100,12 @@ class RepairWorker:
             return await self._outage.outlast(lambda: self._repair.repair(work.ledger_id, order, activity))
         finally:
             del self._current[work.ledger_id]
+
+    async def repair_locked(
+        self, lock: ReplicationLock, order: RepairOrder, activity: LedgerActivity, stored: Versioned[LedgerMetadata]
+    ) -> LedgerRepaired:
+        """Repair one ledger by an order of its own; see ``LedgerRepair.repair_locked``. MetadataUnavailableError."""
+        return await self._repair.repair_locked(lock, order, activity, stored)
 
     async def _start(self) -> None:
         async with self._starting:
@@ -122,7 +130,7 @@ class RepairWorker:
 
     def _note_outage(self, outage: MetadataOutage) -> None:
         self._live_bookies.note_outage(is_over=outage.is_over)
-        self._copies.note_outage()
+        self.copies.note_outage()
         self._on_outage(outage)
 
     def _count_copied(self, entries: int, bytes_copied: int) -> None:
@@ -154,13 +162,13 @@ class SharedPacer:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._total = CopyRate(clock, None)
+        self.total = CopyRate(clock, None)
         self._bytes_per_s_per_bookie: int | None = None
         self._bookies: dict[str, CopyRate] = {}
 
     def set(self, pace: CopyPace) -> None:
         """Change the rates."""
-        self._total.change(pace.bytes_per_s)
+        self.total.change(pace.bytes_per_s)
         self._bytes_per_s_per_bookie = pace.bytes_per_s_per_bookie
         for rate in self._bookies.values():
             rate.change(pace.bytes_per_s_per_bookie)
@@ -176,7 +184,7 @@ class SharedPacer:
             rate.correct(taken_bytes, real_bytes)
 
     def _rates(self, source: str, target: str) -> list[CopyRate]:
-        return [self._total, *(self._rate_of(bookie_id) for bookie_id in (source, target))]
+        return [self.total, *(self._rate_of(bookie_id) for bookie_id in (source, target))]
 
     def _rate_of(self, bookie_id: str) -> CopyRate:
         if bookie_id not in self._bookies:

@@ -33,7 +33,15 @@ from runtime.metadata.replication.format import (
     encode_mark,
     parse_group_name,
 )
-from runtime.metadata.store import CreateNode, MetadataStore, children_of, decode_node, find_node, read_or_problem
+from runtime.metadata.store import (
+    CreateNode,
+    MetadataStore,
+    NodeReader,
+    children_of,
+    decode_node,
+    find_node,
+    read_or_problem,
+)
 from runtime.ports import Clock
 
 LEVELS = 4
@@ -225,7 +233,7 @@ def _is_wanted(mark: UnderReplicationMark | None, missing: str | None, not_missi
     return (missing is None or missing in mark.missing_bookies) and not_missing not in mark.missing_bookies
 
 
-async def list_marked_ids(store: MetadataStore, root: str, foreign: ForeignNames) -> AsyncGenerator[int, None]:
+async def list_marked_ids(store: NodeReader, root: str, foreign: ForeignNames) -> AsyncGenerator[int, None]:
     """Ids of the ledgers that have a directory for a mark, ascending; a few may have no mark in it.
 
     One operation for each 65536 neighbouring ids. Creates nothing. Close the iterator to stop early.
@@ -258,7 +266,7 @@ async def _joined(listings: AsyncGenerator[tuple[str, list[str]], None]) -> Asyn
                 yield f"{directory}/{name}"
 
 
-async def list_groups(store: MetadataStore, directory: str, foreign: ForeignNames) -> list[str]:
+async def list_groups(store: NodeReader, directory: str, foreign: ForeignNames) -> list[str]:
     """Names of the interior nodes in a directory, sorted; none when it is gone. One operation."""
     return groups_among(await children_of(store, directory), directory, foreign)
 

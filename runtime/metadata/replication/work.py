@@ -1,38 +1,40 @@
-"""How a replication worker gets its next ledger: pick, wait, finish. Source: metadata sections 10.5 and 10.6.
+"""Marked ledgers for a replication worker: listed, locked, cleared. Source: metadata sections 10.5 and 10.6.
 
-The order protects a renewed mark: the version of a mark is read before its lock is taken, and not again after.
+The order protects a renewed mark: a mark is read before its lock is taken, and only that version of it is cleared.
 
-The lists of directories and of locks are cached with a one-shot watch, so an idle worker needs no operations. An
-outdated list of directories still yields candidates, because each is checked and locked anyway; it is read again only
-when it yields none. This saves a worker with thousands of marks from reading thousands of names after each one that is
-cleared.
+A listing watches the directories that it reads, so an idle worker needs no operations until something changes. Locks
+are not watched: a ledger whose lock is held is tried again later.
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+import enum
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from runtime.errors import ConflictError, NoNodeError
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.format import parse_mark_name
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from runtime.metadata.replication.marks import LEVELS, UnderReplicationMarks, groups_among
-from runtime.metadata.store import MetadataStore, NodeStat
-from storage.ids import LEDGER_ID_MAX
+from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marked_ids, read_mark
+from runtime.metadata.store import MetadataStore, Node
 
-T = TypeVar("T")
+WATCHES_MAX = 1000
+"""Maximum watched nodes. A change of the others shows in the next listing, which follows after some time anyway."""
+
+
+class NotPicked(enum.Enum):
+    """Why a ledger was not locked."""
+
+    NOT_MARKED = "it has no mark"
+    LOCKED = "another process has its replication lock"
 
 
 class PickedLedger:
-    """A marked ledger whose lock we hold. ``mark_version``: version of the mark before the lock was taken."""
+    """A marked ledger whose lock we hold. ``mark``: as it was before the lock was taken."""
 
-    def __init__(self, mark_version: int, lock: ReplicationLock) -> None:
-        self.mark_version = mark_version
+    def __init__(self, mark: ListedMark, lock: ReplicationLock) -> None:
+        self.mark = mark
         self.lock = lock
 
     @property
@@ -45,44 +47,8 @@ class PickedLedger:
         await self.lock.release()
 
 
-class _Kept(Generic[T]):
-    """A cached answer with a watch; outdated from the first change on."""
-
-    def __init__(self, note_change: Callable[[], None]) -> None:
-        self.value: T
-        self.is_outdated = False
-        self._note_change = note_change
-
-    def outdate(self) -> None:
-        """Callback of the watch."""
-        self.is_outdated = True
-        self._note_change()
-
-
-class _Directory(_Kept[list[str]]):
-    """Names in a directory. ``gone``: names found to be gone since; used only for an outdated list."""
-
-    def __init__(self, note_change: Callable[[], None]) -> None:
-        super().__init__(note_change)
-        self.gone: set[str] = set()
-
-    @property
-    def is_worn_out(self) -> bool:
-        """Whether most of it is gone, so that reading it again is cheaper than trying."""
-        return 2 * len(self.gone) > len(self.value)
-
-    def note_gone(self, name: str) -> None:
-        """Do not try a name again. Only in an outdated list: otherwise it could come back without a notification."""
-        if self.is_outdated:
-            self.gone.add(name)
-
-
 class ReplicationWork:
-    """Marked ledgers for the workers of one process; ``source`` of randomness keeps processes from competing for one.
-
-    Calls may overlap. The cache takes memory, and a watch at the server, for each directory of marks and for each
-    directory without its mark; not for each mark.
-    """
+    """Marked ledgers for the workers of one process. Calls may overlap."""
 
     def __init__(
         self,
@@ -90,43 +56,54 @@ class ReplicationWork:
         root: str,
         marks: UnderReplicationMarks,
         locks: ReplicationLocks,
-        source: random.Random,
+        on_change: Callable[[], None],
     ) -> None:
+        """``on_change`` is called when something that was read may have changed."""
         self._store = store
+        self._root = root
         self._paths = Paths(root)
         self._marks = marks
         self._locks = locks
-        self._random = source
         self._foreign = ForeignNames()
-        self._directories: dict[str, _Directory] = {}
-        self._without_mark: set[int] = set()
-        self._locked: _Kept[frozenset[int]] | None = None
-        self._switch: _Kept[bool] | None = None
-        self._changed = asyncio.Event()
+        self._watched: set[str] = set()
+        self._is_switched_off = self._is_switch_known = False
+        self._on_change = on_change
 
-    async def next(self) -> PickedLedger:
-        """Lock a marked ledger, waiting until there is one and replication is switched on.
+    async def is_switched_off(self) -> bool:
+        """Whether replication is switched off. One operation after a change, otherwise none."""
+        if not self._is_switch_known:
+            self._is_switch_known = True  # from before the read: its watch may fire before its answer is here
+            try:
+                stat = await self._store.exists(self._paths.replication_disabled, self._forget_switch)
+            except BaseException:
+                self._is_switch_known = False
+                raise
+            self._is_switched_off = stat is not None
+        return self._is_switched_off
 
-        While nothing changes this waits without an operation. MetadataUnavailableError when the connection is lost for
-        longer than the operation time-out.
+    def ids(self) -> AsyncGenerator[int, None]:
+        """Ids of the ledgers that have a directory for a mark, ascending; see ``list_marked_ids``."""
+        return list_marked_ids(_WatchingReader(self._store.get, self._children), self._root, self._foreign)
+
+    async def read(self, ledger_id: int) -> ListedMark | None:
+        """The mark of a ledger. None if it has none: then its next mark is reported as a change.
+
+        One operation, two without a mark.
         """
-        while True:
-            changed = self._changed
-            picked = await self.pick()
-            if picked is not None:
-                return picked
-            await changed.wait()
+        mark = await read_mark(self._store, self._root, ledger_id)
+        if mark is None:  # a directory is created before its mark and may outlive it; no listing would report the mark
+            await self._watch_for(self._paths.mark(ledger_id))
+        return mark
 
-    async def pick(self) -> PickedLedger | None:
-        """Lock a marked ledger, chosen at random; None when none is free, or while replication is switched off."""
-        await self._locks.settle()
-        if await self._is_switched_off():
-            return None
-        top = self._paths.under_replicated_ledgers
-        picked = await self._pick_below(top, LEVELS)
-        if picked is None and self._drop_outdated():
-            picked = await self._pick_below(top, LEVELS)
-        return picked
+    async def pick(self, ledger_id: int) -> PickedLedger | NotPicked:
+        """Read the mark of a ledger, then take its lock. Two operations."""
+        mark = await read_mark(self._store, self._root, ledger_id)
+        if mark is None:
+            return NotPicked.NOT_MARKED
+        if self._locks.holds(ledger_id):
+            return NotPicked.LOCKED
+        lock = await self._locks.acquire(ledger_id)
+        return NotPicked.LOCKED if lock is None else PickedLedger(mark, lock)
 
     async def finish(self, picked: PickedLedger) -> bool:
         """Clear the mark of a repaired ledger and release its lock.
@@ -137,126 +114,56 @@ class ReplicationWork:
         try:
             if not picked.lock.is_held:
                 raise ConflictError(f"ledger {picked.ledger_id}: its replication lock was lost before the repair ended")
-            is_cleared = await self._marks.clear(picked.ledger_id, picked.mark_version)
+            return await self._marks.clear(picked.ledger_id, picked.mark.version)
         finally:
             await picked.release()
-        directory, _, name = self._paths.mark_directory(picked.ledger_id).rpartition("/")
-        kept = self._directories.get(directory)
-        if is_cleared and kept is not None:
-            kept.note_gone(name)
-        return is_cleared
 
-    def _drop_outdated(self) -> bool:
-        fresh = {path: kept for path, kept in self._directories.items() if not kept.is_outdated}
-        has_dropped = len(fresh) < len(self._directories)
-        self._directories = fresh
-        if self._locked is None or self._locked.is_outdated:
-            self._locked = None
-            has_dropped = True  # also after a failed try: callers that wait must watch the locks
-        return has_dropped
-
-    async def _pick_below(self, path: str, levels: int) -> PickedLedger | None:
-        """Depth-first, shuffled. A directory of the lowest level is not listed: its name gives that of its mark."""
-        kept = await self._directory(path)
-        if kept is None:
+    def _watcher(self, path: str) -> Callable[[], None] | None:
+        """A callback for the next change of a node; None if it is watched already, or if there are too many watches."""
+        if path in self._watched or len(self._watched) >= WATCHES_MAX:
             return None
-        for name in _shuffled(kept.value, self._random):
-            if name in kept.gone:
-                continue
-            below = f"{path}/{name}"
-            picked = await (self._pick_below(below, levels - 1) if levels > 1 else self._try(below, kept))
-            if picked is not None:
-                return picked
-            if levels > 1 and below not in self._directories:
-                kept.note_gone(name)
-        return None
+        self._watched.add(path)
+        return functools.partial(self._note_change, path)
 
-    async def _try(self, directory: str, kept: _Directory) -> PickedLedger | None:
-        """Version first, then lock; None when the mark is gone or another worker holds the lock."""
-        ledger_id = int(directory.removeprefix(self._paths.under_replicated_ledgers).replace("/", ""), 16)
-        if ledger_id > LEDGER_ID_MAX:
-            self._foreign.skip(directory, "a directory of marks of a ledger that may exist")
-            return None
-        # This order matters: listing the locks also sets the watch that reports the release of our own locks.
-        if ledger_id in self._without_mark or ledger_id in await self._locked_ids() or self._locks.holds(ledger_id):
-            return None
-        stat = await self._store.exists(self._paths.mark(ledger_id))
-        if stat is None and kept.is_outdated:
-            kept.note_gone(directory.rpartition("/")[2])
-            return None
-        if stat is None:
-            stat = await self._watch_for_mark(ledger_id)
-        if stat is None:
-            return None
-        lock = await self._locks.acquire(ledger_id)
-        if lock is None:
-            if self._locked is not None and self._locked.is_outdated:
-                self._locked = None  # the list does not have this lock: reading it again costs less than further tries
-            return None
-        return PickedLedger(stat.version, lock)
+    def _note_change(self, path: str) -> None:
+        self._watched.discard(path)
+        self._on_change()
 
-    async def _watch_for_mark(self, ledger_id: int) -> NodeStat | None:
-        """A directory is created before its mark and may outlive it; only this watch reports the mark."""
+    def _forget_switch(self) -> None:
+        self._is_switch_known = False
+        self._on_change()
 
-        def note_mark() -> None:
-            self._without_mark.discard(ledger_id)
-            self._note_change()
+    async def _watch_for(self, path: str) -> None:
+        """Report the creation of a node."""
+        on_change = self._watcher(path)
+        if on_change is not None and await self._store.exists(path, on_change) is not None:
+            self._on_change()
 
-        watch = _Kept[None](note_mark)
-        stat = await self._store.exists(self._paths.mark(ledger_id), watch.outdate)
-        if stat is None and not watch.is_outdated:
-            self._without_mark.add(ledger_id)
-        return stat
-
-    async def _directory(self, path: str) -> _Directory | None:
-        """Groups in a directory, from the cache unless worn out; None when it is gone."""
-        kept = self._directories.pop(path, None)
-        if kept is None or kept.is_worn_out:
-            kept = _Directory(self._note_change)
-            try:
-                names = await self._children(path, kept.outdate)
-            except NoNodeError:
-                return None
-            kept.value = [sys.intern(name) for name in groups_among(names, path, self._foreign)]
-        self._directories[path] = kept
-        return kept
-
-    async def _locked_ids(self) -> frozenset[int]:
-        """Ledgers whose lock is held, as far as is known: even an outdated list saves failing tries."""
-        if self._locked is None:
-            locked = _Kept[frozenset[int]](self._note_change)
-            names = await self._children(self._paths.replication_locks, locked.outdate)
-            locked.value = frozenset(found for found in map(parse_mark_name, names) if found is not None)
-            self._locked = locked
-        return self._locked.value
-
-    async def _is_switched_off(self) -> bool:
-        if self._switch is None or self._switch.is_outdated:
-            switch = _Kept[bool](self._note_change)
-            switch.value = await self._store.exists(self._paths.replication_disabled, switch.outdate) is not None
-            self._switch = switch
-        return self._switch.value
-
-    async def _children(self, path: str, outdate: Callable[[], None]) -> list[str]:
-        """Child names, and a watch; NoNodeError, but an empty list for the two directories that every tree has."""
-        while True:
-            try:
-                return await self._store.children(path, outdate)
-            except NoNodeError:
-                if path not in {self._paths.under_replicated_ledgers, self._paths.replication_locks}:
-                    raise
-                if await self._store.exists(path, outdate) is None:
-                    return []
-
-    def _note_change(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    async def _children(self, path: str) -> list[str]:
+        on_change = self._watcher(path)
+        try:
+            return await self._store.children(path, on_change)
+        except NoNodeError:
+            self._watched.discard(path)
+            if path == self._paths.under_replicated_ledgers:
+                await self._watch_for(path)
+            raise
+        except BaseException:
+            self._watched.discard(path)  # no answer, so perhaps no watch
+            raise
 
 
-def _shuffled(names: Sequence[str], source: random.Random) -> Iterator[str]:
-    """In random order; the cost depends on the names that are used, not on all names."""
-    moved: dict[int, str] = {}
-    for index in range(len(names)):
-        chosen = source.randrange(index, len(names))
-        yield moved.get(chosen, names[chosen])
-        moved[chosen] = moved.pop(index, names[index])
+class _WatchingReader:
+    """Reads of a listing."""
+
+    def __init__(self, get: Callable[[str], Awaitable[Node]], children: Callable[[str], Awaitable[list[str]]]) -> None:
+        self._get = get
+        self._children = children
+
+    async def get(self, path: str) -> Node:
+        """See ``NodeReader``."""
+        return await self._get(path)
+
+    async def children(self, path: str) -> list[str]:
+        """See ``NodeReader``."""
+        return await self._children(path)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
 from runtime.metadata.replication.lock import ReplicationLocks, read_lock_holder
 from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
-from runtime.metadata.replication.work import ReplicationWork
+from runtime.metadata.replication.work import PickedLedger, ReplicationWork
 from runtime.metadata.store import MetadataStore
 from runtime.net.loop import LoopClock
 from tests.counting_store import CountingStore
@@ -37,7 +40,8 @@ class ReplicationStage:
         self.foreign = ForeignNames(self.foreign_told.append)
         self.marks = UnderReplicationMarks(self.store, root, self.clock, is_ctime_stored=is_ctime_stored)
         self.locks = ReplicationLocks(self.store, root, "myhost.example.com", unwatched_s=3600)
-        self.work = ReplicationWork(self.store, root, self.marks, self.locks, self.clock.random)
+        self.changed = asyncio.Event()
+        self.work = ReplicationWork(self.store, root, self.marks, self.locks, self.changed.set)
 
     @classmethod
     async def open(
@@ -51,6 +55,10 @@ class ReplicationStage:
         await stage.locks._tree.require()
         return stage
 
+    async def pick_any(self) -> PickedLedger | None:
+        """Lock the first marked ledger that no process has locked."""
+        return await pick_any(self.work)
+
     async def listed(self, *, missing: str | None = None, not_missing: str | None = None) -> list[ListedMark]:
         found = list_marks(self.store, self.root, self.foreign, missing=missing, not_missing=not_missing)
         return [each async for each in found]
@@ -60,6 +68,21 @@ class ReplicationStage:
 
     async def text(self, ledger_id: int) -> str:
         return (await self.store.get(self.paths.mark(ledger_id))).data.decode()
+
+
+async def pick_any(work: ReplicationWork, source: random.Random | None = None) -> PickedLedger | None:
+    """What the loop of a worker does, without pauses; the first free ledger, or any."""
+    if await work.is_switched_off():
+        return None
+    ids = [ledger_id async for ledger_id in work.ids()]
+    if source is not None:
+        source.shuffle(ids)
+    for ledger_id in ids:
+        if await work.read(ledger_id) is not None:
+            picked = await work.pick(ledger_id)
+            if isinstance(picked, PickedLedger):
+                return picked
+    return None
 
 
 async def holder_of(locks: ReplicationLocks, ledger_id: int) -> str | None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from runtime.metadata.replication.election import AuditorElection, read_auditor
 from runtime.metadata.replication.lock import list_held_locks
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.replication.work import PickedLedger
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.replication_stage import ReplicationStage
 
@@ -21,14 +22,12 @@ STATED = {
     "mark it again, nothing new": "1 transaction, 1 get",
     "mark it again, another bookie": "1 transaction, 1 get, 1 set",
     "list 100 marks in a row": "100 get, 4 children",
-    "pick the first ledger": "2 exists, 5 children, 1 create",
-    "pick one more ledger": "1 exists, 1 create",
+    "list the ids of 100 marks in a row": "4 children",
+    "pick a ledger": "1 get, 1 create",
+    "pick a ledger that another worker holds": "1 get, 1 create",
     "finish a ledger": "3 delete, 2 exists",
     "finish a ledger that was marked again": "2 delete",
     "give a ledger back": "1 delete",
-    "wait for work, per hour": "nothing",
-    "wake, a mark in a new directory": "1 children, 1 exists, 1 create",
-    "wake, a lock was given back": "1 children, 1 exists, 1 create",
     "take a lock by id": "1 create",
     "take a lock that another worker holds": "1 create",
     "list 2 locks and their holders": "1 children, 2 get",
@@ -82,16 +81,10 @@ class Ledger:
         async with self.measure(action):
             return await acting
 
-    async def wake(self, action: str, event: Awaitable[object]) -> None:
-        """What a worker that waits spends on an event of somebody else's doing."""
-        waiting = asyncio.ensure_future(self.stage.work.next())
-        await self.stage.store.quiet()
-        async with self.measure("wait for work, per hour"):
-            await asyncio.sleep(0.2)
-        async with self.measure(action), asyncio.timeout(10):
-            await event
-            picked = await waiting
-        assert await self.stage.work.finish(picked)
+    async def pick(self, action: str, ledger_id: int) -> PickedLedger:
+        picked = await self.cost(action, self.stage.work.pick(ledger_id))
+        assert isinstance(picked, PickedLedger)
+        return picked
 
 
 async def measure_marks(book: Ledger) -> None:
@@ -108,27 +101,16 @@ async def measure_marks(book: Ledger) -> None:
 
 
 async def measure_work(book: Ledger, theirs: ReplicationStage) -> None:
-    work = book.stage.work
-    async with book.measure("pick the first ledger"):
-        first = await work.next()
-    await book.cost("finish a ledger", work.finish(first))
-    async with book.measure("pick one more ledger"):
-        second = await work.next()
-    await theirs.marks.mark(second.ledger_id, ["10.0.0.9:3181"])
-    await book.cost("finish a ledger that was marked again", work.finish(second))
-    third = await work.next()
+    async with book.measure("list the ids of 100 marks in a row"):
+        assert len([each async for each in book.stage.work.ids()]) == 100
+    first, second, third = [await book.pick("pick a ledger", ledger_id) for ledger_id in (1, 2, 3)]
+    await book.cost("finish a ledger", book.stage.work.finish(first))
+    await theirs.marks.mark(2, ["10.0.0.9:3181"])
+    await book.cost("finish a ledger that was marked again", book.stage.work.finish(second))
     await book.cost("give a ledger back", third.release())
-    while picked := await work.pick():
-        await work.finish(picked)
-    await theirs.marks.mark(7, [A])
-    lock = await theirs.locks.acquire(7)
-    assert lock is not None
-    await theirs.marks.mark(8, [A])
-    blocking = await theirs.locks.acquire(8)
-    assert blocking is not None
-    await book.wake("wake, a mark in a new directory", theirs.marks.mark(9, [A]))
-    await book.wake("wake, a lock was given back", lock.release())
-    await book.cost("take a lock that another worker holds", book.stage.locks.acquire(8))
+    assert await theirs.locks.acquire(7)
+    await book.cost("pick a ledger that another worker holds", book.stage.work.pick(7))
+    await book.cost("take a lock that another worker holds", book.stage.locks.acquire(7))
     await book.cost("take a lock by id", book.stage.locks.acquire(5))
     async with book.measure("list 2 locks and their holders"):
         assert len([each async for each in list_held_locks(book.stage.store, book.stage.root, book.stage.foreign)]) == 2

@@ -7,6 +7,7 @@ import pytest
 
 from runtime.errors import ClusterNotFoundError, MetadataFormatError, NodeExistsError, NoNodeError, RefusedError
 from runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks, read_mark
+from runtime.metadata.replication.work import NotPicked
 from runtime.metadata.store import CreateNode, Node, NodeStat, NodeWrite
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
@@ -229,7 +230,8 @@ async def test_looking_creates_nothing(store: ZooKeeperStore, root: str) -> None
     stage = ReplicationStage(store, root)
     assert await stage.ids() == []
     assert await read_mark(store, root, 1) is None
-    assert await stage.work.pick() is None
+    assert await stage.work.pick(1) is NotPicked.NOT_MARKED
+    assert [each async for each in stage.work.ids()] == []
     assert await store.children(root) == []
 
 

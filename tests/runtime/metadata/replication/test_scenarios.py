@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import random
 
 import pytest
@@ -15,11 +16,13 @@ from runtime.metadata.replication.election import AuditorElection
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks, read_mark
 from runtime.metadata.replication.work import PickedLedger, ReplicationWork
+from tests.runtime.metadata.replication_stage import pick_any
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper
 
 ROOT = "/ledgers"
+LOCKS = f"{ROOT}/underreplication/locks"
 LEDGERS = (0, 1, 2, 0x10000, 2**40, 2**62)
 _CONFIG = ZooKeeperConfig(session_timeout_ms=4000, operation_timeout_s=3.0)
 
@@ -94,12 +97,20 @@ async def mark_now_and_then(cluster: Cluster, repairs: Repairs, store: ModelMeta
         await cluster.clock.sleep(cluster.random.uniform(0.0, 1.0))
 
 
-async def repair(cluster: Cluster, repairs: Repairs, store: ModelMetadataStore, work: ReplicationWork) -> None:
-    """For ever: what is seen while the lock is held is repaired."""
+async def repair(
+    cluster: Cluster, repairs: Repairs, store: ModelMetadataStore, work: ReplicationWork, changed: asyncio.Event
+) -> None:
+    """For ever: what is seen while the lock is held is repaired. What is locked is looked at again after 10 seconds."""
     while True:
         picked: PickedLedger | None = None
         try:
-            picked = await work.next()
+            changed.clear()
+            picked = await pick_any(work)
+            if picked is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(10.0 if await store.children(LOCKS) else None):
+                        await changed.wait()
+                continue
             found = await read_mark(store, ROOT, picked.ledger_id)
             await cluster.clock.sleep(cluster.random.uniform(0.0, 0.5))
             if cluster.random.random() < 0.2:
@@ -112,6 +123,7 @@ async def repair(cluster: Cluster, repairs: Repairs, store: ModelMetadataStore, 
             if picked is not None:
                 await picked.release()
             await cluster.clock.sleep(0.1)
+            changed.set()
 
 
 async def run_workers(seed: int, *, has_faults: bool) -> None:
@@ -124,8 +136,9 @@ async def run_workers(seed: int, *, has_faults: bool) -> None:
         store = await cluster.connect()
         marks = UnderReplicationMarks(store, ROOT, cluster.clock)
         locks = ReplicationLocks(store, ROOT, "host")
-        work = ReplicationWork(store, ROOT, marks, locks, cluster.random)
-        tasks += [asyncio.ensure_future(repair(cluster, repairs, store, work)) for _ in range(2)]
+        changed = asyncio.Event()
+        work = ReplicationWork(store, ROOT, marks, locks, changed.set)
+        tasks.append(asyncio.ensure_future(repair(cluster, repairs, store, work, changed)))
     markers = [mark_now_and_then(cluster, repairs, await cluster.connect(), f"marker{number}") for number in range(2)]
     await asyncio.gather(*markers, *([cluster.disturb(60.0)] if has_faults else []))
     async with asyncio.timeout(600):  # virtual seconds: a worker that missed its cue would sleep for ever

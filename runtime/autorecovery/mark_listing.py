@@ -1,0 +1,182 @@
+"""Finds marked ledgers for a worker, and how urgent they are.
+
+All workers list the ids of the marked ledgers, which costs few operations. But each reads only its share of the marks
+and of the metadata, so that the cost does not grow with the number of workers. A worker whose share is empty helps
+with that of others.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncGenerator, Callable, Container
+from contextlib import aclosing
+
+from runtime.autorecovery.failed_ledgers import FailedLedgers
+from runtime.autorecovery.marked_ledger import live_copies
+from runtime.autorecovery.work_queue import WorkQueue, urgency
+from runtime.client.ports import ClientPorts
+from runtime.errors import LedgerNotFoundError, MetadataFormatError
+from runtime.metadata.pipeline import pipelined
+from runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
+from runtime.metadata.replication.work import ReplicationWork
+from runtime.metadata.store import MetadataStore
+from runtime.replication.live_bookies import LiveBookies
+
+READS_IN_FLIGHT_MAX = 64
+FIRST_COUNT = 1000
+"""So many candidates are compared before the first one is taken; the others follow while the first are repaired."""
+FULL_INTERVAL_S = 600.0
+"""About how often a worker that has candidates lists again, because their order may have changed."""
+IDLE_INTERVAL_S = 60.0
+"""About how often a worker without candidates lists again without a change."""
+PAUSE_S_MIN = 0.1
+PAUSE_S_MAX = 5.0
+"""Pause after a listing if something has changed. It doubles while listings find nothing."""
+HELP_MAX = 64
+"""Most candidates of others' shares that a worker without work takes at once."""
+
+
+class MarkListing:
+    """Fills the queue of a worker."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        store: MetadataStore,
+        work: ReplicationWork,
+        failed: FailedLedgers,
+        live_bookies: LiveBookies,
+        queue: WorkQueue,
+        notes: RecoveryNotes,
+    ) -> None:
+        self._ports = ports
+        self._clock = ports.clock
+        self._store = store
+        self._work = work
+        self._failed = failed
+        self._live_bookies = live_bookies
+        self._queue = queue
+        self._notes = notes
+        self._has_changed = True
+        self._pause_s = PAUSE_S_MIN
+        self._ended_ms = 0
+        self._interval_s = 0.0
+        self._offered = 0
+        self._with_note: set[int] = set()
+        self._rare: set[int] = set()
+        """Postponed ledgers that another try can help only after an event."""
+        self._live: frozenset[str] = frozenset()
+        self._gained_ms = 0
+        """When a bookie registered."""
+
+    @property
+    def is_young(self) -> bool:
+        """Whether a running listing has too few candidates to know which is the most urgent."""
+        return self._offered < FIRST_COUNT
+
+    def note_change(self) -> None:
+        """Something has changed since it was listed."""
+        self._has_changed = True
+
+    @property
+    def due_ms(self) -> int:
+        """When the next listing is due."""
+        is_soon = self._has_changed and not len(self._queue)
+        return self._ended_ms + int(1000 * (self._pause_s if is_soon else self._interval_s))
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether to list now."""
+        return now_ms >= self.due_ms
+
+    def may_retry(self, note: FailedLedgerNote, now_ms: int) -> bool:
+        """Whether a failed ledger can be tried again: its time has come, or a bookie that may help has registered."""
+        return note.retry_ms <= now_ms or (self._failed.is_rare(note) and note.last_ms < self._gained_ms)
+
+    def postpone(self, ledger_id: int, note: FailedLedgerNote) -> None:
+        """Take a failed ledger again when it is time."""
+        self._queue.postpone(ledger_id, note.retry_ms)
+        if self._failed.is_rare(note):
+            self._rare.add(ledger_id)
+
+    async def run(self, at_work: Container[int], on_progress: Callable[[], None]) -> None:
+        """List, leaving out ledgers that are ``at_work``."""
+        self._has_changed = False
+        self._offered = 0
+        self._queue.clear()
+        try:
+            await self._note_registrations()
+            self._with_note = await self._failed.ids()
+            marked = await self._offer_all(await self._share(), at_work, on_progress)
+            if marked and not self._offered:
+                help_share = min(1.0, HELP_MAX / marked)
+                await self._offer_all(lambda _: self._clock.random.random() < help_share, at_work, on_progress)
+        finally:
+            self._ended_ms = self._clock.now_ms()
+            self._pause_s = PAUSE_S_MIN if self._offered else min(2 * self._pause_s, PAUSE_S_MAX)
+            interval_s = FULL_INTERVAL_S if self._offered else IDLE_INTERVAL_S
+            self._interval_s = interval_s * self._clock.random.uniform(0.5, 1.5)
+            self._offered = FIRST_COUNT
+            on_progress()
+
+    async def _offer_all(
+        self, is_ours: Callable[[int], bool], at_work: Container[int], on_progress: Callable[[], None]
+    ) -> int:
+        """Offer the candidates of a share; returns how many ledgers are marked, all shares together."""
+        marked = 0
+
+        async def wanted() -> AsyncGenerator[int, None]:
+            nonlocal marked
+            async with aclosing(self._work.ids()) as ids:
+                async for ledger_id in ids:
+                    marked += 1
+                    if is_ours(ledger_id) and ledger_id not in at_work and not self._queue.is_postponed(ledger_id):
+                        yield ledger_id
+
+        candidates = wanted()
+        async with aclosing(candidates), aclosing(pipelined(candidates, self._rank, READS_IN_FLIGHT_MAX)) as ranks:
+            async for rank in ranks:
+                if rank is not None:
+                    self._queue.offer(rank)
+                    self._offered += 1
+                    if self._offered >= FIRST_COUNT:
+                        on_progress()
+        return marked
+
+    async def _rank(self, ledger_id: int) -> int | None:
+        """How urgent a ledger is; None if it must not be taken now."""
+        mark = await self._work.read(ledger_id)
+        if mark is None:
+            return None
+        if ledger_id in self._with_note:
+            note = await self._failed.find(ledger_id)
+            if note is not None and not self.may_retry(note, self._clock.now_ms()):
+                self.postpone(ledger_id, note)
+                return None
+        try:
+            metadata = (await self._ports.ledgers.read(ledger_id)).value
+        except (LedgerNotFoundError, MetadataFormatError):
+            return urgency(ledger_id, 0, mark.marked_ms)
+        registrations = await self._live_bookies.refresh()
+        return urgency(ledger_id, live_copies(ledger_id, metadata, registrations.live), mark.marked_ms)
+
+    async def _note_registrations(self) -> None:
+        live = (await self._live_bookies.refresh()).live
+        if self._live and not live <= self._live:
+            self._gained_ms = self._clock.now_ms()
+            for ledger_id in self._rare:
+                if self._queue.is_postponed(ledger_id):
+                    self._queue.postpone(ledger_id, self._gained_ms)
+            self._rare.clear()
+        self._live = live
+
+    async def _share(self) -> Callable[[int], bool]:
+        """Which ledgers are this worker's, as one of the running daemons."""
+        keys = sorted(await self._notes.daemons.keys())
+        own = str(self._store.session_id)
+        count = len(keys)
+        if count < 2:
+            return lambda _: True
+        if own not in keys:
+            return lambda _: self._clock.random.random() * count < 1
+        position = keys.index(own)
+        return lambda ledger_id: zlib.crc32(ledger_id.to_bytes(8)) % count == position

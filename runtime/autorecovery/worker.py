@@ -1,0 +1,320 @@
+"""The replication worker: takes marked ledgers one after another, and repairs many of them at the same time.
+
+It uses the locks of Java's workers, so both can share the work. Nothing ends it but its cancellation: during an outage
+of ZooKeeper it waits, and after the loss of its session it begins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+import msgspec
+
+from runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
+from runtime.autorecovery.failed_ledgers import FailedLedgers
+from runtime.autorecovery.mark_listing import MarkListing
+from runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, combined
+from runtime.autorecovery.work_queue import WorkQueue
+from runtime.client.ports import ClientPorts
+from runtime.errors import ConfigurationError, MetadataUnavailableError
+from runtime.ledger.metadata import Segment
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.metadata.replication.recovery_notes import FailedLedgerNote, HeldLedger, RecoveryNotes, WorkerStatus
+from runtime.metadata.replication.work import NotPicked, PickedLedger, ReplicationWork
+from runtime.metadata.store import MetadataStore
+from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.copy_messages import CopyPace, RepairSetup
+from runtime.replication.job_file import JobRange
+from runtime.replication.ledger_activity import LedgerActivity
+from runtime.replication.metadata_outage import MetadataOutage
+from runtime.replication.repair_worker import RepairWorker
+from storage.errors import BkctlError
+
+logger = logging.getLogger(__name__)
+
+STOP_REPAIRS_S = 2.0
+STOP_LOCKS_S = 2.5
+"""How long a cancelled worker waits until its repairs have ended and until its locks are given back."""
+LOCKED_PAUSE_S = 5.0
+LOCKED_PAUSE_S_MAX = 60.0
+"""About how long a ledger is left alone that another process has locked; this doubles while it is."""
+OTHERS_PAUSE_S = 30.0
+"""About how long a ledger is left alone that only another worker can repair."""
+ERROR_PAUSE_S = 1.0
+"""About how long the worker waits after an error, or after an interrupted repair."""
+_OUTAGE_S_MAX = 365 * 86_400.0
+"""The worker waits for ZooKeeper as long as it takes."""
+
+
+class _WaitingWriter(NamedTuple):
+    """The writer of an open ledger may replace a missing bookie in its last segment until ``due_ms``."""
+
+    segment: Segment
+    due_ms: int
+
+
+class Worker:
+    """Repairs marked ledgers until it is cancelled."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        store: MetadataStore,
+        root: str,
+        config: AutorecoveryConfig,
+        replication: ReplicationConfig,
+        notes: RecoveryNotes,
+        *,
+        holder: str,
+        own_bookie: str | None,
+    ) -> None:
+        """``holder``: see ``ReplicationLocks``. ``own_bookie``: the bookie of this process or host, if there is one.
+
+        ConfigurationError.
+        """
+        is_local = config.replication_target is ReplicationTarget.LOCAL
+        if is_local and own_bookie is None:
+            raise ConfigurationError(
+                "replication_target is local, but this worker has no bookie of its own: set it to policy, or run the "
+                "worker within a bookie"
+            )
+        replication = msgspec.structs.replace(replication, metadata_outage_max_s=_OUTAGE_S_MAX)
+        self._ports = ports
+        self._clock = ports.clock
+        self._config = config
+        self._replication = replication
+        self._store = store
+        self._wake = asyncio.Event()
+        self._locks = ReplicationLocks(store, root, holder)
+        self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
+        self._work = ReplicationWork(store, root, self._marks, self._locks, self._note_change)
+        setup = RepairSetup(
+            config=replication,
+            leaving=frozenset(),
+            unreachable=frozenset(),
+            open_ledgers=OpenLedgers.WAIT,
+            known=(),
+            only_targets=(own_bookie,) if is_local and own_bookie is not None else (),
+        )
+        self._engine = RepairWorker(
+            ports, ports.registrations, self._locks, setup, on_range=_ignore_range, on_outage=_report_outage
+        )
+        self._engine.set_pace(CopyPace(bytes_per_s=config.copy_bytes_per_s, bytes_per_s_per_bookie=None))
+        self._live_bookies = self._engine.tools.live_bookies
+        self._repair = MarkedLedgerRepair(ports, self._engine, replication, is_local=is_local)
+        self._failed = FailedLedgers(notes.failures, ports.clock, config, holder)
+        self._queue = WorkQueue()
+        self._listing = MarkListing(ports, store, self._work, self._failed, self._live_bookies, self._queue, notes)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._held: dict[int, tuple[LedgerActivity, int]] = {}
+        self._writers: dict[int, _WaitingWriter] = {}
+        self._locked_s: dict[int, float] = {}
+        self._problem = ""
+        self._finished_ms: int | None = None
+        self._ledgers_repaired = self._ledgers_failed = 0
+
+    def status(self) -> WorkerStatus:
+        """What the worker did so far, and which locks it holds."""
+        held = (
+            HeldLedger(ledger_id=ledger_id, since_ms=since_ms, waits_for=activity.waits_for)
+            for ledger_id, (activity, since_ms) in self._held.items()
+        )
+        return WorkerStatus(
+            held=tuple(held),
+            finished_ms=self._finished_ms,
+            ledgers_repaired=self._ledgers_repaired,
+            ledgers_failed=self._ledgers_failed,
+            bytes_copied=self._engine.moment().bytes_copied + self._repair.bytes_rewritten,
+        )
+
+    async def serve(self) -> None:
+        """Work until cancelled. Then all locks are given back within 5 seconds."""
+        try:
+            while True:
+                try:
+                    await self._serve()
+                except MetadataUnavailableError as error:
+                    await self._engine.tools.outage.wait(error)
+                except BkctlError as error:
+                    if str(error) != self._problem:
+                        logger.warning("the replication worker cannot take ledgers, and tries again: %s", error)
+                    self._problem = str(error)
+                    await self._clock.sleep(self._about(5 * ERROR_PAUSE_S))
+        finally:
+            await self._stop()
+
+    async def _serve(self) -> None:
+        listing: asyncio.Task[None] | None = None
+        try:
+            while True:
+                self._wake.clear()
+                if listing is not None and listing.done():
+                    listing.result()
+                    listing = None
+                if await self._work.is_switched_off():
+                    await self._wait(None)
+                    continue
+                await self._ports.ledgers.migration.require_none()
+                if listing is None and self._listing.is_due(self._clock.now_ms()):
+                    listing = asyncio.create_task(self._listing.run(self._tasks, self._wake.set))
+                if not self._take(is_listing=listing is not None):
+                    await self._wait(self._next_ms(is_listing=listing is not None))
+        finally:
+            if listing is not None:
+                listing.cancel()
+                await asyncio.gather(listing, return_exceptions=True)
+
+    def _take(self, *, is_listing: bool) -> bool:
+        """Begin with the next ledger; False if there is none, or no room for it."""
+        if len(self._tasks) >= self._replication.ledgers_in_parallel:
+            return False
+        if is_listing and self._listing.is_young:
+            return False
+        ledger_id = self._queue.take(self._clock.now_ms())
+        if ledger_id is None or ledger_id in self._tasks:
+            return ledger_id is not None
+        self._tasks[ledger_id] = asyncio.create_task(self._work_on(ledger_id))
+        return True
+
+    def _next_ms(self, *, is_listing: bool) -> int | None:
+        """When there may be something to do without a wake-up."""
+        times = [self._queue.next_due_ms(), None if is_listing else self._listing.due_ms]
+        if len(self._tasks) >= self._replication.ledgers_in_parallel:
+            return None
+        return min((each for each in times if each is not None), default=None)
+
+    async def _wait(self, until_ms: int | None) -> None:
+        """Until something changes, but no longer than this."""
+        pause_s = None if until_ms is None else max(0.0, (until_ms - self._clock.now_ms()) / 1000)
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    def _note_change(self) -> None:
+        self._listing.note_change()
+        self._wake.set()
+
+    # -- one ledger ---------------------------------------------------------------------------------------------
+
+    async def _work_on(self, ledger_id: int) -> None:
+        try:
+            await self._take_and_repair(ledger_id)
+        except MetadataUnavailableError as error:
+            self._postpone(ledger_id, ERROR_PAUSE_S)
+            await self._engine.tools.outage.wait(error)
+        except BkctlError as error:
+            logger.warning("ledger %d: the repair failed, and will be repeated: %s", ledger_id, error)
+            self._postpone(ledger_id, self._config.failed_ledger_pause_first_s)
+        except Exception:  # the worker must survive everything
+            logger.exception("ledger %d: the repair failed, and will be repeated", ledger_id)
+            self._postpone(ledger_id, self._config.failed_ledger_pause_first_s)
+        finally:
+            del self._tasks[ledger_id]
+            self._wake.set()
+
+    async def _take_and_repair(self, ledger_id: int) -> None:
+        picked_ns = self._clock.monotonic_ns()
+        picked = await self._work.pick(ledger_id)
+        if isinstance(picked, NotPicked):
+            pause_s = self._locked_s.pop(ledger_id, LOCKED_PAUSE_S)
+            if picked is NotPicked.LOCKED:
+                self._locked_s[ledger_id] = min(2 * pause_s, LOCKED_PAUSE_S_MAX)
+                self._postpone(ledger_id, pause_s)
+            return
+        self._locked_s.pop(ledger_id, None)
+        activity = LedgerActivity(ledger_id, picked_ns)
+        self._held[ledger_id] = activity, self._clock.now_ms()
+        try:
+            former = await self._failed.find(ledger_id)
+            if former is not None and not self._listing.may_retry(former, self._clock.now_ms()):
+                self._listing.postpone(ledger_id, former)
+                return
+            writer = self._writers.pop(ledger_id, None)
+            is_due = writer is not None and writer.due_ms <= self._clock.now_ms()
+            seen = writer.segment if writer is not None and is_due else None
+            outcome = await self._repair.run(picked, picked_ns, seen, activity)
+            await self._settle(picked, outcome, former, writer)
+        finally:
+            del self._held[ledger_id]
+            if self._engine.tools.outage.is_lasting:
+                self._locks.leave(picked.lock)
+            else:
+                await picked.release()
+
+    async def _settle(
+        self,
+        picked: PickedLedger,
+        outcome: MarkedOutcome,
+        former: FailedLedgerNote | None,
+        writer: _WaitingWriter | None,
+    ) -> None:
+        """Clear the mark, or note when the ledger is to be taken again."""
+        ledger_id = picked.ledger_id
+        if outcome.is_interrupted or not picked.lock.is_held:
+            self._postpone(ledger_id, ERROR_PAUSE_S)
+            return
+        now_ms = self._clock.now_ms()
+        if outcome.open_segment is not None:
+            if writer is None or writer.segment != outcome.open_segment:
+                wait_ms = int(self._replication.open_ledger_wait_s * 1000)
+                writer = _WaitingWriter(outcome.open_segment, now_ms + wait_ms)
+            self._writers[ledger_id] = writer
+            self._queue.postpone(ledger_id, writer.due_ms)
+        if outcome.failures:
+            self._ledgers_failed += 1
+            failure = combined(outcome.failures)
+            logger.warning("ledger %d is not repaired: %s", ledger_id, failure.detail)
+            note = await self._failed.note(ledger_id, former, failure)
+            self._listing.postpone(ledger_id, note)
+        elif outcome.is_for_others:
+            self._postpone(ledger_id, OTHERS_PAUSE_S)
+        elif outcome.is_done:
+            await self._finish(picked, outcome, former)
+
+    async def _finish(self, picked: PickedLedger, outcome: MarkedOutcome, former: FailedLedgerNote | None) -> None:
+        ledger_id, checked_ns = picked.ledger_id, self._clock.monotonic_ns()
+        if former is not None:
+            await self._failed.forget(ledger_id)
+        if not await self._work.finish(picked):
+            self._queue.postpone(ledger_id, self._clock.now_ms())  # marked again meanwhile
+        elif outcome.relied_on:
+            age_s = (self._clock.monotonic_ns() - checked_ns) / 1e9
+            lost = outcome.relied_on - (await self._live_bookies.refresh(age_s)).live
+            if lost:
+                await self._marks.mark(ledger_id, sorted(lost))
+        self._ledgers_repaired += 1
+        self._finished_ms = self._clock.now_ms()
+
+    def _postpone(self, ledger_id: int, pause_s: float) -> None:
+        self._queue.postpone(ledger_id, self._clock.now_ms() + int(1000 * self._about(pause_s)))
+
+    def _about(self, seconds: float) -> float:
+        """With jitter, so that workers do not act at the same moment."""
+        return seconds * self._clock.random.uniform(0.5, 1.5)
+
+    async def _stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_REPAIRS_S)
+        closing = asyncio.create_task(self._locks.close())
+        await asyncio.wait((closing,), timeout=STOP_LOCKS_S)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+
+
+def _ignore_range(_: JobRange) -> None:
+    """The progress of a copy is not recorded: after a restart, the ledger is repaired from its beginning."""
+
+
+def _report_outage(outage: MetadataOutage) -> None:
+    if outage.is_over:
+        logger.info("ZooKeeper responds again: the replication worker goes on")
+    else:
+        logger.warning("the replication worker waits for ZooKeeper: %s", outage.reason)

@@ -1,0 +1,92 @@
+"""Replication workers on a simulated cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.autorecovery.worker import Worker
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import open_ledger_store
+from runtime.metadata.replication.directories import ForeignNames
+from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
+from runtime.metadata.replication.recovery_notes import RecoveryNotes
+from runtime.metadata.store import MetadataStore
+from runtime.replication.config import ReplicationConfig
+from tests.sim.repair_cluster import ROOT, RepairCluster
+
+
+def worker_on(
+    cluster: RepairCluster,
+    config: AutorecoveryConfig | None = None,
+    replication: ReplicationConfig | None = None,
+    *,
+    own_bookie: str | None = None,
+    holder: str = "this-host",
+    store: MetadataStore | None = None,
+) -> Worker:
+    """A worker with the session of the cluster, or with its own (see ``ports_on``)."""
+    store = store or cluster.metadata_store
+    return Worker(
+        cluster.ports,
+        store,
+        ROOT,
+        config or AutorecoveryConfig(),
+        replication or ReplicationConfig(),
+        RecoveryNotes(store, ROOT),
+        holder=holder,
+        own_bookie=own_bookie,
+    )
+
+
+async def worker_of_its_own(
+    cluster: RepairCluster, store: MetadataStore, *, holder: str, replication: ReplicationConfig | None = None
+) -> Worker:
+    """A worker of another process: everything that it reads from ZooKeeper goes through this store."""
+    ports = dataclasses.replace(
+        cluster.ports,
+        ledgers=await open_ledger_store(store, ROOT, LedgerTree.HIERARCHICAL),
+        registrations=RegistrationClient(store, ROOT),
+    )
+    notes = RecoveryNotes(store, ROOT)
+    config = replication or ReplicationConfig()
+    return Worker(ports, store, ROOT, AutorecoveryConfig(), config, notes, holder=holder, own_bookie=None)
+
+
+@contextlib.asynccontextmanager
+async def serving(*workers: Worker) -> AsyncIterator[None]:
+    """The workers run."""
+    tasks = [asyncio.ensure_future(worker.serve()) for worker in workers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+
+
+def marks_of(cluster: RepairCluster) -> UnderReplicationMarks:
+    return UnderReplicationMarks(cluster.metadata_store, ROOT, cluster.clock)
+
+
+async def marked_ids(cluster: RepairCluster) -> list[int]:
+    return [found.ledger_id async for found in list_marks(cluster.metadata_store, ROOT, ForeignNames())]
+
+
+async def until(cluster: RepairCluster, is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Return when it is so, looking every 100 ms of virtual time."""
+    async with asyncio.timeout(3600):
+        while not await is_so():
+            await cluster.clock.sleep(0.1)
+
+
+async def until_unmarked(cluster: RepairCluster) -> None:
+    async def is_unmarked() -> bool:
+        return not await marked_ids(cluster)
+
+    await until(cluster, is_unmarked)
