@@ -20,7 +20,7 @@ from runtime.autorecovery.liveness import Liveness
 from runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
 from runtime.autorecovery.placement_check import PlacementCheck
 from runtime.autorecovery.publisher import Publisher, PublishTally
-from runtime.autorecovery.returned_bookies import ReturnedBookies
+from runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
 from runtime.client.ports import ClientPorts
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
@@ -140,9 +140,13 @@ class Auditor:
     def _note_return(self, returned: Mapping[str, LostBookieNote]) -> None:
         now_ms = self._ports.clock.now_ms()
         early = self._marked_early | self._running.early
-        lost_ms = {each: note.lost_ms for each, note in returned.items() if note.due_ms <= now_ms or each in early}
-        if lost_ms:
-            self._returns.note(lost_ms)
+        absences = {
+            each: Absence(note.lost_ms, now_ms)
+            for each, note in returned.items()
+            if note.due_ms <= now_ms or each in early
+        }
+        if absences:
+            self._returns.note(absences)
         self._running = self._running.without(frozenset(returned))
         if self._last_pass is not None and (self._last_pass.postponed or self._last_pass.lost):
             self._is_owed = True  # other bookies' ledgers have a copy again

@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 
+import msgspec
+
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.autorecovery.publisher import Publisher
@@ -38,18 +40,23 @@ logger = logging.getLogger(__name__)
 
 LOCK_HOLDER = "bkctl-auditor"
 _BATCH = 256
-_SMALLEST_SHARE = 1e-9
 
 
-def waited_only(mark: ListedMark, lost_ms: Mapping[str, int]) -> bool:
-    """Whether only the loss of bookies that came back can have been the reason for this mark. Pure.
+class Absence(msgspec.Struct, frozen=True):
+    """From when to when a bookie was gone; ms since 1970."""
 
-    ``lost_ms``: when each of them was lost.
-    """
+    lost_ms: int
+    returned_ms: int
+
+
+def waited_only(mark: ListedMark, absences: Mapping[str, Absence]) -> bool:
+    """Whether only the absence of bookies that came back can have been the reason for this mark. Pure."""
     if mark.mark is None or not mark.mark.missing_bookies or mark.version > 0:
         return False
-    named = mark.mark.missing_bookies
-    return all(bookie_id in lost_ms and mark.marked_ms >= lost_ms[bookie_id] for bookie_id in named)
+    return all(
+        (absence := absences.get(bookie_id)) is not None and absence.lost_ms <= mark.marked_ms <= absence.returned_ms
+        for bookie_id in mark.mark.missing_bookies
+    )
 
 
 class ReturnedBookies:
@@ -66,44 +73,44 @@ class ReturnedBookies:
         self._ports = ports
         self._store = store
         self._root = root
-        self._share = max(config.check_entries_percentage / 100, _SMALLEST_SHARE)
+        self._share = config.check_entries_percentage / 100
         self._publisher = publisher
         locks = ReplicationLocks(store, root, LOCK_HOLDER)
         marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._clearing = MarkClearing(store, root, marks, locks)
-        self._lost_ms: dict[str, int] = {}
+        self._absences: dict[str, Absence] = {}
         self.lane = Lane("returns", self._run, ports.clock, interval_s=None)
 
-    def note(self, lost_ms: Mapping[str, int]) -> None:
-        """These bookies are back; they were lost at these times."""
-        self._lost_ms.update(lost_ms)
+    def note(self, absences: Mapping[str, Absence]) -> None:
+        """These bookies are back."""
+        self._absences.update(absences)
         self.lane.wake()
 
     async def _run(self, turn: Turn) -> str:
-        lost_ms = dict(self._lost_ms)
-        if not lost_ms:
+        absences = dict(self._absences)
+        if not absences:
             return "no bookie has come back"
         self._publisher.repeated = set()
         try:
-            outcomes = await self._clear_all(lost_ms, turn)
+            outcomes = await self._clear_all(absences, turn)
         finally:
             self._publisher.repeated = None
-        for bookie_id, time_ms in lost_ms.items():
-            if self._lost_ms[bookie_id] == time_ms:
-                del self._lost_ms[bookie_id]
+        for bookie_id, absence in absences.items():
+            if self._absences[bookie_id] == absence:
+                del self._absences[bookie_id]
         cleared = sum(count for outcome, count in outcomes.items() if outcome.is_cleared)
-        named = ", ".join(sorted(lost_ms))
+        named = ", ".join(sorted(absences))
         text = f"{named}: cleared {cleared} marks, left {outcomes.total() - cleared} to the workers"
         logger.info("bookies that came back: %s", text)
         return text
 
-    async def _clear_all(self, lost_ms: Mapping[str, int], turn: Turn) -> Counter[ClearOutcome]:
+    async def _clear_all(self, absences: Mapping[str, Absence], turn: Turn) -> Counter[ClearOutcome]:
         outcomes: Counter[ClearOutcome] = Counter()
         batch: list[ListedMark] = []
         async with aclosing(list_marks(self._store, self._root, ForeignNames())) as marks:
             async for mark in marks:
                 turn.beat()
-                if waited_only(mark, lost_ms):
+                if waited_only(mark, absences):
                     batch.append(mark)
                 if len(batch) == _BATCH:
                     outcomes += await self._clear(batch, turn)
