@@ -81,8 +81,13 @@ class Auditor:
         self.copies = CopyCheck(ports, store, root, config, notes, self.publisher)
         self.replicas = ReplicaCensus(ports, store, root, config, notes)
         self.placement = PlacementCheck(ports, store, root, config, notes, self.publisher)
-        checks = (self.copies.lane, self.replicas.lane, self.placement.lane)
-        self.lanes: tuple[Lane, ...] = (self.liveness.lane, self._audits, self._returns.lane, *checks)
+        checks = (
+            (self.copies.lane, config.check_period_s),
+            (self.replicas.lane, config.replicas_check_interval_s),
+            (self.placement.lane, config.placement_check_interval_s),
+        )
+        switched_on = (lane for lane, interval_s in checks if interval_s)
+        self.lanes: tuple[Lane, ...] = (self.liveness.lane, self._audits, self._returns.lane, *switched_on)
         self._is_disabled = False
         self._wishes = self._wishes_served = 0
         self._is_owed = True

@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.check_times import LOOK_AGAIN_S, CheckTimes
+from runtime.autorecovery.check_times import LOOK_AGAIN_S, CheckTimes, StoredResult
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.client.ports import ClientPorts
@@ -30,29 +30,27 @@ WARNINGS_MAX = 20
 
 
 class ReplicaCensus:
-    """Counts the copies of all ledgers, once in ``replicas_check_interval_s``. ``result``: the last count."""
+    """Counts the copies of all ledgers, once in ``replicas_check_interval_s``."""
 
     def __init__(
         self, ports: ClientPorts, store: MetadataStore, root: str, config: AutorecoveryConfig, notes: RecoveryNotes
     ) -> None:
-        self.result: ReplicaCountNote | None = None
         self._ports = ports
-        self._note = notes.replica_count
         self._interval_s = config.replicas_check_interval_s
-        self._times = CheckTimes(
-            ReplicationSwitches(store, root), PeriodicCheck.REPLICAS, ports.clock, self._interval_s
-        )
+        times = CheckTimes(ReplicationSwitches(store, root), PeriodicCheck.REPLICAS, ports.clock, self._interval_s)
+        self._stored = StoredResult(times, notes.replica_count)
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
         self.lane = Lane("replicas", self._run, ports.clock, interval_s=self._interval_s)
 
+    @property
+    def result(self) -> ReplicaCountNote | None:
+        """The last count, of this auditor or of one before; None: not known yet."""
+        return self._stored.last
+
     async def _run(self, turn: Turn) -> str:
-        if self.result is None:
-            self.result = await self._note.find()
-        due_in_s = await self._times.due_in_s()
+        due_in_s = await self._stored.due_in_s()
         if not due_in_s:
-            self.result = await self._count(turn)
-            await self._note.put(self.result)
-            await self._times.note_end(self.result.ended_ms)
+            await self._stored.keep(await self._count(turn))
             due_in_s = self._interval_s
         self.lane.due_in(min(due_in_s, LOOK_AGAIN_S))
         return summary_of(self.result)

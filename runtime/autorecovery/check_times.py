@@ -6,10 +6,14 @@ A check is due when that time is ``interval_s`` ago, at once if it is unknown, a
 from __future__ import annotations
 
 import logging
+from typing import Generic, TypeVar
 
 from runtime.errors import MetadataFormatError
+from runtime.metadata.replication.recovery_notes import CheckNote, CheckResult
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.ports import Clock
+
+ResultT = TypeVar("ResultT", bound=CheckResult)
 
 logger = logging.getLogger(__name__)
 
@@ -49,3 +53,32 @@ def wait_s(last_ms: int, now_ms: int, interval_s: float) -> float:
     """Time until a check is due that last ended at ``last_ms``. Pure."""
     age_s = max(0, now_ms - last_ms) / 1000
     return max(0.0, interval_s - age_s)
+
+
+class StoredResult(Generic[ResultT]):
+    """The last result of a check, which a successor knows too. A check repeats no work if only storing it failed."""
+
+    def __init__(self, times: CheckTimes, note: CheckNote[ResultT]) -> None:
+        self.last: ResultT | None = None
+        self._times = times
+        self._note = note
+        self._is_stored = True
+
+    async def due_in_s(self) -> float:
+        """Time until the check is due. One operation, two the first time, more after an error."""
+        if self.last is None:
+            self.last = await self._note.find()
+        if not self._is_stored:
+            await self._store()
+        return await self._times.due_in_s()
+
+    async def keep(self, result: ResultT) -> None:
+        """The check has reached its end. Two operations."""
+        self.last, self._is_stored = result, False
+        await self._store()
+
+    async def _store(self) -> None:
+        assert self.last is not None
+        await self._note.put(self.last)
+        await self._times.note_end(self.last.ended_ms)
+        self._is_stored = True

@@ -41,7 +41,7 @@ from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 
-CONFIRM_AFTER_S = 5.0
+CONFIRM_AFTER_S = 2.0
 """Pause before the second look at bad copies: an add or a repair may be in progress."""
 TURN_S = 900.0
 """A run of the lane ends after this time, and the next one goes on: so its status is never much older."""

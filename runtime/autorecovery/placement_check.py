@@ -15,7 +15,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, CheckTimes
+from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, CheckTimes, StoredResult
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.autorecovery.publisher import MarkRequest, Publisher
@@ -47,7 +47,7 @@ class _DisabledError(Exception):
 
 
 class PlacementCheck:
-    """Finds ledgers that break placement rules, once in ``placement_check_interval_s``. ``result``: the last check."""
+    """Finds ledgers that break placement rules, once in ``placement_check_interval_s``."""
 
     def __init__(
         self,
@@ -58,29 +58,28 @@ class PlacementCheck:
         notes: RecoveryNotes,
         publisher: Publisher,
     ) -> None:
-        self.result: PlacementCheckNote | None = None
         self._ports = ports
-        self._note = notes.placement_check
         self._publisher = publisher
         self._is_marked = config.is_misplaced_marked
         self._interval_s = config.placement_check_interval_s
-        switches = ReplicationSwitches(store, root)
-        self._times = CheckTimes(switches, PeriodicCheck.PLACEMENT, ports.clock, self._interval_s)
+        times = CheckTimes(ReplicationSwitches(store, root), PeriodicCheck.PLACEMENT, ports.clock, self._interval_s)
+        self._stored = StoredResult(times, notes.placement_check)
         self._counts = PlacementCheckNote(ended_ms=0, seconds=0.0)
         self.lane = Lane("placement", self._run, ports.clock, interval_s=self._interval_s)
 
+    @property
+    def result(self) -> PlacementCheckNote | None:
+        """The last check, by this auditor or one before; None: not known yet."""
+        return self._stored.last
+
     async def _run(self, turn: Turn) -> str:
-        if self.result is None:
-            self.result = await self._note.find()
-        due_in_s = await self._times.due_in_s()
+        due_in_s = await self._stored.due_in_s()
         if not due_in_s:
             try:
-                self.result = await self._check(turn)
+                await self._stored.keep(await self._check(turn))
             except _DisabledError:
                 self.lane.due_in(LOOK_AGAIN_S)
                 return DISABLED
-            await self._note.put(self.result)
-            await self._times.note_end(self.result.ended_ms)
             due_in_s = self._interval_s
         self.lane.due_in(min(due_in_s, LOOK_AGAIN_S))
         return summary_of(self.result)

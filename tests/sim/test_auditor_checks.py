@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 from collections.abc import Collection
+from typing import cast
 
 import msgspec
 import pytest
 
+from runtime.autorecovery.census import ReplicaCensus
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.client.placement import PlacementSources, placement_on
 from runtime.config import PlacementConfig
+from runtime.errors import MetadataError
 from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount, RecoveryNotes
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.store import MetadataStore
 from runtime.net.rack_files import OsRackFiles
 from runtime.placement.isolation import CUSTOM_METADATA_KEY
 from runtime.protocol.status import Status
@@ -485,5 +490,58 @@ def test_a_ledger_outside_of_its_isolation_group_is_found() -> None:
         async with auditing(cluster, MARKING):
             await cluster.clock.sleep(10)
             assert await marks(cluster) == {outside: ()}
+
+    simulate(scenario)
+
+
+class _ReadOnlyStore:
+    """A session that cannot write until it is told that it can."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.is_read_only = True
+
+    def __getattr__(self, name: str) -> object:
+        if self.is_read_only and name in {"set", "create", "write_all"}:
+            raise MetadataError("read-only")
+        return getattr(self._store, name)
+
+
+def test_a_check_is_not_repeated_because_its_result_could_not_be_stored() -> None:
+    """While ZooKeeper is read-only, each retry would read the metadata of all ledgers."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await triple(cluster)
+        read_only = _ReadOnlyStore(cluster.metadata_store)
+        store = cast("MetadataStore", read_only)
+        notes = RecoveryNotes(store, ROOT)
+        census = ReplicaCensus(cluster.ports, store, ROOT, AutorecoveryConfig(), notes)
+        serving = asyncio.ensure_future(census.lane.serve())
+        await cluster.clock.sleep(100)
+        assert census.lane.status.failures > 3
+        assert census.lane.status.error == "read-only"
+        found = census.result
+        assert found is not None
+        await cluster.ports.ledgers.delete(ledger_id)
+        read_only.is_read_only = False
+        await cluster.clock.sleep(100)
+        assert census.result == found == await notes.replica_count.find()
+        assert await last_check_ms(cluster, PeriodicCheck.REPLICAS) == found.ended_ms
+        serving.cancel()
+        await asyncio.wait((serving,))
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("name", ["copies", "replicas", "placement"])
+def test_a_check_can_be_switched_off(name: str) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        fields = {"copies": "check_period_s", "replicas": "replicas_check_interval_s"}
+        changes = {fields.get(name, "placement_check_interval_s"): 0.0}
+        config = msgspec.structs.replace(AutorecoveryConfig(), **changes)
+        async with auditing(cluster, config) as auditor:
+            lanes = {lane.status.name for lane in auditor.lanes}
+            assert {"copies", "replicas", "placement"} - lanes == {name}
 
     simulate(scenario)

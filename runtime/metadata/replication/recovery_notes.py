@@ -180,32 +180,32 @@ class CopyCheckNote(msgspec.Struct, frozen=True, kw_only=True):
     last_ended_ms: int | None = None
 
 
-class ReplicaCountNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies of all ledgers on registered bookies, by the metadata. A ledger counts in each field that applies to the
-    entries with the fewest live copies. ``one_copy``: of ledgers that should have more."""
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check of all ledgers found that reads only metadata."""
 
     ended_ms: int
     seconds: float
     ledgers: int = 0
+    unreadable: LedgerCount = LedgerCount()
+    """Ledgers whose metadata cannot be read; they are not in ``ledgers``."""
+
+
+class ReplicaCountNote(CheckResult, frozen=True, kw_only=True):
+    """Copies of all ledgers on registered bookies, by the metadata. A ledger counts in each field that applies to the
+    entries with the fewest live copies. ``one_copy``: of ledgers that should have more."""
+
     no_copy: LedgerCount = LedgerCount()
     one_copy: LedgerCount = LedgerCount()
     below_ack_quorum: LedgerCount = LedgerCount()
     below_write_quorum: LedgerCount = LedgerCount()
-    unreadable: LedgerCount = LedgerCount()
-    """Ledgers whose metadata cannot be read."""
 
 
-class PlacementCheckNote(msgspec.Struct, frozen=True, kw_only=True):
+class PlacementCheckNote(CheckResult, frozen=True, kw_only=True):
     """Closed ledgers that break placement rules; ``improvable``: a copy on another bookie would break fewer."""
 
-    ended_ms: int
-    seconds: float
-    ledgers: int = 0
     broken: LedgerCount = LedgerCount()
     improvable: LedgerCount = LedgerCount()
     marked: int = 0
-    unreadable: LedgerCount = LedgerCount()
-    """Ledgers whose metadata cannot be read."""
 
 
 NoteT = TypeVar("NoteT", bound=msgspec.Struct)
