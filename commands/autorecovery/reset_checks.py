@@ -46,10 +46,10 @@ async def reset_checks(
         typer.Option("--last-run", metavar="TIME", help="Store this time instead (RFC 3339), for example to undo"),
     ] = None,
 ) -> None:
-    """Mark periodic checks (default: all) as overdue, so that the next auditor to start runs them.
+    """Mark periodic checks (default: all) as overdue, so that the auditor runs them.
 
-    Stores a last run 21 days ago. An auditor reads these times only when it starts: restart the current one (bkctl
-    autorecovery auditor). A check whose interval is 0 in the auditor's settings never runs.
+    Stores a last run 21 days ago. bkctl's auditor sees that within ten minutes, a Java auditor only when it starts:
+    restart it (bkctl autorecovery auditor). A check whose interval is 0 in the auditor's settings never runs.
     """
     from runtime.metadata.replication.switches import PeriodicCheck
 

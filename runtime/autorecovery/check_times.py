@@ -9,11 +9,11 @@ import logging
 from typing import Generic, TypeVar
 
 from runtime.errors import MetadataFormatError
-from runtime.metadata.replication.recovery_notes import CheckNote, CheckResult
+from runtime.metadata.replication.recovery_notes import CheckNote, MetadataCheckNote
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.ports import Clock
 
-ResultT = TypeVar("ResultT", bound=CheckResult)
+ResultT = TypeVar("ResultT", bound=MetadataCheckNote)
 
 logger = logging.getLogger(__name__)
 

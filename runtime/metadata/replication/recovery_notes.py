@@ -180,7 +180,7 @@ class CopyCheckNote(msgspec.Struct, frozen=True, kw_only=True):
     last_ended_ms: int | None = None
 
 
-class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+class MetadataCheckNote(msgspec.Struct, frozen=True, kw_only=True):
     """What a check of all ledgers found that reads only metadata."""
 
     ended_ms: int
@@ -190,7 +190,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """Ledgers whose metadata cannot be read; they are not in ``ledgers``."""
 
 
-class ReplicaCountNote(CheckResult, frozen=True, kw_only=True):
+class ReplicaCountNote(MetadataCheckNote, frozen=True, kw_only=True):
     """Copies of all ledgers on registered bookies, by the metadata. A ledger counts in each field that applies to the
     entries with the fewest live copies. ``one_copy``: of ledgers that should have more."""
 
@@ -200,7 +200,7 @@ class ReplicaCountNote(CheckResult, frozen=True, kw_only=True):
     below_write_quorum: LedgerCount = LedgerCount()
 
 
-class PlacementCheckNote(CheckResult, frozen=True, kw_only=True):
+class PlacementCheckNote(MetadataCheckNote, frozen=True, kw_only=True):
     """Closed ledgers that break placement rules; ``improvable``: a copy on another bookie would break fewer."""
 
     broken: LedgerCount = LedgerCount()
