@@ -9,7 +9,6 @@ import asyncio
 import collections
 import functools
 import logging
-import select
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from kazoo.hosts import collect_hosts
 
 from runtime.errors import ConfigurationError
 from runtime.metadata.zookeeper.access import NotingContext
+from runtime.metadata.zookeeper.buffered_socket import RequestSignal, ServerSocket, wait_for_room, wait_readable
 from runtime.metadata.zookeeper.connect_failures import Address, ConnectFailures
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,53 @@ def server_addresses(servers: str) -> list[Address]:
     except ValueError as error:
         raise ConfigurationError(f"{servers!r} is not a list of ZooKeeper servers (host:port,...)") from error
     return addresses
+
+
+class Answer:
+    """Kazoo's asynchronous result, without its lock and condition: no thread waits for one."""
+
+    __slots__ = ("_callbacks", "_is_ready", "exception", "value")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.exception: Exception | None = None
+        self._is_ready = False
+        self._callbacks: collections.deque[Callable[[Answer], object]] = collections.deque()
+
+    def set(self, value: Any = None) -> None:
+        """The request succeeded."""
+        self.value = value
+        self._settle()
+
+    def set_exception(self, exception: Exception) -> None:
+        """The request failed."""
+        self.exception = exception
+        self._settle()
+
+    def get(self) -> Any:
+        """The value of a request that has ended, or its exception. Never waits."""
+        if self.exception is not None:
+            raise self.exception
+        return self.value
+
+    def rawlink(self, callback: Callable[[Answer], object]) -> None:
+        """Call back once, now or when the request has ended, in the thread that ends it."""
+        self._callbacks.append(callback)
+        if self._is_ready:
+            self._call_back()
+
+    def _settle(self) -> None:
+        self._is_ready = True
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Another thread may do the same: each callback is taken by one of them."""
+        while self._callbacks:
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:
+                return
+            callback(self)
 
 
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is untyped
@@ -86,28 +133,25 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
             except Exception as error:
                 self._loop.call_exception_handler({"message": "ZooKeeper callback failed", "exception": error})
 
-    def select(self, rlist: Sequence[Any], wlist: Sequence[Any], _xlist: Any, timeout: float | None = None) -> Any:
-        """Like ``select.select``; kazoo's own builds and closes an epoll set each time, which triples the cost.
+    def create_socket_pair(self) -> tuple[RequestSignal, RequestSignal]:
+        """Where kazoo counts its requests."""
+        signal = RequestSignal()
+        return signal, signal
 
-        Data that TLS has already decrypted counts as ready, because the system no longer reports it.
-        """
-        decrypted = [file for file in rlist if isinstance(file, ssl.SSLSocket) and file.pending()]
-        poll = select.poll()
-        for file in rlist:
-            poll.register(file, select.POLLIN)
-        for file in wlist:
-            poll.register(file, select.POLLOUT)
-        wait_ms = 0 if decrypted else None if timeout is None else timeout * 1000
-        ready = {descriptor for descriptor, _ in poll.poll(wait_ms)}
-        return (
-            [file for file in rlist if file in decrypted or file.fileno() in ready],
-            [file for file in wlist if file.fileno() in ready],
-            [],
-        )
+    def async_result(self) -> Answer:
+        """For one request."""
+        return Answer()
+
+    def select(self, rlist: Sequence[Any], wlist: Sequence[Any], _xlist: Any, timeout: float | None = None) -> Any:
+        """Like ``select.select``, as kazoo calls it: for a server, alone or with the signal for requests."""
+        if wlist:
+            return [], wlist if wait_for_room(wlist[0], timeout) else [], []
+        server, signal = rlist if len(rlist) > 1 else (rlist[0], None)
+        return wait_readable(server, signal, timeout), [], []
 
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: object
-    ) -> socket.socket:
+    ) -> ServerSocket:
         """Connect, with TLS if configured, and note the result. ``hostname`` is the server's name in the settings.
 
         Kazoo's own function trusts the system's authorities even if the settings specify one.
@@ -122,7 +166,7 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
             self._note(server, error)
             raise
         self._failures.note_accepted(server)
-        return connection
+        return ServerSocket(connection)
 
     def _secure(self, connection: socket.socket, tls: NotingContext, server: tuple[str, int]) -> ssl.SSLSocket:
         tls.note = functools.partial(self._note, server)  # one connection at a time

@@ -29,6 +29,7 @@ from tests.processes import (
     run_bkctl,
     start_bkctl,
 )
+from tests.runtime.metadata.conftest import halt
 from tests.runtime.metadata.replication_stage import holder_of
 from tests.zookeeper_servers import Ensemble, ZooKeeperServer
 
@@ -112,7 +113,7 @@ def writable_bookies(ensemble: Ensemble) -> BkctlResult:
 
 def server_of(ensemble: Ensemble, store: ZooKeeperStore) -> ZooKeeperServer:
     """The server that a store is connected to."""
-    port = store._client._connection._socket.getpeername()[1]
+    port = store._client._connection._socket._connection.getpeername()[1]
     return next(server for server in ensemble.servers if server.port == port)
 
 
@@ -153,7 +154,7 @@ async def test_a_server_that_hangs_is_left(ensemble: Ensemble) -> None:
     async with await ZooKeeperStore.connect(ensemble.addresses, config) as store:
         session_id = store.session_id
         server = server_of(ensemble, store)
-        server.halt()
+        halt(server.pid)
         try:
             async with asyncio.timeout(DEADLINE_S):
                 assert await store.exists(ROOT) is not None

@@ -21,6 +21,7 @@ from runtime.errors import ConfigurationError, MetadataAuthError, MetadataUnavai
 from runtime.metadata.ledgers.ids import LedgerIdGenerator
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.zookeeper.access import tls_context
+from runtime.metadata.zookeeper.buffered_socket import ServerSocket
 from runtime.metadata.zookeeper.connect_failures import ConnectFailures
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -338,14 +339,16 @@ def test_what_tls_has_decrypted_already_is_ready(certificates: Certificates) -> 
     server.start()
     loop = asyncio.new_event_loop()
     handler = LoopHandler(loop, ConnectFailures([]), None, lambda: None)
-    with client_side.wrap_socket(ours, server_hostname="anything") as connection:
+    with client_side.wrap_socket(ours, server_hostname="anything") as secured:
+        connection = ServerSocket(secured)
         assert handler.select([connection], [], [], 20.0)[0] == [connection]
         assert connection.recv(10) == b"one answer"
         assert handler.select([connection], [], [], 0.0)[0] == [connection]
         assert connection.recv(100) == b", and another"
         assert handler.select([connection], [], [], 0.0)[0] == []
         assert handler.select([], [connection], [], 0.0)[1] == [connection]
-        connection.sendall(b".")
+        connection.send(b".")
+        connection.flush()
         server.join()
     loop.close()
 
