@@ -124,7 +124,14 @@ class DeleteNode(msgspec.Struct, frozen=True, gc=False):
     expected_version: int = ANY_VERSION
 
 
-NodeWrite: TypeAlias = CreateNode | SetNode | DeleteNode
+class CheckNode(msgspec.Struct, frozen=True, gc=False):
+    """Fails the transaction unless the node has this version; changes nothing."""
+
+    path: str
+    expected_version: int
+
+
+NodeWrite: TypeAlias = CreateNode | SetNode | DeleteNode | CheckNode
 
 
 def check_path(path: str) -> None:
@@ -149,7 +156,7 @@ def check_writes(writes: Sequence[NodeWrite]) -> None:
     """MetadataError unless all paths are valid and no data is too large for a node."""
     for write in writes:
         check_path(write.path)
-        if not isinstance(write, DeleteNode):
+        if isinstance(write, CreateNode | SetNode):
             check_data(write.path, write.data)
 
 

@@ -33,7 +33,7 @@ class _Unit:
         self.size_bytes = 0
         for write in writes:
             self.size_bytes += len(write.path) + _WRITE_OVERHEAD_BYTES
-            if not isinstance(write, DeleteNode):
+            if isinstance(write, CreateNode | SetNode):
                 self.size_bytes += len(write.data)
 
     def succeed(self, stats: list[NodeStat | None]) -> None:

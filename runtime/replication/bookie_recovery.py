@@ -139,7 +139,7 @@ class BookieRecovery:
         job: RecoveryJob | None = None,
         processes: CopyProcessSetup | None = None,
     ) -> RecoveryReport:
-        """Carry out a plan, after reading the metadata of each ledger again. Safe to interrupt and repeat.
+        """Carry out a plan, after checking or reading the metadata of each ledger again. Safe to interrupt and repeat.
 
         With ``WAIT``, ledgers with a leaving bookie in the open last segment are worked on last, ``open_ledger_wait_s``
         after the plan was made. They are fenced only if the segment is still the same.

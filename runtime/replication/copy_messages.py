@@ -7,7 +7,8 @@ from typing import TypeAlias
 import msgspec
 
 from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.ledger.metadata import Segment
+from runtime.ledger.metadata import LedgerMetadata, Segment
+from runtime.metadata.store import Versioned
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.job_file import JobRange
 from runtime.replication.metadata_outage import MetadataOutage
@@ -52,11 +53,12 @@ class CopySetup(msgspec.Struct, frozen=True, tag="setup"):
 
 
 class LedgerWork(msgspec.Struct, frozen=True, tag="work"):
-    """A ledger to repair. ``seen``: see ``RepairOrder``. ``ranges``: what an earlier run copied of it."""
+    """A ledger to repair. ``ranges``: what an earlier run copied of it. The other fields: see ``RepairOrder``."""
 
     ledger_id: int
     seen: Segment | None = None
     ranges: tuple[JobRange, ...] = ()
+    stored: Versioned[LedgerMetadata] | None = None
 
 
 class CopyPace(msgspec.Struct, frozen=True, kw_only=True, tag="pace"):

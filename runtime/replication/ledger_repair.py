@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from runtime.client.ports import ClientPorts, credentials_of
@@ -17,6 +18,7 @@ from runtime.errors import (
     ConflictError,
     LedgerNotFoundError,
     MetadataUnavailableError,
+    NoNodeError,
 )
 from runtime.ledger.changes import replace_in_segment, to_in_recovery
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
@@ -95,8 +97,14 @@ class LockedLedgerRepair:
         order: RepairOrder,
         activity: LedgerActivity,
         stored: Versioned[LedgerMetadata] | None,
+        *,
+        is_lock_ours: bool,
     ) -> None:
-        """``stored``: the metadata, if it was read under the lock already."""
+        """``stored``: the metadata, if it is known already what was stored while the lock was held.
+
+        ``is_lock_ours``: the last change may release the lock.
+        """
+        self._is_lock_ours = is_lock_ours
         self._ports = tools.ports
         self._stored = stored
         self._lock = lock
@@ -129,7 +137,7 @@ class LockedLedgerRepair:
                     metadata = _changed(metadata, change)
                     self._require_lock()  # no suspension point between this check and the write
                     with self._activity.waiting(ZOOKEEPER):
-                        await self._ports.ledgers.write(self._ledger_id, metadata, versioned.version)
+                        await self._write(metadata, versioned.version)
                     self._keep_failures_of(metadata)
                 if self._failures or self._defects:  # the affected copies may have been moved or deleted
                     count = len(self._failures)
@@ -145,6 +153,8 @@ class LockedLedgerRepair:
                     # Bookie addresses come from the metadata store, so good bookies may have failed meanwhile.
                     self._failures.clear()
                     self._unusable.clear()
+                    if (result := await self._outage.outlast(self._finished_without_lock)) is not None:
+                        return result
                 self._require_lock()
                 await self._ports.clock.sleep(pause_s(attempt, self._config, self._ports.clock))
             else:
@@ -153,6 +163,28 @@ class LockedLedgerRepair:
                 return self._result(metadata)
         detail = f"another process changed it first, {self._config.metadata_attempts_max} times in a row"
         return failed(self._ledger_id, FailureReason.CONFLICT, detail)
+
+    async def _write(self, metadata: LedgerMetadata, expected_version: int) -> None:
+        """Compare-and-set. It releases the lock too if nothing is left to do under it."""
+        write = partial(self._ports.ledgers.write, self._ledger_id, metadata, expected_version)
+        if self._failures or self._defects or not self._is_lock_ours:
+            await write()
+            return
+        try:
+            await self._lock.release_in(write)
+        except NoNodeError as error:
+            raise LockLostError from error
+
+    async def _finished_without_lock(self) -> LedgerRepaired | None:
+        """The result, if the lock is lost but the ledger needs no more repair: our last write was carried out."""
+        await self._lock.confirm()
+        if self._lock.is_held:
+            return None
+        try:
+            metadata = (await self._read()).value
+        except LedgerNotFoundError:
+            return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)
+        return None if self._order.fragments(metadata) else self._result(metadata)
 
     def _fragment_at(self, metadata: LedgerMetadata, place: _Place) -> Fragment | None:
         """The fragment that references a leaving bookie at this place; None if there is none."""

@@ -10,7 +10,7 @@ from runtime.errors import (
 )
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.replication.lock import ReplicationLock
-from runtime.metadata.store import Versioned
+from runtime.metadata.store import CheckNode, Versioned
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.ledger_repair import ZOOKEEPER, LockedLedgerRepair, LockLostError, RepairTools, failed
 from runtime.replication.recovery_report import FailureReason, LedgerRepaired
@@ -45,7 +45,8 @@ class LedgerRepair:
             if isinstance(lock, LedgerRepaired):
                 return lock
             try:
-                result = await self._repair(lock, order, activity)
+                stored = order.stored if lock.is_unchanged else None
+                result = await self._repair(lock, order, activity, stored, is_lock_ours=True)
                 if result is not None:
                     return result
             finally:
@@ -67,7 +68,7 @@ class LedgerRepair:
 
         LOCK_LOST if the lock was lost: the caller has to begin again.
         """
-        result = await self._repair(lock, order, activity, stored)
+        result = await self._repair(lock, order, activity, stored, is_lock_ours=False)
         lost = "its session ended, or another process deleted it"
         return result or failed(lock.ledger_id, FailureReason.LOCK_LOST, lost)
 
@@ -76,11 +77,13 @@ class LedgerRepair:
         lock: ReplicationLock,
         order: RepairOrder,
         activity: LedgerActivity,
-        stored: Versioned[LedgerMetadata] | None = None,
+        stored: Versioned[LedgerMetadata] | None,
+        *,
+        is_lock_ours: bool,
     ) -> LedgerRepaired | None:
         """The result of the work under the lock; None if the lock was lost."""
         try:
-            return await LockedLedgerRepair(self._tools, lock, order, activity, stored).run()
+            return await LockedLedgerRepair(self._tools, lock, order, activity, stored, is_lock_ours=is_lock_ours).run()
         except LockLostError:
             # With a new session, lock and read again (replication section 15.1, item 11).
             self._tools.live_bookies.note_outage()
@@ -97,7 +100,9 @@ class LedgerRepair:
     ) -> ReplicationLock | LedgerRepaired:
         """The lock, or the result if the ledger no longer needs repair or another process has the lock."""
         with activity.waiting(ZOOKEEPER):
-            lock = await self._tools.locks.acquire(ledger_id)
+            path = self._tools.ports.ledgers.path(ledger_id)
+            unchanged = None if order.stored is None else CheckNode(path, order.stored.version)
+            lock = await self._tools.locks.acquire(ledger_id, unchanged)
             if lock is not None:
                 return lock
             finished = await self._finished_by_others(ledger_id, order)

@@ -1,6 +1,7 @@
 """Plan of a recovery: one small record for each ledger, and the plan of all of them. Pure.
 
-A plan may have millions of ledgers, so a record has counts and no segments: a recovery reads the metadata again anyway.
+A plan may have millions of ledgers, so a record has counts and no segments: a recovery reads the metadata again, except
+that of some ledgers, which is kept next to the records.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from runtime.ledger.owner import owner_of
 from runtime.ledger.write_set import write_set
+from runtime.metadata.store import Versioned
 from runtime.placement.rules import BrokenRule, PlacementRule
 from runtime.replication.copy_targets import TargetForecast, stripe_bytes
 from runtime.replication.fragments import Fragment, fragments_naming, stripe_count
@@ -110,7 +112,8 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``registered``: leaving bookies that are still registered. If one of them is to be unreachable, the plan cannot be
     carried out yet. ``unnamed``: leaving bookies that no ledger references. ``seen_at_ns``: time on the monotonic clock
     when all metadata had been read. ``known_totals``: the sums over ``ledgers``, if they are known.
-    ``placement``: a sentence that says where racks and groups come from; empty if there are none.
+    ``placement``: a sentence that says where racks and groups come from; empty if there are none. ``seen``: metadata of
+    closed ledgers, for a run that follows; a run takes it out.
     """
 
     bookie_ids: tuple[str, ...]
@@ -125,6 +128,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     seen_at_ns: int = 0
     known_totals: PlanTotals | None = None
     placement: str = ""
+    seen: dict[int, Versioned[LedgerMetadata]] = {}
 
     @property
     def totals(self) -> PlanTotals:

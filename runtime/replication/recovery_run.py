@@ -197,7 +197,10 @@ class RecoveryRun:
     async def _repair_one(self, ledger: LedgerPlan) -> None:
         assert self._repairs is not None
         seen = None if ledger.open_look is None else ledger.open_look.segment
-        result = await self._repairs.repair(LedgerWork(ledger.ledger_id, seen, self._ranges_of(ledger.ledger_id)))
+        stored = self._plan.seen.pop(ledger.ledger_id, None)
+        result = await self._repairs.repair(
+            LedgerWork(ledger.ledger_id, seen, self._ranges_of(ledger.ledger_id), stored)
+        )
         if not self._queue.finish(ledger, result):
             return
         if result.failures or result.was_closed:

@@ -19,6 +19,9 @@ from runtime.replication.plan_store import OpenTemporaryFile, PlanStore
 from runtime.replication.recovery_plan import RecoveryPlan, plan_ledger
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, rule_counts
 
+SEEN_MAX = 20_000
+"""A plan keeps the metadata of so many ledgers, about a kilobyte each; a run reads that of the others again."""
+
 _Found: TypeAlias = tuple[int, Versioned[LedgerMetadata] | MetadataFormatError | None]
 
 
@@ -85,6 +88,7 @@ class RecoveryScan:
         plans = PlanStore(self._open_file)
         unreadable: list[LedgerFailure] = []
         named: set[str] = set()
+        seen: dict[int, Versioned[LedgerMetadata]] = {}
         scanned = 0
         async with contextlib.aclosing(self._read(demand)) as ledgers:
             async for ledger_id, found in ledgers:
@@ -95,6 +99,8 @@ class RecoveryScan:
                     unreadable.append(LedgerFailure(ledger_id, FailureReason.METADATA_UNREADABLE, (), str(found)))
                     continue
                 if members := demand.leaving & found.value.bookies():
+                    if found.value.is_closed and len(seen) < SEEN_MAX:
+                        seen[ledger_id] = found
                     named |= members
                     plans.add(
                         plan_ledger(
@@ -115,6 +121,7 @@ class RecoveryScan:
             unnamed=tuple(sorted(demand.leaving - named)),
             seen_at_ns=self._ports.clock.monotonic_ns(),
             placement=survey.origin,
+            seen=seen,
         )
 
     def _read(self, demand: PlanDemand) -> AsyncGenerator[_Found, None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from runtime.metadata.store import Versioned
 from runtime.replication.config import OpenLedgers
 from runtime.replication.fragments import Fragment, fragments_naming
 from runtime.replication.job_file import JobRange
@@ -16,7 +17,8 @@ class RepairOrder(NamedTuple):
     ``leaving``: bookies to replace; one that still serves is the preferred source of its own entries. ``unreachable``:
     bookies that are never asked. Neither are targets. ``seen``: the last segment of an open ledger at a first look,
     long enough ago for its writer to replace a leaving bookie; None: there was no such look. ``ranges``: what an
-    earlier run copied of the ledger. ``segments``: first entries of the segments to repair; None: all.
+    earlier run copied of the ledger. ``stored``: metadata that was read before, used if its version is still stored.
+    ``segments``: first entries of the segments to repair; None: all.
     """
 
     leaving: frozenset[str]
@@ -24,6 +26,7 @@ class RepairOrder(NamedTuple):
     open_ledgers: OpenLedgers = OpenLedgers.FENCE
     seen: Segment | None = None
     ranges: tuple[JobRange, ...] = ()
+    stored: Versioned[LedgerMetadata] | None = None
     segments: frozenset[int] | None = None
 
     def fragments(self, metadata: LedgerMetadata) -> list[Fragment]:

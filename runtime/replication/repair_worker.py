@@ -95,7 +95,7 @@ class RepairWorker:
             await self._start()
         activity = LedgerActivity(work.ledger_id, self._ports.clock.monotonic_ns())
         self._current[work.ledger_id] = activity
-        order = self._order._replace(seen=work.seen, ranges=work.ranges)
+        order = self._order._replace(seen=work.seen, ranges=work.ranges, stored=work.stored)
         try:
             return await self._outage.outlast(lambda: self._repair.repair(work.ledger_id, order, activity))
         finally:

@@ -10,6 +10,7 @@ import pytest
 
 from runtime.ledger.changes import replace_bookies
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.store import NodeWrite
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.recovery_report import FailureReason, FencedLedger
 from runtime.replication.recovery_run import RecoveryProgress
@@ -105,13 +106,13 @@ def test_a_writer_that_moves_off_just_before_the_fence_is_not_fenced() -> None:
         store = cluster.ports.ledgers
         original, is_late = store.write, False
 
-        async def write(ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Any:
+        async def write(ledger_id: int, metadata: LedgerMetadata, expected_version: int, *others: NodeWrite) -> Any:
             nonlocal is_late
             if metadata.state is LedgerState.IN_RECOVERY and not is_late:
                 is_late = True
                 stored = await store.read(ledger_id)
                 await original(ledger_id, replace_bookies(stored.value, 8, {0: "b5"}), stored.version)
-            return await original(ledger_id, metadata, expected_version)
+            return await original(ledger_id, metadata, expected_version, *others)
 
         store.write = write  # type: ignore[method-assign]
         report = await cluster.recover("b1", open_ledgers=OpenLedgers.WAIT)

@@ -14,7 +14,7 @@ from runtime.errors import (
     NoNodeError,
     NotEmptyError,
 )
-from runtime.metadata.store import ANY_VERSION, CreateNode, Node, NodeStat, NodeWrite, SetNode
+from runtime.metadata.store import ANY_VERSION, CheckNode, CreateNode, Node, NodeStat, NodeWrite, SetNode
 from runtime.ports import Clock
 
 SEQUENCE_MAX = 2**31 - 1
@@ -227,6 +227,8 @@ class ModelZooKeeper:
             self.create(write.path, write.data, owner=owner, is_sequential=False)
         elif isinstance(write, SetNode):
             return self.set(write.path, write.data, write.expected_version)
+        elif isinstance(write, CheckNode):
+            _check_version(write.path, self._node(write.path), write.expected_version)
         else:
             self.delete(write.path, write.expected_version)
         return None

@@ -32,7 +32,7 @@ from runtime.metadata.ledgers.nodes import node_at
 from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import pipelined
 from runtime.metadata.pulsar_migration import MigrationWatch
-from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned
+from runtime.metadata.store import ANY_VERSION, MetadataStore, NodeWrite, SetNode, Versioned
 
 WINDOW = ZooKeeperConfig().in_flight_max
 _SUBTREES_ENOUGH = 4096
@@ -152,17 +152,27 @@ class LedgerStore:
             raise _not_found(ledger_id) from None
         return Versioned(self._decode(ledger_id, node.data), node.stat.version, node.stat.ctime_ms)
 
-    async def write(self, ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Versioned[LedgerMetadata]:
+    async def write(
+        self, ledger_id: int, metadata: LedgerMetadata, expected_version: int, *others: NodeWrite
+    ) -> Versioned[LedgerMetadata]:
         """Compare-and-set; BadVersionError, LedgerNotFoundError. Returns what is stored.
 
+        ``others``: carried out in the same transaction, or none; their errors name their paths.
         A rewrite clears the creator token, which is no longer needed; Java does the same.
         """
         metadata = msgspec.structs.replace(metadata, creator_token=0)
         data = encode_ledger_metadata(metadata)
+        write = SetNode(self.path(ledger_id), data, expected_version)
         await self.migration.require_none()
         try:
-            stat = await self._store.set(self.path(ledger_id), data, expected_version)
-        except NoNodeError:
+            if others:
+                stat = (await self._store.write_all([write, *others]))[0]
+                assert stat is not None, "every SetNode has one"
+            else:
+                stat = await self._store.set(write.path, data, expected_version)
+        except NoNodeError as error:
+            if error.path != write.path:
+                raise
             raise _not_found(ledger_id) from None
         return Versioned(metadata, stat.version, stat.ctime_ms)
 

@@ -17,11 +17,12 @@ import functools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 
 from runtime.errors import (
+    BadVersionError,
     MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
@@ -34,9 +35,21 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
 from runtime.metadata.replication.format import decode_lock, encode_lock, parse_mark_name
-from runtime.metadata.store import MetadataStore, Node, Watch, children_of, read_or_problem
+from runtime.metadata.store import (
+    CheckNode,
+    CreateNode,
+    DeleteNode,
+    MetadataStore,
+    Node,
+    NodeWrite,
+    Watch,
+    children_of,
+    read_or_problem,
+)
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 UNWATCHED_S = 1.0
 """How long after its creation the node of a lock is watched."""
@@ -61,9 +74,11 @@ class HeldLock(msgspec.Struct, frozen=True):
 class ReplicationLock:
     """A lock that was acquired; release it, or use it as ``async with``."""
 
-    def __init__(self, ledger_id: int, give_back: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, ledger_id: int, locks: ReplicationLocks, *, is_unchanged: bool) -> None:
         self.ledger_id = ledger_id
-        self._give_back = give_back
+        self.is_unchanged = is_unchanged
+        """Whether the node that ``acquire`` was to check had its version when the lock was created."""
+        self._locks = locks
         self._is_held = True
         self._watch: Watch | None = None
 
@@ -83,11 +98,28 @@ class ReplicationLock:
         if not self._is_held:
             return  # once lost, the node may belong to another holder
         self.note_lost()
-        await self._give_back()
+        await self._locks.give_back(self.ledger_id)
+
+    async def release_in(self, transaction: Callable[[NodeWrite], Awaitable[T]]) -> T:
+        """Release the lock in a transaction of the caller, who adds the given write to it; returns its result.
+
+        If it fails, the lock is still held, except after a NoNodeError that names the lock. After
+        MetadataUnavailableError, ``confirm`` finds out. The lock must be held.
+        """
+        return await self._locks.give_back_in(self, transaction)
+
+    async def confirm(self) -> None:
+        """Find out whether the lock is still held after a ``release_in`` without an answer. One read."""
+        if self._is_held:
+            await self._locks.confirm(self)
 
     def note_lost(self) -> None:
         """Record that the node no longer belongs to this session."""
         self._is_held = False
+        self.unwatch()
+
+    def unwatch(self) -> None:
+        """Cancel the watch on the node."""
         if self._watch is not None:
             self._watch.cancel()
 
@@ -114,9 +146,10 @@ class ReplicationLocks:
         self._sessions_lost_count = 0
         store.on_session_lost(self._note_session_lost)
 
-    async def acquire(self, ledger_id: int) -> ReplicationLock | None:
+    async def acquire(self, ledger_id: int, unchanged: CheckNode | None = None) -> ReplicationLock | None:
         """Take the lock of a ledger, marked or not; None when it is held, even by this session. Never waits.
 
+        ``unchanged``: check this in the transaction that creates the lock; ``is_unchanged`` of the lock is the result.
         SessionExpiredError when the session ended before the answer arrived: the lock ended with it.
         """
         require_storable_id(ledger_id)
@@ -126,15 +159,15 @@ class ReplicationLocks:
         try:
             await self.settle()
             await self._tree.require()
-            return await self._acquire(ledger_id)
+            return await self._acquire(ledger_id, unchanged)
         finally:
             self._acquiring.discard(ledger_id)
 
-    async def _acquire(self, ledger_id: int) -> ReplicationLock | None:
+    async def _acquire(self, ledger_id: int, unchanged: CheckNode | None) -> ReplicationLock | None:
         path = self._paths.replication_lock(ledger_id)
         sessions_lost_count = self._sessions_lost_count
         try:
-            await self._tree.create_node(path, self._payload, is_ephemeral=True)
+            is_unchanged = await self._create(path, unchanged)
         except NodeExistsError:
             return None
         except (MetadataUnavailableError, asyncio.CancelledError):
@@ -142,10 +175,22 @@ class ReplicationLocks:
             raise
         if sessions_lost_count != self._sessions_lost_count:
             raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
-        lock = ReplicationLock(ledger_id, functools.partial(self._give_back, ledger_id))
+        lock = ReplicationLock(ledger_id, self, is_unchanged=is_unchanged)
         self._held[ledger_id] = lock
-        lock.watch_by(asyncio.get_running_loop().call_later(self._unwatched_s, self._watch, lock))
+        self._watch_later(lock)
         return lock
+
+    async def _create(self, path: str, unchanged: CheckNode | None) -> bool:
+        """Create the node of a lock; returns whether ``unchanged`` was true in the same transaction."""
+        if unchanged is not None:
+            with contextlib.suppress(BadVersionError, NoNodeError):  # or the directory of the locks is missing
+                await self._store.write_all([CreateNode(path, self._payload, is_ephemeral=True), unchanged])
+                return True
+        await self._tree.create_node(path, self._payload, is_ephemeral=True)
+        return False
+
+    def _watch_later(self, lock: ReplicationLock) -> None:
+        lock.watch_by(asyncio.get_running_loop().call_later(self._unwatched_s, self._watch, lock))
 
     def _watch(self, lock: ReplicationLock) -> None:
         path = self._paths.replication_lock(lock.ledger_id)
@@ -154,8 +199,10 @@ class ReplicationLocks:
     def _look_at(self, lock: ReplicationLock, node: Node | None) -> None:
         if not lock.is_held or (node is not None and node.stat.ephemeral_owner == self._store.session_id):
             return
-        lock.note_lost()
-        del self._held[lock.ledger_id]
+        self._note_deleted(lock)
+
+    def _note_deleted(self, lock: ReplicationLock) -> None:
+        self._forget(lock)
         logger.warning("another process deleted the replication lock of ledger %d", lock.ledger_id)
 
     async def settle(self) -> None:
@@ -199,7 +246,8 @@ class ReplicationLocks:
         for lock in list(self._held.values()):
             await lock.release()
 
-    async def _give_back(self, ledger_id: int) -> None:
+    async def give_back(self, ledger_id: int) -> None:
+        """Delete the node of a lock; for ``ReplicationLock.release``."""
         del self._held[ledger_id]
         sessions_lost_count = self._sessions_lost_count
         try:
@@ -213,6 +261,40 @@ class ReplicationLocks:
             logger.warning("cannot release the replication lock of ledger %d yet: %s", ledger_id, error)
         except MetadataError as error:
             logger.warning("the replication lock of ledger %d stays until the session expires: %s", ledger_id, error)
+
+    async def give_back_in(self, lock: ReplicationLock, transaction: Callable[[NodeWrite], Awaitable[T]]) -> T:
+        """For ``ReplicationLock.release_in``."""
+        path = self._paths.replication_lock(lock.ledger_id)
+        lock.unwatch()
+        try:
+            result = await transaction(DeleteNode(path))
+        except asyncio.CancelledError:
+            self.leave(lock)
+            raise
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            if lock.is_held and isinstance(error, NoNodeError) and error.path == path:
+                self._note_deleted(lock)
+            elif lock.is_held:
+                self._watch_later(lock)
+            raise
+        self._forget(lock)
+        return result
+
+    async def confirm(self, lock: ReplicationLock) -> None:
+        """For ``ReplicationLock.confirm``."""
+        stat = await self._store.exists(self._paths.replication_lock(lock.ledger_id))
+        if stat is None or stat.ephemeral_owner != self._store.session_id:
+            self._forget(lock)
+        elif lock.is_held:
+            self._watch_later(lock)
+
+    def _forget(self, lock: ReplicationLock) -> None:
+        """Its node is gone."""
+        if lock.is_held:
+            lock.note_lost()
+            del self._held[lock.ledger_id]
 
     def _note_session_lost(self) -> None:
         self._sessions_lost_count += 1

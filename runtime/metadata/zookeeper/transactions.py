@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runtime.metadata.store import CreateNode, NodeStat, NodeWrite, SetNode
+from runtime.metadata.store import CheckNode, CreateNode, NodeStat, NodeWrite, SetNode
 from runtime.metadata.zookeeper.errors import is_at_fault, translate
 
 
@@ -30,6 +30,8 @@ def begin_transaction(client: Any, writes: Sequence[NodeWrite], acl: Sequence[An
             transaction.create(write.path, write.data, acl, write.is_ephemeral)
         elif isinstance(write, SetNode):
             transaction.set_data(write.path, write.data, write.expected_version)
+        elif isinstance(write, CheckNode):
+            transaction.check(write.path, write.expected_version)
         else:
             transaction.delete(write.path, write.expected_version)
     return transaction.commit_async()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -20,7 +20,7 @@ from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
 from runtime.metadata.bookies.service_info import rpc_service_info
 from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.store import NodeStat, Versioned
+from runtime.metadata.store import NodeStat, NodeWrite, SetNode, Versioned
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
@@ -58,11 +58,19 @@ class HeldStore(ZooKeeperStore):
         self._gate = None
 
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
+        await self._pass_gate()
+        return await super().set(path, data, expected_version)
+
+    async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
+        if any(isinstance(write, SetNode) for write in writes):
+            await self._pass_gate()
+        return await super().write_all(writes)
+
+    async def _pass_gate(self) -> None:
         self.write_count += 1
         if self._gate is not None and self._reached is not None:
             self._reached.set()
             await self._gate.wait()
-        return await super().set(path, data, expected_version)
 
 
 class Client(LedgerClient):

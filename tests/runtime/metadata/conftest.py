@@ -7,13 +7,14 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 
 from runtime.config import ZooKeeperConfig
+from runtime.metadata.store import CreateNode, NodeStat, NodeWrite
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
@@ -68,11 +69,20 @@ class LosesSession(CountingStore):
     async def create(self, path: str, data: bytes = b"", *, is_ephemeral: bool = False, **options: bool) -> str:
         created = await super().create(path, data, is_ephemeral=is_ephemeral, **options)
         if is_ephemeral:
-            lost = asyncio.Event()
-            self.on_session_lost(lost.set)
-            await asyncio.to_thread(expire, session_of(self._session), self._zookeeper)
-            await lost.wait()
+            await self._lose_session()
         return created
+
+    async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
+        stats = await super().write_all(writes)
+        if any(isinstance(write, CreateNode) and write.is_ephemeral for write in writes):
+            await self._lose_session()
+        return stats
+
+    async def _lose_session(self) -> None:
+        lost = asyncio.Event()
+        self.on_session_lost(lost.set)
+        await asyncio.to_thread(expire, session_of(self._session), self._zookeeper)
+        await lost.wait()
 
 
 def halt(pid: int) -> None:

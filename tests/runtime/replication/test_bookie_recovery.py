@@ -16,6 +16,7 @@ from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.format import encode_lock
 from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.store import NodeWrite
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import BookieRecovery
@@ -239,8 +240,8 @@ async def test_a_ledger_that_another_process_closed_is_not_reported_as_unclosed(
         stage.world.put(stage.bookies["b2"], ledger_id, entry_id, lac=entry_id - 1)
     stage.bookies["b2"].refuse("read", Status.IO_ERROR, entry_id=-1)  # so that it cannot be fenced
 
-    async def write(ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Any:
-        written = await original(ledger_id, metadata, expected_version)
+    async def write(ledger_id: int, metadata: LedgerMetadata, expected_version: int, *others: NodeWrite) -> Any:
+        written = await original(ledger_id, metadata, expected_version, *others)
         if metadata.state is LedgerState.IN_RECOVERY:
             await stage.world.change(ledger_id, state=LedgerState.CLOSED, last_entry_id=4, length=length_of(5))
         return written
@@ -442,7 +443,7 @@ async def test_t16_a_ledger_whose_lock_is_lost_twice_may_be_repaired_by_then(
     assert report.ledgers_repaired_by_others == 1
 
 
-async def test_a_ledger_costs_four_operations_of_zookeeper_and_the_watch_of_its_lock(stage: Stage) -> None:
+async def test_a_ledger_costs_two_transactions_of_zookeeper(stage: Stage) -> None:
     await stage.start("b2", "b3")
     for _ in range(10):
         await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1, length=length_of(2)))
@@ -454,15 +455,16 @@ async def test_a_ledger_costs_four_operations_of_zookeeper_and_the_watch_of_its_
     measures = stage.client.held_store.measures
 
     def counts() -> list[int]:
-        kinds = (measures.creates, measures.gets, measures.sets, measures.deletes)
+        kinds = (measures.transactions, measures.creates, measures.gets, measures.sets, measures.deletes)
         return [kind.succeeded.count + kind.failed.count for kind in kinds]
 
     before = counts()
     assert (await recovery.run(plan)).is_complete
 
-    creates, gets, sets, deletes = (after - first for first, after in zip(before, counts(), strict=True))
-    assert (creates, sets, deletes) == (10, 10, 10)
-    assert gets < 30, "two per ledger: its metadata and the watch; a few for the bookies"
+    transactions, creates, gets, sets, deletes = (after - first for first, after in zip(before, counts(), strict=True))
+    assert transactions == 20, "lock and check of the metadata; compare-and-set and unlock"
+    assert (creates, sets, deletes) == (0, 0, 0)
+    assert gets < 20, "at most the watch of the lock for each ledger; a few for the bookies"
 
 
 async def test_t17_the_lock_is_held_until_after_the_compare_and_set(stage: Stage) -> None:
@@ -681,14 +683,14 @@ async def test_t23_changes_of_the_writer_during_the_copy_are_kept(stage: Stage) 
     rival = await Stage.build(stage.world)
     turns = 0
 
-    async def write(ledger_id: int, metadata: LedgerMetadata, expected_version: int) -> Any:
+    async def write(ledger_id: int, metadata: LedgerMetadata, expected_version: int, *others: NodeWrite) -> Any:
         nonlocal turns
         if turns < 3:
             turns += 1
             stored = await rival.read(ledger_id)
             changed = replace_bookies(stored.value, 10 * turns, {turns % 2: ["b5", "b4", "b3"][turns - 1]})
             await rival.ledgers.write(ledger_id, changed, stored.version)
-        return await original(ledger_id, metadata, expected_version)
+        return await original(ledger_id, metadata, expected_version, *others)
 
     original, stage.ledgers.write = stage.ledgers.write, write  # type: ignore[method-assign]
     report = await stage.recover("b1")

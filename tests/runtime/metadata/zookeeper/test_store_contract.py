@@ -22,6 +22,7 @@ from runtime.errors import (
 from runtime.metadata.store import (
     CLOSE_TIMEOUT_S,
     NODE_BYTES_MAX,
+    CheckNode,
     CreateNode,
     DeleteNode,
     MetadataStore,
@@ -207,10 +208,11 @@ async def test_a_transaction_creates_sets_and_deletes(world: World) -> None:
     writes: list[NodeWrite] = [
         CreateNode(f"{root}/new", b"n", is_ephemeral=True),
         SetNode(f"{root}/set", b"1", 0),
+        CheckNode(f"{root}/set", 1),
         DeleteNode(f"{root}/old", 0),
     ]
-    created, changed, deleted = await store.write_all(writes)
-    assert created is deleted is None
+    created, changed, checked, deleted = await store.write_all(writes)
+    assert created is checked is deleted is None
     assert changed == await store.exists(f"{root}/set")
     assert await store.children(root) == ["new", "set"]
     node = await store.get(f"{root}/new")
@@ -219,6 +221,8 @@ async def test_a_transaction_creates_sets_and_deletes(world: World) -> None:
     faults: list[tuple[NodeWrite, type[MetadataError]]] = [
         (SetNode(f"{root}/set", b"2", 0), BadVersionError),
         (DeleteNode(f"{root}/new", 7), BadVersionError),
+        (CheckNode(f"{root}/set", 0), BadVersionError),
+        (CheckNode(f"{root}/old", 0), NoNodeError),
         (DeleteNode(root), NotEmptyError),
         (DeleteNode(f"{root}/old"), NoNodeError),
     ]
