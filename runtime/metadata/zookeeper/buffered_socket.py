@@ -123,7 +123,7 @@ class RequestSignal:
         return self._receiver.fileno()
 
     def begin_wait(self) -> None:
-        """From now on, a request wakes the thread; look at ``has_requests`` once more."""
+        """From now on, a request wakes the thread; then look at ``has_requests`` again."""
         self._is_awaited = True
 
     def end_wait(self) -> None:

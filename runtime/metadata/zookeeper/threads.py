@@ -36,7 +36,7 @@ def server_addresses(servers: str) -> list[Address]:
     return addresses
 
 
-class Answer:
+class KazooResult:
     """Kazoo's asynchronous result, without its lock and condition: no thread waits for one."""
 
     __slots__ = ("_callbacks", "_is_ready", "exception", "value")
@@ -45,7 +45,7 @@ class Answer:
         self.value: Any = None
         self.exception: Exception | None = None
         self._is_ready = False
-        self._callbacks: collections.deque[Callable[[Answer], object]] = collections.deque()
+        self._callbacks: collections.deque[Callable[[KazooResult], object]] = collections.deque()
 
     def set(self, value: Any = None) -> None:
         """The request succeeded."""
@@ -63,7 +63,7 @@ class Answer:
             raise self.exception
         return self.value
 
-    def rawlink(self, callback: Callable[[Answer], object]) -> None:
+    def rawlink(self, callback: Callable[[KazooResult], object]) -> None:
         """Call back once, now or when the request has ended, in the thread that ends it."""
         self._callbacks.append(callback)
         if self._is_ready:
@@ -138,9 +138,9 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo is
         signal = RequestSignal()
         return signal, signal
 
-    def async_result(self) -> Answer:
+    def async_result(self) -> KazooResult:
         """For one request."""
-        return Answer()
+        return KazooResult()
 
     def select(self, rlist: Sequence[Any], wlist: Sequence[Any], _xlist: Any, timeout: float | None = None) -> Any:
         """Like ``select.select``, as kazoo calls it: for a server, alone or with the signal for requests."""
