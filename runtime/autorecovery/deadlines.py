@@ -74,21 +74,21 @@ def judge_lost(
     """Judge the lost bookies.
 
     ``excused_until_ms``: bookies in maintenance, which are expected to be away. They are due at the later one of the
-    two times, and do not count as gone before the end of their maintenance. ``counted``: bookies that count for the
-    alarm, lost ones among them.
+    two times, and do not count as gone before the end of their maintenance. ``counted``: all known bookies, without
+    lost ones that no ledger names.
     """
     due_ms = {each: max(note.due_ms, excused_until_ms.get(each, 0)) for each, note in notes.items()}
     unexcused = {each for each in notes if excused_until_ms.get(each, 0) <= now_ms}
-    gone = len(unexcused.intersection(counted))
-    is_alarm = gone > share_max * len(counted)
     due = frozenset(each for each, time_ms in due_ms.items() if time_ms <= now_ms)
     times = [time_ms for time_ms in due_ms.values() if time_ms > now_ms]
-    waiting = unexcused - due
+    together = unexcused.intersection(counted)
+    is_alarm = len(together) > share_max * len(counted)
+    waiting = together - due
     early = frozenset[str]()
-    if waiting and len(unexcused) >= _LOST_TOGETHER_MIN:
+    if waiting and len(together) >= _LOST_TOGETHER_MIN:
         early_ms = max(notes[each].lost_ms for each in waiting) + int(EARLY_SHARE * delay_ms)
         if early_ms <= now_ms:
-            early = frozenset(unexcused)
+            early = frozenset(together)
         else:
             times.append(early_ms)
     return LostVerdict(
@@ -96,6 +96,6 @@ def judge_lost(
         early=frozenset() if is_alarm else early,
         next_ms=min(times, default=None),
         counted=len(counted),
-        gone=gone,
+        gone=len(together),
         is_alarm=is_alarm,
     )

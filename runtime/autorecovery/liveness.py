@@ -119,6 +119,7 @@ class Liveness:
         self.lane.wake()
 
     async def _look(self, turn: Turn) -> str:
+        await self._store.sync(self._paths.root)  # the server of a new session may lag
         registrations = await self._ports.registrations.snapshot()
         cookies = frozenset(await self._cookies.ids())
         excused_until_ms = await self._excused()

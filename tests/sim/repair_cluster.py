@@ -73,9 +73,9 @@ class RepairCluster:
             self.ports, registrations, CookieStore(self.metadata_store, ROOT), self.locks, config
         )
 
-    async def connect(self) -> ModelMetadataStore:
+    async def connect(self, link: ModelLink | None = None) -> ModelMetadataStore:
         """Another client of the same ZooKeeper."""
-        return await ModelMetadataStore.connect(self._server, ModelLink(), self.clock, ZooKeeperConfig())
+        return await ModelMetadataStore.connect(self._server, link or ModelLink(), self.clock, ZooKeeperConfig())
 
     async def start(self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE) -> None:
         """Register bookies, which store nothing so far."""

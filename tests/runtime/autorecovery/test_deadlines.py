@@ -65,6 +65,7 @@ def test_two_bookies_that_are_gone_together_for_a_tenth_of_the_delay() -> None:
     after = judge(notes, 26)
     assert (after.due, after.early, after.next_ms) == (frozenset(), frozenset({"b1", "b2"}), 60_000)
     assert judge({"b1": note(0, 60)}, 59).early == frozenset()
+    assert judge(notes, 26, counted=KNOWN - {"b1"}).early == frozenset(), "no ledger names b1"
 
 
 def test_a_bookie_in_maintenance_is_neither_due_nor_early_nor_counted_as_gone() -> None:
