@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import random
 from collections.abc import Collection
 from typing import cast
 
 import msgspec
 import pytest
 
+from runtime.autorecovery.auditor import Auditor
 from runtime.autorecovery.census import ReplicaCensus
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.client.placement import PlacementSources, placement_on
 from runtime.config import PlacementConfig
 from runtime.errors import MetadataError
 from runtime.ledger.metadata import LedgerState
+from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount, RecoveryNotes
@@ -25,7 +28,9 @@ from runtime.metadata.store import MetadataStore
 from runtime.net.rack_files import OsRackFiles
 from runtime.placement.isolation import CUSTOM_METADATA_KEY
 from runtime.protocol.status import Status
-from tests.runtime.replication.samples import ledger
+from runtime.replication.fragments import segment_entries
+from tests.runtime.replication.samples import ledger, random_ledger
+from tests.sim.autorecovery_cluster import serving, worker_on
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 from tests.sim.test_auditor import auditing, losses, marks
@@ -517,7 +522,7 @@ def test_a_check_is_not_repeated_because_its_result_could_not_be_stored() -> Non
         store = cast("MetadataStore", read_only)
         notes = RecoveryNotes(store, ROOT)
         census = ReplicaCensus(cluster.ports, store, ROOT, AutorecoveryConfig(), notes)
-        serving = asyncio.ensure_future(census.lane.serve())
+        counting = asyncio.ensure_future(census.lane.serve())
         await cluster.clock.sleep(100)
         assert census.lane.status.failures > 3
         assert census.lane.status.error == "read-only"
@@ -528,8 +533,8 @@ def test_a_check_is_not_repeated_because_its_result_could_not_be_stored() -> Non
         await cluster.clock.sleep(100)
         assert census.result == found == await notes.replica_count.find()
         assert await last_check_ms(cluster, PeriodicCheck.REPLICAS) == found.ended_ms
-        serving.cancel()
-        await asyncio.wait((serving,))
+        counting.cancel()
+        await asyncio.wait((counting,))
 
     simulate(scenario)
 
@@ -545,3 +550,87 @@ def test_a_check_can_be_switched_off(name: str) -> None:
             assert {"copies", "replicas", "placement"} - lanes == {name}
 
     simulate(scenario)
+
+
+def test_what_the_check_finds_a_worker_writes_again_in_place() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES, "b4")
+        missing, corrupt = await triple(cluster), await triple(cluster)
+        whole = dict(cluster.copies["b3"][corrupt])
+        del cluster.copies["b2"][missing][9]
+        cluster.copies["b3"][corrupt][0] = cluster.copies["b3"][missing][0]
+        async with auditing(cluster, AutorecoveryConfig(check_period_s=60)), serving(worker_on(cluster)):
+            await cluster.clock.sleep(59)
+            assert cluster.holds("b2", missing) == list(range(10))
+            assert cluster.copies["b3"][corrupt] == whole
+            assert await marks(cluster) == {}
+        for ledger_id in (missing, corrupt):
+            assert (await cluster.ports.ledgers.read(ledger_id)).version == 0
+        assert cluster.copies["b4"] == {}
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("outage_s", [5, 40])
+def test_an_outage_of_zookeeper_only_delays_the_check(outage_s: int) -> None:
+    """The session ends in the longer one; nothing is marked because registrations cannot be read."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ids = [await triple(cluster) for _ in range(12)]
+        times = note_reads(cluster)
+        notes = RecoveryNotes(cluster.metadata_store, ROOT)
+        auditor = Auditor(cluster.ports, cluster.metadata_store, ROOT, HOUR, notes)
+        serving_auditor = asyncio.ensure_future(auditor.serve())
+        await cluster.clock.sleep(599)
+        cluster.link.cut()
+        await cluster.clock.sleep(outage_s)
+        cluster.link.restore()
+        await cluster.clock.sleep(3600 - 600 - outage_s)
+        assert sorted(times) == ids
+        assert await last_check_ms(cluster) is not None
+        assert await marks(cluster) == {}
+        assert not serving_auditor.done()
+        serving_auditor.cancel()
+        await asyncio.wait((serving_auditor,))
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_every_lost_copy_is_found_and_nothing_else(seed: int) -> None:
+    """Any ledgers, any copies gone, one bookie down: an independent count says what must be marked and noted."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        source = random.Random(seed)
+        names = [f"b{number}" for number in range(1, 7)]
+        await cluster.start(*names[:5])
+        expected_marks, expected_losses = dict[int, tuple[str, ...]](), set[int]()
+        for _ in range(40):
+            metadata = random_ledger(source, names)
+            ledger_id = await cluster.store(metadata, entries=2)
+            bad, is_lost = set[str](), False
+            for index, segment in enumerate(metadata.segments):
+                if index == len(metadata.segments) - 1 and not metadata.is_closed:
+                    continue
+                span = segment_entries(metadata, index)
+                for entry_id in range(span.first_entry_id, span.last_entry_id + 1):
+                    members = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+                    bookies = {segment.ensemble[member] for member in members}
+                    gone = {each for each in bookies if each in cluster.copies and source.random() < 0.02}
+                    for bookie_id in gone:
+                        del cluster.copies[bookie_id][ledger_id][entry_id]
+                    is_lost |= gone == bookies
+                    bad |= set() if gone == bookies else gone
+            if bad:
+                expected_marks[ledger_id] = tuple(sorted(bad))
+            if is_lost:
+                expected_losses.add(ledger_id)
+        config = AutorecoveryConfig(check_period_s=60, check_entries_percentage=100, lost_bookie_delay_s=600)
+        async with auditing(cluster, config):
+            await cluster.clock.sleep(120)
+            assert await marks(cluster) == expected_marks
+            assert set(await losses(cluster)) == expected_losses
+        assert expected_marks
+
+    simulate(scenario, seed=seed)
