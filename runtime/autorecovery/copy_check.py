@@ -89,15 +89,12 @@ class CopyCheck:
         if not await self._publisher.is_enabled():
             return DISABLED
         clock, period_s = self._ports.clock, self._config.check_period_s
-        known = await self._note.find()
-        progress = current_round(known, await self._times.last_ms(), clock.now_ms(), period_s)
-        self.progress = progress
+        last_ms = await self._times.last_ms()
+        progress = self.progress = current_round(await self._note.find(), last_ms, clock.now_ms(), period_s)
         wait_s = (progress.began_ms - clock.now_ms()) / 1000
         if wait_s > 0:
             self.lane.due_in(min(wait_s, LOOK_AGAIN_S))
             return summary_of(progress)
-        if known is None or known.began_ms != progress.began_ms:
-            await self._save(progress)
         pause_s = await self._go_on(progress, turn)
         if pause_s is None:
             return DISABLED
@@ -107,7 +104,7 @@ class CopyCheck:
     async def _go_on(self, progress: CopyCheckNote, turn: Turn) -> float | None:
         """Check the next ledgers, for some time. Returns when to go on; None: when autorecovery is enabled again."""
         clock, period_s = self._ports.clock, self._config.check_period_s
-        ids, left = await self._ids_after(progress.last_ledger_id, turn)
+        progress, ids, left = await self._next_ledgers(progress, turn)
         lost = frozenset(int(key) for key in await self._losses.keys() if key.isdecimal())
         ends_ns = clock.monotonic_ns() + int(TURN_S * 1e9)
         position = 0
@@ -130,6 +127,7 @@ class CopyCheck:
             if left:
                 await sleep_alive(clock, pause_s, turn)
         if left:
+            await self._save(progress)
             return 0.0
         if not await self._publisher.is_enabled():
             await self._save(progress)
@@ -139,18 +137,22 @@ class CopyCheck:
         await self._save(next_round(progress, ended_ms, period_s))
         return 0.0
 
-    async def _ids_after(self, ledger_id: int, turn: Turn) -> tuple[list[int], int]:
-        """The next ledgers, and how many are left in all. One request for many ledgers, none for a single one."""
+    async def _next_ledgers(self, progress: CopyCheckNote, turn: Turn) -> tuple[CopyCheckNote, list[int], int]:
+        """The next ledgers of the round, and how many are left of it. Few requests: it reads no metadata."""
         ids: list[int] = []
-        left = 0
+        left, highest, until = 0, -1, progress.until_ledger_id
         async with aclosing(self._ports.ledgers.list_ids()) as listed:
-            async for each in listed:
+            async for ledger_id in listed:
                 turn.beat()
-                if each > ledger_id:
+                highest = max(highest, ledger_id)
+                if ledger_id > progress.last_ledger_id and (until is None or ledger_id <= until):
                     left += 1
                     if len(ids) < IDS_AT_ONCE:
-                        ids.append(each)
-        return ids, left
+                        ids.append(ledger_id)
+        if until is None:
+            progress = msgspec.structs.replace(progress, until_ledger_id=highest)
+            await self._save(progress)
+        return progress, ids, left
 
     async def _save(self, progress: CopyCheckNote) -> None:
         self.progress = progress

@@ -231,6 +231,21 @@ def test_the_ledgers_are_spread_over_the_period_and_the_next_round_waits_for_its
     simulate(scenario)
 
 
+def test_a_round_ends_although_ledgers_are_created_all_the_time() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ids = [await triple(cluster) for _ in range(4)]
+        times = note_reads(cluster)
+        async with auditing(cluster, HOUR):
+            for _ in range(360):
+                await cluster.clock.sleep(10)
+                await triple(cluster)
+            assert await last_check_ms(cluster) is not None
+            assert sorted(times) == ids
+
+    simulate(scenario)
+
+
 def test_a_successor_goes_on_where_the_auditor_was() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)

@@ -170,9 +170,12 @@ class CopyCheckNote(msgspec.Struct, frozen=True, kw_only=True):
     """A round of the check of copies, which reaches each ledger once, by id. Times in ms since 1970.
 
     ``began_ms`` may be in the future: the last round ended before its time. ``last``: what that round found.
+    ``until_ledger_id``: the highest ledger when it began, None if that is not known yet. Without this end, a round
+    would never catch up with a cluster that creates ledgers all the time.
     """
 
     began_ms: int
+    until_ledger_id: int | None = None
     last_ledger_id: int = -1
     """All ledgers up to this one are checked."""
     counts: CopyCheckCounts = CopyCheckCounts()
