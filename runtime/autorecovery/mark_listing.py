@@ -106,10 +106,13 @@ class MarkListing:
         try:
             await self._note_registrations()
             self._with_note = await self._failed.ids()
-            marked = await self._offer_all(await self._share(), at_work, on_progress)
+            unmarked = set(self._with_note)
+            marked = await self._offer_all(await self._share(), at_work, on_progress, unmarked)
             if marked and not self._offered:
                 help_share = min(1.0, HELP_MAX / marked)
                 await self._offer_all(lambda _: self._clock.random.random() < help_share, at_work, on_progress)
+            for ledger_id in unmarked:  # their notes were read before the marks, so these are cleared, not yet to come
+                await self._failed.forget(ledger_id)
         finally:
             self._ended_ms = self._clock.now_ms()
             self._pause_s = PAUSE_S_MIN if self._offered else min(2 * self._pause_s, PAUSE_S_MAX)
@@ -119,9 +122,16 @@ class MarkListing:
             on_progress()
 
     async def _offer_all(
-        self, is_ours: Callable[[int], bool], at_work: Container[int], on_progress: Callable[[], None]
+        self,
+        is_ours: Callable[[int], bool],
+        at_work: Container[int],
+        on_progress: Callable[[], None],
+        unmarked: set[int] | None = None,
     ) -> int:
-        """Offer the candidates of a share; returns how many ledgers are marked, all shares together."""
+        """Offer the candidates of a share; returns how many ledgers are marked, all shares together.
+
+        Those that are marked are removed from ``unmarked``.
+        """
         marked = 0
 
         async def wanted() -> AsyncGenerator[int, None]:
@@ -129,6 +139,8 @@ class MarkListing:
             async with aclosing(self._work.ids()) as ids:
                 async for ledger_id in ids:
                     marked += 1
+                    if unmarked:
+                        unmarked.discard(ledger_id)
                     if is_ours(ledger_id) and ledger_id not in at_work and not self._queue.is_postponed(ledger_id):
                         yield ledger_id
 

@@ -1,7 +1,7 @@
 """Repairs one marked ledger under its replication lock. Source: replication sections 5 and 8.
 
 Members that are not registered are replaced. Members that are registered but that the mark names may lack entries:
-their copies are read, and bad ones are written again in place.
+their copies are read, and bad ones are written again in place. A mark without bookies asks for a repair of placement.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from runtime.autorecovery.failed_ledgers import RepairFailure
+from runtime.autorecovery.placement_moves import placement_moves
 from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata, Segment
@@ -34,6 +35,7 @@ from runtime.replication.repair_worker import RepairWorker
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _NO_TARGET = frozenset({FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.PLACEMENT})
+_UNWILLING = frozenset({LeftReason.READ_ONLY, LeftReason.REFUSED})
 _RARE_LEFT = frozenset({LeftReason.LOST, LeftReason.DIFFERENT})
 
 
@@ -55,6 +57,23 @@ class MarkedOutcome(msgspec.Struct, kw_only=True):
     def is_done(self) -> bool:
         """Whether the mark can be cleared."""
         return not (self.failures or self.open_segment or self.is_interrupted or self.is_for_others)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Task:
+    """The repair of one ledger."""
+
+    picked: PickedLedger
+    activity: LedgerActivity
+    outcome: MarkedOutcome = dataclasses.field(default_factory=MarkedOutcome)
+
+    @property
+    def ledger_id(self) -> int:
+        return self.picked.ledger_id
+
+    def fail(self, reason: FailureReason, detail: str, *, is_rare: bool = False) -> None:
+        """Note a failure."""
+        self.outcome.failures.append(RepairFailure(reason.name, detail, is_rare))
 
 
 class MarkedLedgerRepair:
@@ -91,7 +110,7 @@ class MarkedLedgerRepair:
 
         MetadataUnavailableError, other MetadataError, ConfigurationError.
         """
-        outcome = MarkedOutcome()
+        task = _Task(picked, activity)
         try:
             stored = await self._ports.ledgers.read(picked.ledger_id)
             registrations = await self._live_bookies.refresh()
@@ -102,67 +121,98 @@ class MarkedLedgerRepair:
                 asked &= registrations.live
             gone = stored.value.bookies() - registrations.live
             if gone:
-                await self._replace(picked, stored, gone, seen, activity, outcome)
-            if asked and not outcome.is_interrupted:
-                await self._rewrite(picked, asked, registrations, outcome)
+                await self._replace_lost(task, stored, gone, seen)
+            if asked and not task.outcome.is_interrupted:
+                await self._rewrite(task, asked, registrations)
+            if _asks_for_placement(picked) and self._config.is_placement_repaired and task.outcome.is_done:
+                await self._repair_placement(task, registrations)
         except LedgerNotFoundError:
             return MarkedOutcome()
         except MetadataFormatError as error:
-            outcome.failures.append(RepairFailure(FailureReason.METADATA_UNREADABLE.name, str(error)))
-        return outcome
+            task.fail(FailureReason.METADATA_UNREADABLE, str(error))
+        return task.outcome
 
-    async def _replace(
-        self,
-        picked: PickedLedger,
-        stored: Versioned[LedgerMetadata],
-        gone: frozenset[str],
-        seen: Segment | None,
-        activity: LedgerActivity,
-        outcome: MarkedOutcome,
+    async def _replace_lost(
+        self, task: _Task, stored: Versioned[LedgerMetadata], gone: frozenset[str], seen: Segment | None
     ) -> None:
         """Replace members that are not registered."""
         last_segment = stored.value.last_segment
         if not self._config.open_ledger_wait_s:
             seen = last_segment
-        order = RepairOrder(gone, gone, OpenLedgers.WAIT, seen)
-        result = await self._engine.repair_locked(picked.lock, order, activity, stored)
-        if result.was_deleted:
-            raise LedgerNotFoundError(picked.ledger_id, "it was deleted")
-        for failure in result.failures:
-            if failure.reason in _INTERRUPTED:
-                outcome.is_interrupted = True
-            elif failure.reason is FailureReason.OPEN and seen != last_segment:
-                outcome.open_segment = last_segment
+        for failure in await self._replace(task, RepairOrder(gone, gone, OpenLedgers.WAIT, seen), stored):
+            if failure.reason is FailureReason.OPEN and seen != last_segment:
+                task.outcome.open_segment = last_segment
             elif self._is_local and failure.reason in {*_NO_TARGET, FailureReason.OPEN}:
-                outcome.is_for_others = True
+                task.outcome.is_for_others = True
             else:
-                outcome.failures.append(_failure(failure, stored.value, gone))
+                task.outcome.failures.append(_failure(failure, stored.value, gone))
 
-    async def _rewrite(
-        self, picked: PickedLedger, asked: frozenset[str], registrations: Registrations, outcome: MarkedOutcome
-    ) -> None:
+    async def _replace(
+        self, task: _Task, order: RepairOrder, stored: Versioned[LedgerMetadata] | None = None
+    ) -> list[LedgerFailure]:
+        """Replace the leaving bookies of an order; returns the failures, except that the work was interrupted."""
+        result = await self._engine.repair_locked(task.picked.lock, order, task.activity, stored)
+        if result.was_deleted:
+            raise LedgerNotFoundError(task.ledger_id, "it was deleted")
+        task.outcome.is_interrupted |= any(failure.reason in _INTERRUPTED for failure in result.failures)
+        return [failure for failure in result.failures if failure.reason not in _INTERRUPTED]
+
+    async def _rewrite(self, task: _Task, asked: frozenset[str], registrations: Registrations) -> None:
         """Read the copies of these members, and write bad ones again."""
         checker = self._checker_of(registrations.live)
-        check = await checker.check(picked.ledger_id, CheckScope(bookie_ids=asked, has_open_end=False))
+        check = await checker.check(task.ledger_id, CheckScope(bookie_ids=asked, has_open_end=False))
         if not check.is_deleted and not check.is_clean:
-            check = await checker.check(picked.ledger_id, CheckScope(has_open_end=False))
+            check = await checker.check(task.ledger_id, CheckScope(has_open_end=False))
         if check.is_deleted:
-            raise LedgerNotFoundError(picked.ledger_id, "it was deleted")
-        outcome.relied_on = asked
+            raise LedgerNotFoundError(task.ledger_id, "it was deleted")
+        task.outcome.relied_on = asked
         if check.is_clean:
             return
         if check.problem is not None:
-            outcome.failures.append(RepairFailure(FailureReason.METADATA_UNREADABLE.name, check.problem))
+            task.fail(FailureReason.METADATA_UNREADABLE, check.problem)
             return
-        stored = await self._ports.ledgers.read(picked.ledger_id)
+        stored = await self._ports.ledgers.read(task.ledger_id)
         plan = plan_in_place(check, stored.value, stored.version, registrations.writable)
         tools = dataclasses.replace(self._in_place, unusable={})
-        result = await LedgerInPlaceRepair(tools, plan).run_locked(picked.lock)
+        result = await LedgerInPlaceRepair(tools, plan).run_locked(task.picked.lock)
         if result is None:
-            outcome.is_interrupted = True
+            task.outcome.is_interrupted = True
             return
         left = [each for each in (*plan.left, *result.left) if each.bookie_id in registrations.live]
-        outcome.failures.extend(map(_left, left))
+        unwilling = frozenset(each.bookie_id for each in left if each.reason in _UNWILLING)
+        if unwilling:
+            await self._move_from(task, unwilling, stored.value, registrations)
+        task.outcome.failures.extend(_left(each) for each in left if each.bookie_id not in unwilling)
+
+    async def _move_from(
+        self, task: _Task, bookie_ids: frozenset[str], metadata: LedgerMetadata, registrations: Registrations
+    ) -> None:
+        """Replace members that lack entries and do not take them: they are read-only, or refuse adds of this ledger."""
+        complete = metadata.segments if metadata.is_closed else metadata.segments[:-1]
+        segments = frozenset(segment.first_entry_id for segment in complete)
+        unreachable = metadata.bookies() - registrations.live
+        order = RepairOrder(bookie_ids, unreachable, OpenLedgers.SKIP, segments=segments)
+        for failure in await self._replace(task, order):
+            task.outcome.failures.append(_failure(failure, metadata, unreachable))
+
+    async def _repair_placement(self, task: _Task, registrations: Registrations) -> None:
+        """Move copies that break placement rules, if other bookies can keep them."""
+        metadata = (await self._ports.ledgers.read(task.ledger_id)).value
+        survey = await self._ports.placement.survey(registrations.writable)
+        moves = placement_moves(metadata, survey, registrations, self._ports.clock.random)
+        unreachable = metadata.bookies() - registrations.live
+        for first_entry_id, leaving in moves.leaving.items():
+            order = RepairOrder(leaving, unreachable, OpenLedgers.SKIP, segments=frozenset({first_entry_id}))
+            for failure in await self._replace(task, order):
+                if self._is_local and failure.reason in _NO_TARGET:
+                    task.outcome.is_for_others = True
+                else:
+                    task.outcome.failures.append(_failure(failure, metadata, unreachable))
+            if task.outcome.is_interrupted:
+                return
+        for first_entry_id, broken in moves.stuck.items():
+            detail = f"no bookie can improve the segment from entry {first_entry_id}: {'; '.join(map(str, broken))}"
+            task.fail(FailureReason.PLACEMENT, detail, is_rare=True)
 
     def _checker_of(self, live: frozenset[str]) -> LedgerChecker:
         """A checker for these bookies, shared by all ledgers while the list is the same."""
@@ -172,6 +222,10 @@ class MarkedLedgerRepair:
 
     def _count_rewritten(self, _copies: int, size_bytes: int) -> None:
         self.bytes_rewritten += size_bytes
+
+
+def _asks_for_placement(picked: PickedLedger) -> bool:
+    return picked.mark.mark is not None and not picked.mark.mark.missing_bookies
 
 
 def live_copies(ledger_id: int, metadata: LedgerMetadata, live: Collection[str]) -> int:

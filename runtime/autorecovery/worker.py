@@ -180,10 +180,10 @@ class Worker:
         return True
 
     def _next_ms(self, *, is_listing: bool) -> int | None:
-        """When there may be something to do without a wake-up."""
-        times = [self._queue.next_due_ms(), None if is_listing else self._listing.due_ms]
-        if len(self._tasks) >= self._replication.ledgers_in_parallel:
+        """When there may be something to do without a wake-up; None: never, or only after one."""
+        if len(self._tasks) >= self._replication.ledgers_in_parallel or (is_listing and self._listing.is_young):
             return None
+        times = [self._queue.next_due_ms(), None if is_listing else self._listing.due_ms]
         return min((each for each in times if each is not None), default=None)
 
     async def _wait(self, until_ms: int | None) -> None:

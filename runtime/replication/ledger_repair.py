@@ -232,7 +232,7 @@ class LockedLedgerRepair:
         place = _Place(metadata.last_segment.first_entry_id, -1)
         if (
             metadata.is_closed
-            or self._order.leaving.isdisjoint(metadata.last_segment.ensemble)
+            or not any(fragment.is_open for fragment in self._order.fragments(metadata))
             or place in self._failures
         ):
             return versioned

@@ -62,9 +62,9 @@ class LedgerRepair:
         lock: ReplicationLock,
         order: RepairOrder,
         activity: LedgerActivity,
-        stored: Versioned[LedgerMetadata],
+        stored: Versioned[LedgerMetadata] | None = None,
     ) -> LedgerRepaired:
-        """Like ``repair``, under a lock that the caller took before it read ``stored``, and releases.
+        """Like ``repair``, under a lock that the caller holds, and releases. ``stored``: if it was read under the lock.
 
         LOCK_LOST if the lock was lost: the caller has to begin again.
         """

@@ -102,7 +102,11 @@ class RepairWorker:
             del self._current[work.ledger_id]
 
     async def repair_locked(
-        self, lock: ReplicationLock, order: RepairOrder, activity: LedgerActivity, stored: Versioned[LedgerMetadata]
+        self,
+        lock: ReplicationLock,
+        order: RepairOrder,
+        activity: LedgerActivity,
+        stored: Versioned[LedgerMetadata] | None = None,
     ) -> LedgerRepaired:
         """Repair one ledger by an order of its own; see ``LedgerRepair.repair_locked``. MetadataUnavailableError."""
         return await self._repair.repair_locked(lock, order, activity, stored)

@@ -17,6 +17,7 @@ from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
 from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.store import MetadataStore
 from runtime.replication.config import ReplicationConfig
+from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.repair_cluster import ROOT, RepairCluster
 
 
@@ -43,8 +44,19 @@ def worker_on(
     )
 
 
+async def process_on(cluster: RepairCluster) -> tuple[ModelMetadataStore, ModelLink]:
+    """Another process: its session and its link to ZooKeeper."""
+    link = ModelLink()
+    return await cluster.connect(link), link
+
+
 async def worker_of_its_own(
-    cluster: RepairCluster, store: MetadataStore, *, holder: str, replication: ReplicationConfig | None = None
+    cluster: RepairCluster,
+    store: MetadataStore,
+    config: AutorecoveryConfig | None = None,
+    *,
+    holder: str = "other-host",
+    replication: ReplicationConfig | None = None,
 ) -> Worker:
     """A worker of another process: everything that it reads from ZooKeeper goes through this store."""
     ports = dataclasses.replace(
@@ -53,8 +65,16 @@ async def worker_of_its_own(
         registrations=RegistrationClient(store, ROOT),
     )
     notes = RecoveryNotes(store, ROOT)
-    config = replication or ReplicationConfig()
-    return Worker(ports, store, ROOT, AutorecoveryConfig(), config, notes, holder=holder, own_bookie=None)
+    return Worker(
+        ports,
+        store,
+        ROOT,
+        config or AutorecoveryConfig(),
+        replication or ReplicationConfig(),
+        notes,
+        holder=holder,
+        own_bookie=None,
+    )
 
 
 @contextlib.asynccontextmanager
@@ -78,15 +98,15 @@ async def marked_ids(cluster: RepairCluster) -> list[int]:
     return [found.ledger_id async for found in list_marks(cluster.metadata_store, ROOT, ForeignNames())]
 
 
-async def until(cluster: RepairCluster, is_so: Callable[[], Awaitable[bool]]) -> None:
-    """Return when it is so, looking every 100 ms of virtual time."""
+async def until(cluster: RepairCluster, is_so: Callable[[], Awaitable[bool]], every_s: float = 0.1) -> None:
+    """Return when it is so."""
     async with asyncio.timeout(3600):
         while not await is_so():
-            await cluster.clock.sleep(0.1)
+            await cluster.clock.sleep(every_s)
 
 
-async def until_unmarked(cluster: RepairCluster) -> None:
+async def until_unmarked(cluster: RepairCluster, every_s: float = 0.1) -> None:
     async def is_unmarked() -> bool:
         return not await marked_ids(cluster)
 
-    await until(cluster, is_unmarked)
+    await until(cluster, is_unmarked, every_s)

@@ -50,7 +50,7 @@ class RepairCluster:
         self.copies: dict[str, dict[int, dict[int, bytes]]] = {}
         self.requests: list[BookieRequest] = []
         self.rules: list[Rule] = []
-        self._server = server
+        self.server = server
         self._registrations: dict[str, BookieRegistration] = {}
         self.ports: ClientPorts
         self.recovery: BookieRecovery
@@ -75,7 +75,7 @@ class RepairCluster:
 
     async def connect(self, link: ModelLink | None = None) -> ModelMetadataStore:
         """Another client of the same ZooKeeper."""
-        return await ModelMetadataStore.connect(self._server, link or ModelLink(), self.clock, ZooKeeperConfig())
+        return await ModelMetadataStore.connect(self.server, link or ModelLink(), self.clock, ZooKeeperConfig())
 
     async def start(self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE) -> None:
         """Register bookies, which store nothing so far."""
