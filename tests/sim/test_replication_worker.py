@@ -694,7 +694,7 @@ def test_t49_many_workers_spend_few_operations_per_ledger(workers_count: int, le
         async with serving(*workers):
             await until_unmarked(cluster, every_s=1.0)
             total = sum(store.counts.total() for store in stores) - sum(before)
-        assert sum(worker.status().ledgers_repaired for worker in workers) == ledgers
+        assert sum(worker.status().ledgers_repaired for worker in workers) >= ledgers
         assert total <= 15 * ledgers, {kind: sum(store.counts[kind] for store in stores) for kind in stores[0].counts}
         await asyncio.gather(*(store.close() for store in stores))
 
