@@ -1,4 +1,4 @@
-"""``bkctl recover ledger`` writes copies again that a Java bookie lost, and Java reads each of them alone."""
+"""The auditor finds copies that a Java bookie lost. ``bkctl recover ledger`` writes them, and Java reads each alone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from runtime.client.api import LedgerClient
+from runtime.metadata.replication.directories import ForeignNames
+from runtime.metadata.replication.marks import list_marks
 from runtime.metadata.uri import parse_metadata_uri
 from tests.interop.copy_watch import WrittenLedgers
 from tests.interop.java import RELEASES, JavaClient
 from tests.interop.java_cluster import JavaCluster
+from tests.runtime.autorecovery.test_checks_of_bookies import first_round
 
 ENTRY_COUNT = 30
 
@@ -96,12 +100,19 @@ def test_an_emptied_bookie_gets_its_entries_back_in_place(cluster: JavaCluster, 
     assert shown(cluster, ledgers.ids) == metadata
 
 
-def test_corrupt_copies_are_replaced_by_good_ones(cluster: JavaCluster, ledgers: WrittenLedgers) -> None:
+async def test_corrupt_copies_are_marked_and_replaced_by_good_ones(
+    cluster: JavaCluster, ledgers: WrittenLedgers
+) -> None:
     victim, ledger_id = cluster.running[0], ledgers.ids[4]
     cluster.stop(victim)
     spoilt = spoil(Path(cluster.folder(victim)), ledger_id)
     assert spoilt
     cluster.restart(victim)
+    async with await LedgerClient.connect(cluster.metadata_uri) as client:
+        found = await first_round(client)
+        assert (found.copies_bad, found.copies_unknown) == (spoilt, 0)
+        marks = [each async for each in list_marks(client.store, client.ports.ledgers.root, ForeignNames())]
+        assert [(each.ledger_id, each.mark and each.mark.missing_bookies) for each in marks] == [(ledger_id, (victim,))]
     verified = cluster.run("ledger", "verify", str(ledger_id), "-o", "json")
     assert (verified.exit_code, verified.json()["copies_corrupt"]) == (10, spoilt)
 
