@@ -204,11 +204,8 @@ class Auditor:
         return _summary(scan, tally)
 
     def _note_pass(self, scan: LostBookieScan, aim: ScanAim, lost_before: Mapping[str, LostBookieNote]) -> None:
-        """A pass has ended. It counts only for bookies that were gone all the time."""
-        now = self.liveness.lost
-        lost = frozenset(
-            each for each, note in lost_before.items() if each in now and now[each].lost_ms == note.lost_ms
-        )
+        """A pass has ended. ``aim`` is without bookies that came back during it."""
+        lost = frozenset(self.liveness.lost).intersection(lost_before)
         self._marked |= lost - aim.excused if aim.is_forced else lost & aim.due
         self._marked_early |= lost & aim.early
         self._collected = lost

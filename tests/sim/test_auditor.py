@@ -7,19 +7,25 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from runtime.autorecovery.auditor import DISABLED, REPEAT_S, Auditor
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.deadlines import EARLY_SHARE
-from runtime.ledger.metadata import LedgerState
+from runtime.autorecovery.lane import Turn
+from runtime.autorecovery.publisher import MarkRequest
+from runtime.ledger.metadata import LedgerState, Segment
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.paths import Paths
+from runtime.metadata.pipeline import each_of
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
 from runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
 from runtime.metadata.replication.switches import ReplicationSwitches
+from runtime.protocol.status import Status
 from tests.runtime.replication.samples import ledger
+from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 
 DELAY_60 = AutorecoveryConfig(lost_bookie_delay_s=60)
@@ -61,7 +67,7 @@ async def pair(cluster: RepairCluster, *ensemble: str) -> int:
     return await cluster.store(ledger({0: list(ensemble)}, size, size, last_entry_id=9, length=100))
 
 
-def test_a_lost_bookie_is_marked_after_its_delay() -> None:
+def test_t30_a_lost_bookie_is_marked_after_its_delay() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)
         lost, other = await pair(cluster, "b1", "b2"), await pair(cluster, "b2", "b3")
@@ -77,7 +83,7 @@ def test_a_lost_bookie_is_marked_after_its_delay() -> None:
     simulate(scenario)
 
 
-def test_a_bookie_that_comes_back_in_time_is_not_marked() -> None:
+def test_t30_a_bookie_that_comes_back_in_time_is_not_marked() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)
         await pair(cluster, "b1", "b2")
@@ -94,8 +100,8 @@ def test_a_bookie_that_comes_back_in_time_is_not_marked() -> None:
     simulate(scenario)
 
 
-@pytest.mark.parametrize(("written", "marked_after_s"), [(60, 0.1), (0, 0.1), (5, 5.1)])
-def test_a_write_of_the_delay(written: int, marked_after_s: float) -> None:
+@pytest.mark.parametrize(("written", "marked_after_s"), [(60, 0.1), (0, 0.1), (5, 5.1), (100, 100.1)])
+def test_t30_a_write_of_the_delay(written: int, marked_after_s: float) -> None:
     """The same value and 0 audit now; another one counts from the write."""
 
     async def scenario(cluster: RepairCluster) -> None:
@@ -544,7 +550,7 @@ def test_a_copy_that_comes_back_while_a_pass_runs_is_used() -> None:
         async with auditing(cluster, AutorecoveryConfig(lost_bookie_delay_s=5, marks_in_flight_max=1)):
             await cluster.clock.sleep(1)
             await cluster.stop("b2")
-            await cluster.clock.sleep(4)
+            await cluster.clock.sleep(4.8)
             await cluster.stop("b1")
             while not await marks(cluster):
                 await cluster.clock.sleep(0.001)
@@ -589,5 +595,80 @@ def test_a_decommissioned_bookie_is_forgotten() -> None:
             await cluster.clock.sleep(REPEAT_S)
             assert await notes.deadlines.keys() == []
             assert auditor.figures().bookies_counted == 5
+
+    simulate(scenario)
+
+
+def test_an_alarm_forgets_lost_bookies_that_ledgers_no_longer_name() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        repaired = [await pair(cluster, each, "b6") for each in ("b1", "b2")]
+        lost = [await pair(cluster, each, "b6") for each in ("b3", "b4")]
+        async with auditing(cluster) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.stop("b2")
+            await cluster.clock.sleep(70)
+            for each in repaired:
+                await cluster.ports.ledgers.delete(each)
+            await cluster.stop("b3")
+            await cluster.stop("b4")
+            await cluster.clock.sleep(65)
+            assert not auditor.figures().is_alarm
+            found = await marks(cluster)
+            assert {each: found[each] for each in lost} == {lost[0]: ("b3",), lost[1]: ("b4",)}
+
+    simulate(scenario)
+
+
+def test_a_trigger_is_one_pass() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost = await pair(cluster, "b1", "b2")
+        async with auditing(cluster) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(1)
+            runs = auditor.lanes[1].status.runs
+            auditor.trigger()
+            await cluster.clock.sleep(30)
+            assert await marks(cluster) == {lost: ("b1",)}
+            assert auditor.lanes[1].status.runs == runs + 1
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_found_by_check", [True, False])
+def test_t39_a_mark_that_is_needed_again_while_it_is_judged_stays(*, is_found_by_check: bool) -> None:
+    """A check of copies asks for the same mark, which does not change it; or a bookie joins the ledger."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        lost, other = await pair(cluster, "b1", "b2"), await pair(cluster, "b1", "b2")
+        kept, tasks = cluster.copies["b1"], list[asyncio.Future[object]]()
+        async with auditing(cluster) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(70)
+
+            async def need() -> object:
+                if is_found_by_check:
+                    request = MarkRequest(lost, ("b1",))
+                    return await auditor.publisher.publish(each_of([request]), Turn(cluster.clock))
+                found = await cluster.ports.ledgers.read(lost)
+                changed = msgspec.structs.replace(found.value, segments=(Segment(0, ("b3", "b4")),))
+                return await cluster.ports.ledgers.write(lost, changed, found.version)
+
+            def begin(request: BookieRequest) -> Status | None:
+                if not tasks and (request.bookie_id, request.ledger_id) == ("b1", lost):
+                    tasks.append(asyncio.ensure_future(need()))
+                return None
+
+            cluster.rules.append(begin)
+            await come_back(cluster, "b1", kept)
+            await cluster.clock.sleep(10)
+            assert tasks[0].done()
+            assert await marks(cluster) == {lost: ("b1",)}
+            assert other not in await marks(cluster)
 
     simulate(scenario)
