@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import Iterable
 
@@ -113,6 +114,7 @@ def _raise_from(ended: Iterable[asyncio.Future[None]]) -> None:
 def main() -> None:
     """Run the process."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    gc.set_threshold(20_000, 20, 100)  # as commands do: see commands/session.py
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve())
 

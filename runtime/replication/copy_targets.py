@@ -108,10 +108,12 @@ class TargetChooser:
     async def _choose(self, writable: Sequence[str], need: CopyNeed) -> Choice | NoChoice:
         survey = await self._placement.survey(writable)
         self._bytes.note_survey(survey)
+        if self._only:
+            need = msgspec.structs.replace(need, excluded=need.excluded | _outside(self._only, writable))
         return choose_target(
             survey,
             rules_of_run(survey, self._mode),
-            msgspec.structs.replace(need, excluded=need.excluded | _outside(self._only, writable)),
+            need,
             self._clock.random,
             last_resort=self._suspects.current(),
             assigned=self._assigned,
@@ -121,7 +123,12 @@ class TargetChooser:
 
 def rules_of_run(survey: BookieSurvey, mode: PlacementMode) -> PlacementRules:
     """The rules of the cluster, with the strictness of a recovery."""
-    return msgspec.structs.replace(survey.rules, is_strict=mode is PlacementMode.STRICT)
+    is_strict = mode is PlacementMode.STRICT
+    return (
+        survey.rules
+        if survey.rules.is_strict is is_strict
+        else msgspec.structs.replace(survey.rules, is_strict=is_strict)
+    )
 
 
 def choose_target(

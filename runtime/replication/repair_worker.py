@@ -168,10 +168,12 @@ class SharedPacer:
         self._clock = clock
         self.total = CopyRate(clock, None)
         self._bytes_per_s_per_bookie: int | None = None
+        self._is_limited = False
         self._bookies: dict[str, CopyRate] = {}
 
     def set(self, pace: CopyPace) -> None:
         """Change the rates."""
+        self._is_limited = pace.bytes_per_s is not None or pace.bytes_per_s_per_bookie is not None
         self.total.change(pace.bytes_per_s)
         self._bytes_per_s_per_bookie = pace.bytes_per_s_per_bookie
         for rate in self._bookies.values():
@@ -179,13 +181,15 @@ class SharedPacer:
 
     async def take(self, source: str, target: str, size_bytes: int) -> None:
         """Wait until a batch of about this size may be read and copied."""
-        for rate in self._rates(source, target):
-            await rate.take(size_bytes)
+        if self._is_limited:
+            for rate in self._rates(source, target):
+                await rate.take(size_bytes)
 
     def correct(self, source: str, target: str, taken_bytes: int, real_bytes: int) -> None:
         """Replace an estimate that was taken by the real size."""
-        for rate in self._rates(source, target):
-            rate.correct(taken_bytes, real_bytes)
+        if self._is_limited:
+            for rate in self._rates(source, target):
+                rate.correct(taken_bytes, real_bytes)
 
     def _rates(self, source: str, target: str) -> list[CopyRate]:
         return [self.total, *(self._rate_of(bookie_id) for bookie_id in (source, target))]
