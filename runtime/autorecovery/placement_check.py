@@ -10,6 +10,7 @@ would break fewer rules, and all its bookies are registered: lost copies come fi
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
@@ -31,7 +32,6 @@ from runtime.placement.isolation import IsolationDemand, admitted_bookies, isola
 from runtime.placement.rules import PlacementRules, places_of, spreads, write_quorums
 from runtime.placement.survey import BookieSurvey
 from runtime.placement.view import ClusterView, is_default_rack, region_of
-from runtime.ports import Clock
 from runtime.replication.fragments import segment_entries
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class PlacementCheck:
         survey = await self._ports.placement.survey(registrations.writable)
         if former is not None and former.knows(survey, registrations):
             return former
-        return PlacementJudge(survey, registrations, self._ports.clock)
+        return PlacementJudge(survey, registrations, self._ports.clock.random)
 
 
 class PlacementVerdict(msgspec.Struct, frozen=True):
@@ -147,12 +147,12 @@ class PlacementVerdict(msgspec.Struct, frozen=True):
 class PlacementJudge:
     """Judges ensembles, and remembers the verdicts, because many ledgers have the same ensembles."""
 
-    def __init__(self, survey: BookieSurvey, registrations: Registrations, clock: Clock) -> None:
+    def __init__(self, survey: BookieSurvey, registrations: Registrations, source: random.Random) -> None:
         self._survey = survey
         self._registrations = registrations
         self._live = registrations.live
         self._rules = rules_that_apply(survey, registrations)
-        self._random = clock.random
+        self._source = source
         self._verdicts: dict[tuple[tuple[str, ...], int, IsolationDemand | None], PlacementVerdict] = {}
 
     def knows(self, survey: BookieSurvey, registrations: Registrations) -> bool:
@@ -192,7 +192,7 @@ class PlacementJudge:
         lenient = msgspec.structs.replace(self._rules, is_strict=False)
         need = PlacementNeed(write_quorum_size=write_quorum_size, isolation=isolation)
         for index in range(len(ensemble)):
-            found = choose_replacements(view, lenient, need, ensemble, (index,), self._random)
+            found = choose_replacements(view, lenient, need, ensemble, (index,), self._source)
             if isinstance(found, Choice):
                 changed = (*ensemble[:index], *found.bookies, *ensemble[index + 1 :])
                 if faults_of(view, self._rules, changed, write_quorum_size, isolation) < faults:
