@@ -649,3 +649,25 @@ def test_every_lost_copy_is_found_and_nothing_else(seed: int) -> None:
         assert expected_marks
 
     simulate(scenario, seed=seed)
+
+
+def test_what_the_check_of_placement_marks_a_worker_moves() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await with_racks(cluster, RACKS)
+        misplaced = await duo(cluster, "b1", "b2")
+        async with auditing(cluster, MARKING) as auditor, serving(worker_on(cluster)):
+            await cluster.clock.sleep(60)
+            first = auditor.placement.result
+            assert first is not None
+            assert (first.broken.ledgers, first.marked) == (1, 1)
+            (ensemble,) = (await cluster.ensembles(misplaced)).values()
+            assert "b4" in ensemble
+            assert len({"b1", "b2"}.intersection(ensemble)) == 1
+            assert cluster.holds("b4", misplaced) == list(range(10))
+            assert await marks(cluster) == {}
+            await cluster.clock.sleep(3600)
+            second = auditor.placement.result
+            assert second is not None
+            assert (second.ledgers, second.broken.ledgers) == (1, 0)
+
+    simulate(scenario)
