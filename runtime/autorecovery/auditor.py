@@ -92,7 +92,10 @@ class Auditor:
         self._wishes = self._wishes_served = 0
         self._is_owed = True
         """A pass is needed whatever the deadlines: the first one, and one that was not finished."""
-        self._running = ScanAim()
+        self._aim = ScanAim()
+        """What the running pass marks from now on."""
+        self._covered = ScanAim()
+        """What it has marked from its first ledger on."""
         self._marked: frozenset[str] = frozenset()
         """Lost bookies whose ledgers a pass has marked."""
         self._marked_early: frozenset[str] = frozenset()
@@ -144,7 +147,7 @@ class Auditor:
 
     def _note_return(self, returned: Mapping[str, LostBookieNote]) -> None:
         now_ms = self._ports.clock.now_ms()
-        early = self._marked_early | self._running.early
+        early = self._marked_early | self._aim.early
         absences = {
             each: Absence(note.lost_ms, now_ms)
             for each, note in returned.items()
@@ -152,7 +155,8 @@ class Auditor:
         }
         if absences:
             self._returns.note(absences)
-        self._running = self._running.without(frozenset(returned))
+        self._aim = self._aim.without(frozenset(returned))
+        self._covered = self._covered.without(frozenset(returned))
         if self._last_pass is not None and (self._last_pass.postponed or self._last_pass.lost):
             self._is_owed = True  # other bookies' ledgers have a copy again
 
@@ -162,10 +166,14 @@ class Auditor:
         self._marked &= lost
         self._marked_early &= lost
         self._collected &= lost
+        if verdict.is_alarm:
+            self._aim = self._covered = ScanAim()
+        elif self._audits.status.is_running:
+            self._aim = self._aim.and_also(verdict.due, verdict.early)
         is_needed = (
             self._is_owed
-            or verdict.due - self._marked - self._running.due
-            or verdict.early - self._marked_early - self._running.early
+            or verdict.due - self._marked - self._covered.due
+            or verdict.early - self._marked_early - self._covered.early
             or (verdict.is_alarm and lost - self._collected)
         )
         if is_needed and not self._audits.status.is_running:
@@ -181,12 +189,10 @@ class Auditor:
         self._is_owed = False
         wishes, verdict, lost = self._wishes, self.liveness.verdict, dict(self.liveness.lost)
         is_forced = wishes > self._wishes_served and not verdict.is_alarm
-        self._running = ScanAim(
+        self._aim = self._covered = ScanAim(
             due=verdict.due, early=verdict.early, excused=self.liveness.excused, is_forced=is_forced
         )
-        scan = LostBookieScan(
-            self._ports, self._notes, self.publisher, lambda: self._running, lambda: self.liveness.live
-        )
+        scan = LostBookieScan(self._ports, self._notes, self.publisher, lambda: self._aim, lambda: self.liveness.live)
         try:
             requests = scan.requests(turn)
             async with aclosing(requests):
@@ -195,19 +201,19 @@ class Auditor:
             self._is_owed = True
             raise
         finally:
-            aim, self._running = self._running, ScanAim()
+            covered, self._aim, self._covered = self._covered, ScanAim(), ScanAim()
         if tally.is_cut:
             self._is_owed = True
             return DISABLED
         self._wishes_served = wishes
-        self._note_pass(scan, aim, lost)
+        self._note_pass(scan, covered, lost)
         return _summary(scan, tally)
 
-    def _note_pass(self, scan: LostBookieScan, aim: ScanAim, lost_before: Mapping[str, LostBookieNote]) -> None:
-        """A pass has ended. ``aim`` is without bookies that came back during it."""
+    def _note_pass(self, scan: LostBookieScan, covered: ScanAim, lost_before: Mapping[str, LostBookieNote]) -> None:
+        """A pass has ended."""
         lost = frozenset(self.liveness.lost).intersection(lost_before)
-        self._marked |= lost - aim.excused if aim.is_forced else lost & aim.due
-        self._marked_early |= lost & aim.early
+        self._marked |= covered.given_up(lost)
+        self._marked_early |= lost & covered.early
         self._collected = lost
         self._last_pass = scan
         if scan.postponed + scan.lost and not self.liveness.live.isdisjoint(lost_before):

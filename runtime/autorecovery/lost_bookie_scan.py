@@ -55,6 +55,10 @@ class ScanAim(msgspec.Struct, frozen=True, kw_only=True):
             is_forced=self.is_forced,
         )
 
+    def and_also(self, due: frozenset[str], early: frozenset[str]) -> ScanAim:
+        """The aim after the deadlines of more bookies have passed."""
+        return msgspec.structs.replace(self, due=self.due | due, early=self.early | early)
+
 
 class LedgerFinding(msgspec.Struct, frozen=True):
     """What is wrong with a ledger. ``to_mark`` may be empty.

@@ -672,3 +672,50 @@ def test_t39_a_mark_that_is_needed_again_while_it_is_judged_stays(*, is_found_by
             assert other not in await marks(cluster)
 
     simulate(scenario)
+
+
+def test_an_alarm_stops_a_running_pass_and_its_end_repeats_it() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledgers = [await pair(cluster, "b1", "b6") for _ in range(200)]
+        kept = {each: cluster.copies[each] for each in ("b2", "b3", "b4")}
+        for each in kept:
+            await pair(cluster, each, "b6")
+        async with auditing(cluster, AutorecoveryConfig(lost_bookie_delay_s=60, marks_in_flight_max=1)):
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            while not await marks(cluster):
+                await cluster.clock.sleep(0.001)
+            for each in kept:
+                await cluster.stop(each)
+            await cluster.clock.sleep(5)
+            marked = len(await marks(cluster))
+            assert marked < 200
+            await cluster.clock.sleep(30)
+            assert len(await marks(cluster)) == marked
+            for each, copies in kept.items():
+                await come_back(cluster, each, copies)
+            await cluster.clock.sleep(5)
+            assert await marks(cluster) == dict.fromkeys(ledgers, ("b1",))
+
+    simulate(scenario)
+
+
+def test_t36_a_bookie_lost_during_a_pass_is_marked_by_it_and_by_the_next_one() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledgers = [await pair(cluster, "b1", "b2", "b3") for _ in range(200)]
+        async with auditing(cluster, AutorecoveryConfig(lost_bookie_delay_s=0, marks_in_flight_max=1)) as auditor:
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            while not await marks(cluster):
+                await cluster.clock.sleep(0.001)
+            await cluster.stop("b2")
+            while ("b1", "b2") not in (found := await marks(cluster)).values():
+                await cluster.clock.sleep(0.001)
+            assert auditor.lanes[1].status.is_running
+            assert found[ledgers[0]] == ("b1",)
+            await cluster.clock.sleep(5)
+            assert await marks(cluster) == dict.fromkeys(ledgers, ("b1", "b2"))
+
+    simulate(scenario)
