@@ -24,7 +24,7 @@ from runtime.replication.live_bookies import LiveBookies
 
 READS_IN_FLIGHT_MAX = 64
 FIRST_COUNT = 1000
-"""So many candidates are compared before the first one is taken; the others follow while the first are repaired."""
+"""So many ledgers are compared before the first one is taken; the others follow while the first are repaired."""
 FULL_INTERVAL_S = 600.0
 """About how often a worker that has candidates lists again, because their order may have changed."""
 IDLE_INTERVAL_S = 60.0
@@ -61,7 +61,7 @@ class MarkListing:
         self._pause_s = PAUSE_S_MIN
         self._ended_ms = 0
         self._interval_s = 0.0
-        self._offered = 0
+        self._offered = self._looked = 0
         self._with_note: set[int] = set()
         self._rare: set[int] = set()
         """Postponed ledgers that another try can help only after an event."""
@@ -71,8 +71,8 @@ class MarkListing:
 
     @property
     def is_young(self) -> bool:
-        """Whether a running listing has too few candidates to know which is the most urgent."""
-        return self._offered < FIRST_COUNT
+        """Whether a running listing has looked at too few ledgers to know which is the most urgent."""
+        return self._looked < FIRST_COUNT
 
     def note_change(self) -> None:
         """Something has changed since it was listed."""
@@ -101,7 +101,7 @@ class MarkListing:
     async def run(self, at_work: Container[int], on_progress: Callable[[], None]) -> None:
         """List, leaving out ledgers that are ``at_work``."""
         self._has_changed = False
-        self._offered = 0
+        self._offered = self._looked = 0
         self._queue.clear()
         try:
             await self._note_registrations()
@@ -118,7 +118,6 @@ class MarkListing:
             self._pause_s = PAUSE_S_MIN if self._offered else min(2 * self._pause_s, PAUSE_S_MAX)
             interval_s = FULL_INTERVAL_S if self._offered else IDLE_INTERVAL_S
             self._interval_s = interval_s * self._clock.random.uniform(0.5, 1.5)
-            self._offered = FIRST_COUNT
             on_progress()
 
     async def _offer_all(
@@ -147,10 +146,11 @@ class MarkListing:
         candidates = wanted()
         async with aclosing(candidates), aclosing(pipelined(candidates, self._rank, READS_IN_FLIGHT_MAX)) as ranks:
             async for rank in ranks:
+                self._looked += 1
                 if rank is not None:
                     self._queue.offer(rank)
                     self._offered += 1
-                    if self._offered >= FIRST_COUNT:
+                    if not self.is_young:
                         on_progress()
         return marked
 
