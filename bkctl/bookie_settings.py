@@ -18,14 +18,12 @@ from bkctl.setting_readers import (
 )
 from bkctl.settings import (
     Sources,
-    general_values,
     java_metadata_uri,
     resolve_metadata_uri,
-    section_values,
+    server_zookeeper_values,
 )
 from commands.context import BookieFlags, BookieSettings, JavaComparison, LogSettings
 from commands.errors import InvalidArgumentError, NoDirectoryError
-from commands.parse import parse_duration_s
 from runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from storage.config import normal_directory
@@ -37,7 +35,6 @@ DATA_DIRECTORY = "bkctl-data"
 
 _LOG = described(LogSettings, "bookie")
 _DIRECTORIES = {each.path[-1]: each.path for each in settings_of("bookie") if each.type == tuple[str, ...]}
-_TIMEOUT = ("zookeeper", "operation_timeout_s")
 _NOTHING_CONFIGURED = "nothing is configured"
 
 
@@ -93,7 +90,7 @@ def build_bookie(
     log = build({path: given for path, given in values.items() if path in log_paths}, LogSettings, _LOG, "bookie")
     values = {path: given for path, given in values.items() if path not in log_paths}
     values["bookie", "metadata_uri"] = Given(metadata_uri or "", origin, f"metadata URI of {origin}")
-    values |= {("bookie", *path): given for path, given in _zookeeper_values(sources).items()}
+    values |= {("bookie", *path): given for path, given in server_zookeeper_values(sources).items()}
     settings = (*settings_of("bookie"), *described(ZooKeeperConfig, "bookie", "zookeeper"))
     return build(values, BookieConfig, settings, "bookie"), log
 
@@ -139,13 +136,6 @@ def _toml_values(sources: Sources) -> Givens:
             value = table.pop(path[-1])
             above[path] = Given(value, origin, f"{origin}: bookie.{path[-1]} = {value}")
     return toml_values(table, BookieConfig, "bookie", origin, ("bookie",)) | above
-
-
-def _zookeeper_values(sources: Sources) -> Givens:
-    """[zookeeper] for a bookie: its timeout does not come from ``--timeout`` of commands."""
-    timeout = general_values(sources).get(("timeout",))
-    values = {} if timeout is None else {_TIMEOUT: timeout._replace(value=parse_duration_s(str(timeout.value)))}
-    return values | section_values(sources, "zookeeper")
 
 
 def with_overrides(sources: Sources, flags: BookieFlags) -> Sources:

@@ -44,7 +44,9 @@ class ServerExitCode(enum.IntEnum):
     BOOKIE_EXCEPTION = 5
 
 
-SERVER_COMMANDS = frozenset({"bookie start", "dev zookeeper", "dev cluster up", "dev cluster start"})
+SERVER_COMMANDS = frozenset(
+    {"bookie start", "autorecovery start", "dev zookeeper", "dev cluster up", "dev cluster start"}
+)
 """Commands that exit with codes of the server table."""
 
 _OUTCOMES = {
@@ -123,7 +125,7 @@ _SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {
 }
 
 
-LOGGING_COMMANDS = frozenset({"bookie start"})
+LOGGING_COMMANDS = frozenset({"bookie start", "autorecovery start"})
 """Servers in the foreground: they log to stderr."""
 
 

@@ -122,15 +122,10 @@ _IGNORED: Final = {
         enableHealthCheck ledgerManagerFactoryDisableClassCheck shadedLedgerManagerFactoryClassPrefix
         zkRetryBackoffMaxMs zkRetryBackoffMaxRetries zkRetryBackoffStartMs
         """,
-    "there is no autorecovery inside the bookie yet": """
-        auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec auditorLedgerVerificationPercentage
-        auditorMaxNumberOfConcurrentOpenLedgerOperations auditorPeriodicBookieCheckInterval
-        auditorPeriodicCheckInterval auditorPeriodicPlacementPolicyCheckInterval auditorReplicasCheckInterval
-        inFlightReadEntryNumInLedgerChecker lockReleaseOfFailedLedgerGracePeriod
-        lostBookieRecoveryDelay
-        replicationRateByBytes rereplicationEntryBatchSize rwRereplicateBackoffMs
-        storeSystemTimeAsLedgerUnderreplicatedMarkTime underreplicatedLedgerRecoveryGracePeriod
-        zkReplicationTaskRateLimit
+    "autorecovery has limits of its own ([autorecovery] and [replication] in TOML)": """
+        auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec auditorMaxNumberOfConcurrentOpenLedgerOperations
+        inFlightReadEntryNumInLedgerChecker rereplicationEntryBatchSize rwRereplicateBackoffMs
+        underreplicatedLedgerRecoveryGracePeriod zkReplicationTaskRateLimit
         """,
     "a bookie does not use it: it is a setting of Java clients": """
         addEntryQuorumTimeoutSec batchReadEnabled bookieAddressResolverEnabled bookieConnectionErrorQuarantineEnabled
@@ -179,7 +174,7 @@ MISSING: Final = {
 _ALWAYS_ON: Final = _split(
     """
     allowMultipleDirsUnderSameDiskPartition journalAdaptiveGroupWrites readWorkerThreadsThrottlingEnabled
-    serverSockKeepalive serverTcpNoDelay storeSystemTimeAsLedgerUnderreplicatedMarkTime verifyMetadataOnGC
+    serverSockKeepalive serverTcpNoDelay verifyMetadataOnGC
     """
 )
 """Ignored switches that are always on in bkctl; all others are always off."""

@@ -23,7 +23,14 @@ from bkctl.settings import Sources, read_sources, resolve_settings
 from bkctl.variables import variable_warnings
 from commands.config import GlobalFlags, Settings
 from commands.console import Console, standard_console
-from commands.context import BookieFlags, BookieSettings, CommandContext, SettingsOverview
+from commands.context import (
+    BookieFlags,
+    BookieSettings,
+    CommandContext,
+    DaemonFlags,
+    DaemonSettings,
+    SettingsOverview,
+)
 from commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
 from runtime.errors import MetadataOutageError, MetadataUnavailableError
 from storage.errors import BkctlError
@@ -66,7 +73,8 @@ class CommandLineInvocation:
         is_server = exit_codes.is_logging_command(command_path)
         self._at_end.callback(configure_logging(self.settings, is_server=is_server))
         loader = _BookieSettingsLoader(sources, lambda: read_sources(flags, self._environment))
-        return CommandContext(self.settings, self.console, loader, partial(_overview, sources))
+        overview, daemon = partial(_overview, sources), _DaemonSettingsLoader(sources, loader.read_again)
+        return CommandContext(self.settings, self.console, loader, overview, daemon)
 
 
 def _overview(sources: Sources) -> SettingsOverview:
@@ -75,18 +83,30 @@ def _overview(sources: Sources) -> SettingsOverview:
     return settings_overview(sources)
 
 
-class _BookieSettingsLoader:
-    """Reads the files again for each further call: a bookie reloads its settings."""
+class _SettingsLoader:
+    """Reads the files again for each further call: a server reloads its settings."""
 
     def __init__(self, sources: Sources, read_again: Callable[[], Sources]) -> None:
-        self._sources: Sources | None = sources
-        self._read_again = read_again
+        self._next: Sources | None = sources
+        self.read_again = read_again
 
+    def _sources(self) -> Sources:
+        sources, self._next = self._next or self.read_again(), None
+        return sources
+
+
+class _DaemonSettingsLoader(_SettingsLoader):
+    def __call__(self, flags: DaemonFlags) -> DaemonSettings:
+        from bkctl.autorecovery_settings import resolve_daemon_settings
+
+        return resolve_daemon_settings(self._sources(), flags)
+
+
+class _BookieSettingsLoader(_SettingsLoader):
     def __call__(self, flags: BookieFlags) -> BookieSettings:
         from bkctl.bookie_settings import resolve_bookie_settings
 
-        sources, self._sources = self._sources or self._read_again(), None
-        return resolve_bookie_settings(sources, flags)
+        return resolve_bookie_settings(self._sources(), flags)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bkctl.autorecovery_settings import daemon_values
 from bkctl.bookie_settings import bookie_values, build_bookie, has_file
 from bkctl.java_keys import IGNORED, MISSING, REFUSED
 from bkctl.setting_readers import Given, Givens, all_settings
 from bkctl.settings import Sources, general_values, resolve_metadata_uri, section_values, zookeeper_values
-from commands.context import BookieFlags, SettingInfo, SettingsOverview, shown_secret
+from commands.context import BookieFlags, DaemonFlags, SettingInfo, SettingsOverview, shown_secret
 from storage.setting import Described
 
 _DEFAULT = "default"
@@ -25,6 +26,7 @@ def settings_overview(sources: Sources) -> SettingsOverview:
         givens["metadata_uri",] = Given(metadata_uri, origin, origin)
     if sources.flags.cluster is not None:
         givens["context",] = Given(sources.flags.cluster, "--context", "--context")
+    givens |= daemon_values(sources, DaemonFlags())
     for section in ("client", "replication"):
         givens |= section_values(sources, section)
     has_own_cluster = metadata_uri is None and not has_file(sources)

@@ -13,6 +13,7 @@ from commands.config import GeneralConfig
 from commands.context import LogSettings
 from commands.errors import InvalidArgumentError
 from commands.parse import near_miss
+from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from runtime.replication.config import ReplicationConfig
@@ -145,6 +146,8 @@ def _java_number(conf: JavaConf, each: Described, java: Java, key: str, text: st
         raise ConfigurationError(f"{conf.written(key)}: {reason}")
     if java.off_from is not None and number <= 0:
         return None
+    if java.is_zero_off:
+        number = max(number, 0)
     if java.is_capped and each.setting.high is not None:
         return min(number, each.setting.high)
     if java.unit in {"s", "ms"}:
@@ -208,6 +211,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "zookeeper": ZooKeeperConfig,
     "client": ClientConfig,
     "replication": ReplicationConfig,
+    "autorecovery": AutorecoveryConfig,
     "bookie": BookieConfig,
 }
 """The struct of each section; the section without a name is before the first table."""
@@ -215,10 +219,17 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
 
 @functools.cache
 def settings_of(section: str) -> tuple[Described, ...]:
-    """The settings of a section. A bookie's [zookeeper] is that of all commands; its log is in [bookie], too."""
+    """The settings of a section. A bookie's [zookeeper] is that of all commands; its log is in [bookie], too.
+
+    So is the log of a daemon in [autorecovery].
+    """
     if section == "bookie":
         own = (each for each in described(BookieConfig, section) if each.path[1] != "zookeeper")
         return (*own, *described(LogSettings, section))
+    if section == "autorecovery":
+        # The bookie's log and admin interface have the same settings; a daemon of its own has its own variables.
+        found = (*described(AutorecoveryConfig, section), *described(LogSettings, section))
+        return tuple(each._replace(setting=msgspec.structs.replace(each.setting, variable=None)) for each in found)
     return described(SECTIONS[section], section) if section else described(GeneralConfig)
 
 

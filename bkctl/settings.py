@@ -20,6 +20,7 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
     digest = "file:/etc/bkctl/zookeeper-digest"     # secrets: where they are, file:PATH or env:VARIABLE
     [client]                    # fields of runtime.config.ClientConfig
     [replication]               # fields of runtime.replication.config.ReplicationConfig
+    [autorecovery]              # fields of runtime.autorecovery.config.AutorecoveryConfig, and the log
     [bookie]                    # fields of runtime.config.BookieConfig, and the three lists of directories
 """
 
@@ -70,6 +71,7 @@ class TomlFile(msgspec.Struct, frozen=True):
     zookeeper: dict[str, Any] = {}
     client: dict[str, Any] = {}
     replication: dict[str, Any] = {}
+    autorecovery: dict[str, Any] = {}
     bookie: dict[str, Any] = {}
     general: dict[str, Any] = {}
 
@@ -185,6 +187,16 @@ def zookeeper_values(sources: Sources) -> Givens:
     if rate is not None:
         values["zookeeper", "scan_operations_per_s_max"] = Given(rate, "--rate", f"--rate {rate}")
     return values
+
+
+def server_zookeeper_values(sources: Sources) -> Givens:
+    """[zookeeper] for a server: its timeout does not come from the default of ``--timeout`` of commands."""
+    timeout = general_values(sources).get(("timeout",))
+    values: Givens = {}
+    if timeout is not None:
+        seconds = parse_duration_s(str(timeout.value))
+        values["zookeeper", "operation_timeout_s"] = timeout._replace(value=seconds)
+    return values | section_values(sources, "zookeeper")
 
 
 def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:

@@ -13,6 +13,7 @@ from commands.console import Console
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError
 from commands.parse import parse_bookie_id
+from runtime.autorecovery.config import DaemonConfig
 from runtime.config import BookieConfig
 from runtime.log_level import LogLevel
 from runtime.replication.config import PlacementMode, VerifyMode
@@ -30,9 +31,9 @@ class LogFormat(StrEnum):
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where a server logs, from which level on, and in which form."""
 
-    log_file: Annotated[str | None, Setting("Log file of the bookie; SIGHUP opens it again", java=Java("logFile"),
+    log_file: Annotated[str | None, Setting("Log file; SIGHUP opens it again", java=Java("logFile"),
         flag="--log-file", variable="BKCTL_LOG_FILE", unset="stderr")] = None
-    log_level: Annotated[LogLevel, Setting("Lowest level that the bookie logs", java=Java("logLevel"), is_live=True)
+    log_level: Annotated[LogLevel, Setting("Lowest level that is logged", java=Java("logLevel"), is_live=True)
         ] = LogLevel.INFO
     log_format: Annotated[LogFormat, Setting("Form of the log lines: text or json",
         java=Java("logFormat"), flag="--log-format", variable="BKCTL_LOG_FORMAT")] = LogFormat.TEXT
@@ -52,6 +53,16 @@ class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
     log_file: str | None = None
     log_format: str | None = None
     overrides: tuple[str, ...] = ()
+
+
+class DaemonFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of ``autorecovery start``; None: not given."""
+
+    role: str | None = None
+    own_bookie: str | None = None
+    admin_socket: str | None = None
+    log_file: str | None = None
+    log_format: str | None = None
 
 
 class CopyFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +100,20 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     comparison: JavaComparison = JavaComparison()
     log: LogSettings = LogSettings()
+
+
+class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of an autorecovery daemon from all sources. ``config.metadata_uri`` may be empty."""
+
+    config: DaemonConfig
+    log: LogSettings = LogSettings()
+
+
+class LoadDaemonSettings(Protocol):
+    """Loads the settings of an autorecovery daemon; implemented in ``bkctl``, which reads all sources."""
+
+    def __call__(self, flags: DaemonFlags) -> DaemonSettings:
+        """Merge flags, environment, files and defaults; ConfigurationError."""
 
 
 class LoadBookieSettings(Protocol):
@@ -143,16 +168,25 @@ class CommandContext:
         console: Console,
         load_bookie_settings: LoadBookieSettings,
         load_overview: Callable[[], SettingsOverview] | None = None,
+        load_daemon_settings: LoadDaemonSettings | None = None,
     ) -> None:
         self.settings = settings
         self.console = console
         self.load_bookie_settings = load_bookie_settings
         self.load_overview = load_overview
+        self._load_daemon_settings = load_daemon_settings
+
+    def load_daemon_settings(self, flags: DaemonFlags) -> DaemonSettings:
+        """Settings of an autorecovery daemon; ConfigurationError."""
+        assert self._load_daemon_settings is not None
+        return self._load_daemon_settings(flags)
 
     def with_settings(self, **changes: Any) -> CommandContext:
         """A context for the same command with some settings replaced."""
         settings = msgspec.structs.replace(self.settings, **changes)
-        context = CommandContext(settings, self.console, self.load_bookie_settings, self.load_overview)
+        context = CommandContext(
+            settings, self.console, self.load_bookie_settings, self.load_overview, self._load_daemon_settings
+        )
         context.command, context.effects = self.command, self.effects
         return context
 

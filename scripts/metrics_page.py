@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from prometheus_client import GC_COLLECTOR, PROCESS_COLLECTOR
 
+from runtime.admin.exposition import FAILURES_HELP, FAILURES_NAME
+from runtime.admin.metric import AnyMetric, MetricType
 from runtime.bookie.metrics.catalogue import CATALOGUE
-from runtime.bookie.metrics.exposition import FAILURES_HELP, FAILURES_NAME
 from runtime.bookie.metrics.java_only import MISSING
-from runtime.bookie.metrics.metric import AnyMetric, MetricType
 
 HEAD = """# Metrics
 

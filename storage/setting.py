@@ -37,7 +37,7 @@ class Java(msgspec.Struct, frozen=True):
 
     ``older``: key in earlier releases. The value is divided by the number of directories in the list ``shared_by``.
     Numbers from ``off_from`` to 0 mean "off" and set nothing. ``is_capped``: a number above the field's range sets the
-    largest allowed one.
+    largest allowed one. ``is_zero_off``: negative numbers and 0 mean "off", which is 0 in the setting.
     """
 
     key: str
@@ -46,6 +46,7 @@ class Java(msgspec.Struct, frozen=True):
     shared_by: str | None = None
     off_from: int | None = None
     is_capped: bool = False
+    is_zero_off: bool = False
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -185,7 +186,8 @@ class Described(NamedTuple):
         high = None if setting.high is None or java.is_capped else math.floor(setting.high / factor)
         if java.unit == "MiB" and high is None:
             high = WHOLE_NUMBER_MAX // MEBIBYTE
-        return Range(low if java.off_from is None else java.off_from, high=high, step=setting.step)
+        low = None if java.is_zero_off else low if java.off_from is None else java.off_from
+        return Range(low, high=high, step=setting.step)
 
 
 @functools.cache

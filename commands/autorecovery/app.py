@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from commands.autorecovery import auditor, delay, pending, repair_marks, reset_checks, running, status, switch, trigger
+from commands.autorecovery import (
+    auditor,
+    delay,
+    pending,
+    repair_marks,
+    reset_checks,
+    running,
+    start,
+    status,
+    switch,
+    trigger,
+)
 from commands.command import group
 
 app = group(
-    "Show and control autorecovery: queue, workers, auditor.",
+    "Run, show and control autorecovery: queue, workers, auditor.",
+    start.start,
     status.show_status,
     switch.enable,
     switch.disable,

@@ -28,7 +28,7 @@ from runtime.config import BookieConfig
 from storage.setting import described
 
 if TYPE_CHECKING:
-    from commands.bookie.server_log import Reloader
+    from commands.bookie.reloader import Reloader
     from commands.event_loop import ServerStop
     from runtime.ports import ServiceManager
 
@@ -72,7 +72,8 @@ async def start(
             await require_meant_cluster(context)
             context.console.record("BookieConfig", _shown(settings.config))
         else:
-            from commands.bookie.server_log import Reloader, ServerLog
+            from commands.bookie.reloader import Reloader
+            from commands.server_log import ServerLog
             from runtime.net.systemd import Systemd
 
             if settings.log.log_format is LogFormat.JSON:

@@ -74,9 +74,9 @@ class Auditor:
             on_return=self._note_return,
             on_audit_wish=self._note_audit_wish,
         )
-        self._interval_s = config.bookie_check_interval_s
+        self._interval_s = config.bookie_check_interval_s or None
         self._audits = Lane("audit", self._audit, ports.clock, interval_s=self._interval_s)
-        self._audits.due_in(self._interval_s)  # the first look at the bookies wakes it
+        self._audits.due_in(self._interval_s or REPEAT_S)  # the first look at the bookies wakes it
         self._returns = ReturnedBookies(ports, store, root, config, self.publisher)
         self.copies = CopyCheck(ports, store, root, config, notes, self.publisher)
         self.replicas = ReplicaCensus(ports, store, root, config, notes)
@@ -219,7 +219,7 @@ class Auditor:
         if scan.postponed + scan.lost and not self.liveness.live.isdisjoint(lost_before):
             self._is_owed = True  # a bookie that came back during the pass may have copies
         if self._marked & scan.named:
-            self._audits.due_in(min(REPEAT_S, self._interval_s))
+            self._audits.due_in(min(REPEAT_S, self._interval_s or REPEAT_S))
         self.liveness.note_named(scan.named, lost)
 
 

@@ -45,11 +45,16 @@ class MetadataUri(msgspec.Struct, frozen=True):
         return f"zk+{name}://{self.servers.replace(',', ';')}{urllib.parse.quote(self.root, _PATH_SAFE)}"
 
 
+def is_pulsar_uri(text: str) -> bool:
+    """Whether a metadata URI names Pulsar's metadata driver."""
+    return text.strip().lower().startswith(_PULSAR_SCHEME)
+
+
 def parse_metadata_uri(text: str) -> MetadataUri:
     """Parse as Java does; ConfigurationError. Servers may be separated by ``;`` or ``,``."""
     text = text.strip()
     refuse_credentials(text)
-    if text.lower().startswith(_PULSAR_SCHEME):
+    if is_pulsar_uri(text):
         return _parse_pulsar_uri(text)
     tree = _parse_scheme(text)
     rest = text.partition(":")[2].partition("#")[0].partition("?")[0]

@@ -64,6 +64,7 @@ EFFECTS = {
     "bookie log-level": {Effect.REVERSIBLE},
     "bookie sanity": {Effect.REVERSIBLE},
     "bookie set-mode": {Effect.HARMFUL, Effect.REVERSIBLE},
+    "autorecovery start": {Effect.SERVES},
     "bookie start": {Effect.SERVES},
     "bookie stop": {Effect.HARMFUL},
     "bookie undrain": {Effect.REVERSIBLE},

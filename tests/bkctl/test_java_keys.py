@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import bkctl.java_keys as table
+from bkctl.autorecovery_settings import resolve_daemon_settings
 from bkctl.bookie_settings import resolve_bookie_settings
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import (
@@ -22,7 +23,7 @@ from bkctl.java_keys import (
 )
 from bkctl.settings import Sources, TomlFile, java_metadata_uri, resolve_settings
 from commands.config import GlobalFlags
-from commands.context import BookieFlags
+from commands.context import BookieFlags, DaemonFlags
 
 FOLDERS = {"journalDirectories": ["/j"], "ledgerDirectories": ["/l"]}
 
@@ -51,6 +52,7 @@ def keys_asked_for(values: dict[str, list[str]]) -> set[str]:
     sources = Sources(GlobalFlags(), {}, conf, TomlFile(), None)
     resolve_bookie_settings(sources, BookieFlags())
     resolve_settings(sources)
+    resolve_daemon_settings(sources, DaemonFlags())
     java_metadata_uri(conf)
     return watched.asked
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.autorecovery_settings import resolve_daemon_settings
 from bkctl.bookie_settings import resolve_bookie_settings
 from bkctl.settings import read_sources, resolve_settings
 from commands.config import GlobalFlags
-from commands.context import BookieFlags, BookieSettings
+from commands.context import BookieFlags, BookieSettings, DaemonFlags
 from runtime.errors import ConfigurationError
 from storage.setting import WHOLE_NUMBER_MAX
 from tests.java_ranges import RANGES, ends
@@ -37,6 +38,7 @@ def resolve(tmp_path: Path, text: str) -> BookieSettings:
     path.write_text(BASE + text)
     sources = read_sources(GlobalFlags(conf=str(path)), {})
     resolve_settings(sources)
+    resolve_daemon_settings(sources, DaemonFlags())
     return resolve_bookie_settings(sources, BookieFlags())
 
 

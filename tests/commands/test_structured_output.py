@@ -109,6 +109,7 @@ class Invocations:
             "bookie set-mode": ("read-only", live, "-n"),
             "bookie state": (live,),
             "bookie stop": (live, "-n"),
+            "autorecovery start": ("-n",),
             "bookie start": (*bookie, "-n"),
             "cluster backup": (str(folder / "backup"),),
             "cluster health-check disable": ("-n",),

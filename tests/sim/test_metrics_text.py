@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from runtime.admin.exposition import TEXT_LIFE_S
 from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.metrics.exposition import TEXT_LIFE_S, BookieMetrics
+from runtime.bookie.metrics.catalogue import bookie_metrics
 from tests.crash.model_disk import Mode
 from tests.sim.loop import run_simulated
 from tests.sim.machine import CONFIG, Machine
@@ -13,7 +14,7 @@ from tests.sim.machine import CONFIG, Machine
 
 def test_scrapes_within_half_a_second_share_one_text() -> None:
     async def run() -> None:
-        metrics = BookieMetrics(BookieServer(CONFIG, Machine(Mode.ORDERED).ports()).view)
+        metrics = bookie_metrics(BookieServer(CONFIG, Machine(Mode.ORDERED).ports()).view)
         first = metrics.text()
         assert all(metrics.text() is first for _ in range(1000))
         await asyncio.sleep(TEXT_LIFE_S * 0.99)

@@ -14,7 +14,7 @@ from runtime.bookie.admin.state_route import mode_fields
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.boot.service_reports import ServiceReports
 from runtime.bookie.boot.trouble_watch import HANG_S, LaneWatch
-from runtime.bookie.metrics.exposition import BookieMetrics
+from runtime.bookie.metrics.catalogue import bookie_metrics
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.bookie.troubles import Trouble
 from storage.errors import JournalFullError
@@ -225,7 +225,7 @@ def test_a_checkpoint_that_hangs_is_shown_and_logged_but_no_reason_for_a_restart
         assert manager.statuses[-1] == f"writable; {CHECKPOINT_HANGS}"
         trouble = server.view.troubles[Trouble.LEDGER_DISK]
         assert server.view.ports.clock.now_ms() - trouble.since_ms == pytest.approx(128_000, abs=2000)
-        samples = samples_of(BookieMetrics(server.view).text())
+        samples = samples_of(bookie_metrics(server.view).text())
         found = {each.value: samples["bkctl_trouble_seconds", frozenset({("trouble", each.value)})] for each in Trouble}
         assert found == {"zookeeper": 0, "journal_disk": 0, "ledger_disk": pytest.approx(128, abs=2)}
         assert max(manager.times("WATCHDOG")) > asyncio.get_running_loop().time() - WATCHDOG_S / 2

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from runtime.admin.exposition import CONTENT_TYPE
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer, text_answer
 from runtime.bookie.admin.server_config import java_settings
-from runtime.bookie.metrics.exposition import CONTENT_TYPE, BookieMetrics
+from runtime.bookie.metrics.catalogue import bookie_metrics
 from runtime.bookie.serving.request_path import disk_space
 from runtime.bookie.view import BookieView
 from storage.filenames import current_directory, parse_entry_log_file_name, parse_journal_file_name
@@ -26,7 +27,7 @@ class JavaRoutes:
 
     def __init__(self, view: BookieView) -> None:
         self._view = view
-        self._metrics = BookieMetrics(view)
+        self._metrics = bookie_metrics(view)
 
     def routes(self) -> list[Route]:
         """All of them."""

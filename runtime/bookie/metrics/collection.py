@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.bookie.metrics.metric import AnyMetric, counter, duration, gauge
+from runtime.admin.metric import AnyMetric, counter, duration, gauge
 from runtime.bookie.metrics.scopes import COLLECTED_DIRECTORIES, COLLECTOR, CollectedDirectory
 from storage.entry_log.usage import BUCKET_COUNT
 

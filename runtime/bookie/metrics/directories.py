@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.bookie.metrics.metric import counter, duration, gauge, sizes
+from runtime.admin.metric import counter, duration, gauge, sizes
 from runtime.bookie.metrics.scopes import BOOKIE, DIRECTORIES, on_loop
 from runtime.bookie.view import BookieView
 from storage.engine.engine import LedgerDirectoryEngine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from runtime.bookie.metrics.metric import Scope, counter, duration, gauge, sizes
+from runtime.admin.metric import Scope, counter, duration, gauge, sizes
 from runtime.bookie.metrics.scopes import BOOKIE, LISTENER, REQUEST_PATH, on_loop, part
 from runtime.bookie.serving.request_path import RequestPath
 from runtime.bookie.view import BookieView

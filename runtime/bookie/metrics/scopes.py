@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from runtime.admin.metric import Scope
 from runtime.bookie.collection.metrics import CollectionTimings, DirectoryTimings, LogMetrics
 from runtime.bookie.disks.rules import DiskSample, DiskVerdict
-from runtime.bookie.metrics.metric import Scope
 from runtime.bookie.serving.group_commit import GroupCommit
 from runtime.bookie.view import BookieView
 from storage.engine.engine import LedgerDirectoryEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.bookie.metrics.metric import counter, duration, gauge
+from runtime.admin.metric import counter, duration, gauge
 from runtime.bookie.metrics.scopes import REGISTRATION, SESSION
 
 ZOOKEEPER: Final = (

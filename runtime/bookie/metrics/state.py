@@ -6,9 +6,9 @@ import platform
 from collections.abc import Iterable
 from typing import Final
 
+from runtime.admin.metric import PATH, Scope, counter, duration, gauge
 from runtime.bookie.disks.modes import ReadOnlyReason
 from runtime.bookie.disks.rules import DiskSample
-from runtime.bookie.metrics.metric import PATH, Scope, counter, duration, gauge
 from runtime.bookie.metrics.scopes import (
     BOOKIE,
     INDEX_DISKS,

@@ -100,6 +100,11 @@ def decode_pulsar_auditor(data: bytes) -> str:
         raise MetadataFormatError(f"Pulsar's auditor: {error}") from error
 
 
+def encode_pulsar_auditor(daemon_id: str) -> bytes:
+    """Bytes of the node of Pulsar's auditor."""
+    return msgspec.json.encode(daemon_id)
+
+
 def encode_check_time(time_ms: int) -> bytes:
     """Bytes of a node with the time at which a periodic check last ended."""
     from runtime.metadata.metadata_nodes_pb2 import CheckTimeRecord  # noqa: PLC0415

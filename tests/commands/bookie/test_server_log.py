@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from commands.bookie.server_log import ServerLog
 from commands.context import LogFormat, LogSettings
+from commands.server_log import ServerLog
 from runtime.log_level import LogLevel, change_log_level, log_level
 from tests.processes import free_port, run_bkctl, start_bkctl
 

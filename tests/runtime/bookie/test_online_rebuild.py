@@ -18,7 +18,7 @@ from runtime.admin.jobs import JobState, StepProgress
 from runtime.bookie.boot.process import real_ports, running_bookie
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.disks.modes import ReadOnlyReason
-from runtime.bookie.metrics.exposition import BookieMetrics
+from runtime.bookie.metrics.catalogue import bookie_metrics
 from runtime.bookie.online_rebuild import _LANES_AT_REST, OnlineRebuild
 from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE
 from runtime.config import BookieConfig, ClientConfig
@@ -562,7 +562,7 @@ async def test_the_metrics_show_a_rebuild_and_its_progress(config: BookieConfig)
         progress = StepProgress()
 
         def shown() -> tuple[float, float]:
-            found = samples_of(BookieMetrics(running.server.view).text())
+            found = samples_of(bookie_metrics(running.server.view).text())
             names = ("bkctl_index_rebuild_running", "bkctl_index_rebuild_step_share")
             return found[names[0], frozenset()], found[names[1], frozenset()]
 

@@ -10,9 +10,9 @@ import re
 
 import msgspec
 
+from runtime.admin.exposition import TEXT_LIFE_S
 from runtime.bookie.admin.interface import socket_path
 from runtime.bookie.boot.process import running_bookie
-from runtime.bookie.metrics.exposition import TEXT_LIFE_S
 from runtime.config import AdminConfig, BookieConfig, ClientConfig
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.admin.exposition import FAILURES_NAME
+from runtime.admin.metric import PATH, MetricType
 from runtime.bookie.boot.process import real_ports, running_bookie
 from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.metrics.catalogue import CATALOGUE
-from runtime.bookie.metrics.exposition import FAILURES_NAME, BookieMetrics
-from runtime.bookie.metrics.metric import PATH, MetricType
+from runtime.bookie.metrics.catalogue import CATALOGUE, bookie_metrics
 from runtime.config import BookieConfig
 from runtime.errors import NoSuchLedgerError
 from runtime.protocol.status import Status
@@ -38,7 +38,7 @@ async def test_every_metric_of_a_booted_bookie_can_be_read(
 ) -> None:
     with caplog.at_level(logging.ERROR):
         async with running_bookie(bookie_config) as server:
-            found = samples_of(BookieMetrics(server.view).text())
+            found = samples_of(bookie_metrics(server.view).text())
     assert not caplog.records
     assert found[FAILURES_NAME, frozenset()] == 0
     names = {name for name, _ in found}
@@ -57,7 +57,7 @@ async def test_every_metric_of_a_booted_bookie_can_be_read(
 async def test_a_bookie_that_is_starting_reports_what_it_has(bookie_config: BookieConfig) -> None:
     ports = real_ports()
     try:
-        found = samples_of(BookieMetrics(BookieServer(bookie_config, ports).view).text())
+        found = samples_of(bookie_metrics(BookieServer(bookie_config, ports).view).text())
     finally:
         await ports.workers.close()
     assert found[FAILURES_NAME, frozenset()] == 0
@@ -69,7 +69,7 @@ async def test_a_read_only_bookie_with_index_directories(bookie_config: BookieCo
     storage = msgspec.structs.replace(bookie_config.storage, index_directories=(str(tmp_path / "index-0"),))
     config = msgspec.structs.replace(bookie_config, storage=storage, is_read_only=True)
     async with running_bookie(config) as server:
-        found = samples_of(BookieMetrics(server.view).text())
+        found = samples_of(bookie_metrics(server.view).text())
     assert found["bookie_SERVER_STATUS", frozenset()] == 0
     assert found["bkctl_read_only_reason", frozenset({("reason", "forced")})] == 1
     assert found["bkctl_read_only_reason", frozenset({("reason", "disk_full")})] == 0
@@ -85,6 +85,6 @@ async def test_failed_requests_are_counted_by_operation_and_status(metadata_uri:
         with pytest.raises(NoSuchLedgerError):
             await bookie.peer.read(7, 0)
         assert await bookie.peer.add(7, 0, b"short") is Status.BAD_REQUEST
-        found = samples_of(BookieMetrics(bookie.server.view).text())
+        found = samples_of(bookie_metrics(bookie.server.view).text())
     for operation, status in (("READ_ENTRY", "NO_SUCH_LEDGER"), ("ADD_ENTRY", "BAD_REQUEST")):
         assert found["bkctl_requests_failed", frozenset({("operation", operation), ("status", status)})] == 1

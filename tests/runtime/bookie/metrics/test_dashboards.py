@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from runtime.admin.exposition import ViewCollector, metrics_text
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.collection.long_work import CompactionKind
 from runtime.bookie.metrics.catalogue import CATALOGUE
-from runtime.bookie.metrics.exposition import BookieCollector, metrics_text
 from runtime.bookie.metrics.windows import measures_of
 from runtime.protocol.status import Status
 from tests.runtime.bookie.admin.asking import Asker, local_asker
@@ -80,7 +80,7 @@ class Dashboard:
 
     def __init__(self, server: BookieServer, asker: Asker) -> None:
         self._asker = asker
-        self._queues = BookieCollector(server.view, [metric for metric in CATALOGUE if metric.name in QUEUES])
+        self._queues = ViewCollector(server.view, [metric for metric in CATALOGUE if metric.name in QUEUES])
         self._text = ""
         self.shown: defaultdict[Wanted, set[float]] = defaultdict(set)
 

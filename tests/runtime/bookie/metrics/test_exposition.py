@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.bookie.metrics.exposition import FAILURES_NAME, BookieCollector, metrics_text
-from runtime.bookie.metrics.metric import AnyMetric, Scope, counter, duration, gauge, sizes
+from runtime.admin.exposition import FAILURES_NAME, ViewCollector, metrics_text
+from runtime.admin.metric import AnyMetric, Scope, counter, duration, gauge, sizes
 from runtime.bookie.view import BookieView
 from storage.measures import Outcomes
 
@@ -47,7 +47,7 @@ def _unescaped(text: str) -> str:
 
 
 def scraped(*catalogue: AnyMetric) -> bytes:
-    return metrics_text(BookieCollector(NO_VIEW, catalogue).collect())
+    return metrics_text(ViewCollector(NO_VIEW, catalogue).collect())
 
 
 def test_counters_keep_their_names() -> None:
@@ -98,7 +98,7 @@ def test_a_summary_has_quantiles_count_and_sum_by_success(
 def test_a_metric_that_cannot_be_read_is_left_out_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     values: Sequence[int] = []
     catalogue = (gauge("broken", ONE, "Broken.", lambda _: values[0]), gauge("whole", ONE, "Whole.", float))
-    collector = BookieCollector(NO_VIEW, catalogue)
+    collector = ViewCollector(NO_VIEW, catalogue)
     with caplog.at_level(logging.ERROR):
         for count in (1, 2):
             found = samples_of(metrics_text(collector.collect()))

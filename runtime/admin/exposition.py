@@ -1,4 +1,4 @@
-"""The metrics of a bookie for Prometheus: a collector, and text format 0.0.4.
+"""The metrics of a server for Prometheus: a collector, and text format 0.0.4.
 
 ``prometheus_client.generate_latest`` cannot write this text: it adds ``_total`` to the name of each counter that does
 not have it. Java's counters do not, and dashboards ask for Java's names.
@@ -9,17 +9,15 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from runtime.bookie.metrics.catalogue import CATALOGUE
-from runtime.bookie.metrics.metric import PATH, AnyMetric, MetricType, MetricValue, Unit
-from runtime.bookie.view import BookieView
+from runtime.admin.metric import PATH, AnyMetric, MetricType, MetricValue, Unit
 from storage.measures import QUANTILES, Outcomes, Timing
 
 logger = logging.getLogger(__name__)
@@ -40,10 +38,10 @@ FAILURES_HELP: Final = (
 )
 
 
-class BookieCollector(Collector):
-    """Reads the metrics of one bookie. A metric that cannot be read is left out, counted and logged."""
+class ViewCollector(Collector):
+    """Reads the metrics of one server. A metric that cannot be read is left out, counted and logged."""
 
-    def __init__(self, view: BookieView, catalogue: Iterable[AnyMetric] = CATALOGUE) -> None:
+    def __init__(self, view: Any, catalogue: Iterable[AnyMetric]) -> None:
         self._view = view
         self._catalogue = tuple(catalogue)
         self._failures_count = 0
@@ -71,14 +69,16 @@ class BookieCollector(Collector):
             logger.exception("cannot read the metric %s, which is left out", name)
 
 
-class BookieMetrics:
-    """Everything that ``/metrics`` of one bookie shows, with the process and its interpreter.
+class MetricsText:
+    """Everything that ``/metrics`` of one server shows, with the process and its interpreter.
 
     Making the text takes milliseconds of the loop, so scrapes within ``TEXT_LIFE_S`` share one text.
     """
 
-    def __init__(self, view: BookieView) -> None:
+    def __init__(self, view: Any, catalogue: Iterable[AnyMetric], monotonic_ns: Callable[[], int]) -> None:
         self._view = view
+        self._catalogue = catalogue
+        self._monotonic_ns = monotonic_ns
         self._text = b""
         self._made_ns: int | None = None
 
@@ -86,14 +86,14 @@ class BookieMetrics:
     def _registry(self) -> CollectorRegistry:
         """Made for the first scrape: it reads /proc, which a bookie without scrapes need not have."""
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(BookieCollector(self._view))
+        registry.register(ViewCollector(self._view, self._catalogue))
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
         return registry
 
     def text(self) -> bytes:
         """The metrics in text format 0.0.4; call it on the loop."""
-        now_ns = self._view.ports.clock.monotonic_ns()
+        now_ns = self._monotonic_ns()
         if self._made_ns is None or now_ns - self._made_ns >= TEXT_LIFE_S * 1e9:
             self._made_ns, self._text = now_ns, metrics_text(self._registry.collect())
         return self._text
@@ -125,7 +125,7 @@ def _number(value: float) -> str:
     return text
 
 
-def _families(metric: AnyMetric, view: BookieView) -> Iterator[Family]:
+def _families(metric: AnyMetric, view: Any) -> Iterator[Family]:
     """One family, or one for each path if the name contains a path; none if there is nothing to report."""
     families: dict[str, Family] = {}
     is_by_path = PATH in metric.name

@@ -1,7 +1,7 @@
 """How a metric is described: once, with its name, type, labels, meaning, and the function that reads it.
 
-A metric has one value for each part of its scope: the bookie, each ledger directory, each journal. It costs nothing
-until a scrape reads it.
+A metric has one value for each part of its scope: the server, each ledger directory, each journal. It costs nothing
+until a scrape reads it. The scope finds the parts in the view of its server, such as ``BookieView``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from runtime.bookie.view import BookieView
 from storage.measures import Outcomes
 
 T = TypeVar("T")
@@ -45,7 +44,7 @@ class Scope(Generic[T]):
     """
 
     labels: tuple[str, ...]
-    parts: Callable[[BookieView], Iterable[tuple[tuple[str, ...], T]]]
+    parts: Callable[[Any], Iterable[tuple[tuple[str, ...], T]]]
 
 
 @dataclasses.dataclass(frozen=True)

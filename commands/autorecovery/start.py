@@ -1,0 +1,86 @@
+"""``bkctl autorecovery start``: an autorecovery daemon in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+
+from commands.command import command
+from commands.context import CommandContext, DaemonFlags, LogFormat, LogSettings
+from commands.effect import Effect
+from commands.session import require_metadata_uri
+from commands.shared_options import setting_option
+from runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole
+from storage.errors import BkctlError
+
+if TYPE_CHECKING:
+    from commands.server_log import ServerLog
+
+logger = logging.getLogger(__name__)
+
+
+@command(
+    "start",
+    example="autorecovery start --conf conf/bk_server.conf",
+    effect=Effect.SERVES,
+)
+async def start(
+    context: CommandContext,
+    role: Annotated[AutorecoveryRole | None, setting_option(AutorecoveryConfig, "role", "ROLE")] = None,
+    bookie_id: Annotated[str | None, setting_option(AutorecoveryConfig, "own_bookie", "ID")] = None,
+    admin_socket: Annotated[str | None, setting_option(AutorecoveryConfig, "admin_socket", "FILE")] = None,
+    log_file: Annotated[str | None, setting_option(LogSettings, "log_file", "FILE")] = None,
+    log_format: Annotated[LogFormat | None, setting_option(LogSettings, "log_format", "FORM")] = None,
+) -> None:
+    """Run an auditor and a worker in the foreground.
+
+    The auditor finds ledgers that lack copies and marks them; the worker repairs marked ledgers. SIGTERM and Ctrl-C
+    end it within 10 seconds, after it has given its locks and its vote back. It waits for ZooKeeper.
+    """
+    from commands.event_loop import stoppable_server
+
+    flags = DaemonFlags(
+        role=role, own_bookie=bookie_id, admin_socket=admin_socket, log_file=log_file, log_format=log_format
+    )
+    with stoppable_server() as stop:
+        require_metadata_uri(context)
+        settings = context.load_daemon_settings(flags)
+        settings.config.autorecovery.require_own_bookie()
+        if context.settings.is_dry_run:
+            context.console.record("AutorecoveryConfig", msgspec.to_builtins(settings.config))
+            return
+        from commands.server_log import ServerLog
+        from runtime.autorecovery.process import ProcessPlace, run_autorecovery
+        from runtime.net.host import canonical_host_name
+        from runtime.net.systemd import Systemd
+
+        if settings.log.log_format is LogFormat.JSON:
+            context.console.log_messages(logger)
+        is_debug = context.settings.is_debug
+        with contextlib.closing(ServerLog(settings.log, is_debug=is_debug, server="daemon")) as log:
+            _reload_at_sighup(context, flags, log)
+            try:
+                place = ProcessPlace(await asyncio.to_thread(canonical_host_name), os.getpid())
+                await run_autorecovery(settings.config, place, stop.event, stop.note_serving, Systemd(os.environ))
+            except Exception as error:
+                log.note_failure(error)
+                raise
+
+
+def _reload_at_sighup(context: CommandContext, flags: DaemonFlags, log: ServerLog) -> None:
+    """SIGHUP opens the log file again and applies a new log level."""
+
+    def reload() -> None:
+        log.reopen()
+        try:
+            log.reload(context.load_daemon_settings(flags).log)
+        except BkctlError as error:
+            logger.error("settings were not reloaded: %s", error)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)

@@ -1,0 +1,229 @@
+"""The autorecovery daemon: the office of the auditor, the worker, and the note in which others see what it does.
+
+None of its parts can stop another. A part that fails is reported and started again. While Pulsar migrates the metadata
+to another store, auditor and worker are stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from runtime.autorecovery.config import AutorecoveryRole
+from runtime.autorecovery.office import AuditorOffice
+from runtime.errors import MetadataAuthError
+from runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX, flag_path, read_migration
+from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus
+from runtime.metadata.store import MetadataStore
+from runtime.ports import Clock
+
+logger = logging.getLogger(__name__)
+
+NOTE_STEP_S: Final = 1.0
+NOTE_INTERVAL_S_MIN: Final = 10.0
+NOTE_INTERVAL_S_MAX: Final = 60.0
+END_S_MAX: Final = 6.0
+"""How long the parts may take to end: they give locks and vote back."""
+_RETRY_FIRST_S: Final = 1.0
+_RETRY_MAX_S: Final = 60.0
+_STABLE_S: Final = 60.0
+
+
+class WorkerPart(Protocol):
+    """What repairs marked ledgers."""
+
+    async def serve(self) -> None:
+        """Repair until cancelled, then give all locks back."""
+
+    def status(self) -> WorkerStatus:
+        """What it did so far, and what it holds."""
+
+
+class DaemonIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """How a daemon appears to others. ``daemon_id`` is the name in its vote."""
+
+    daemon_id: str
+    role: AutorecoveryRole
+    host: str
+    pid: int
+    started_ms: int
+    admin: str | None = None
+
+
+class AutorecoveryDaemon:
+    """One daemon on one session. ``office`` None: not an auditor. ``new_worker`` None: not a worker."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        notes: RecoveryNotes,
+        clock: Clock,
+        identity: DaemonIdentity,
+        *,
+        office: AuditorOffice | None,
+        new_worker: Callable[[], WorkerPart] | None,
+    ) -> None:
+        self.office = office
+        self.worker: WorkerPart | None = None
+        self.identity = identity
+        self.problems: dict[str, str] = {}
+        """What fails now, by the part that reports it."""
+        self._store = store
+        self._root = root
+        self._notes = notes
+        self._clock = clock
+        self._new_worker = new_worker
+        self._is_allowed: bool | None = None
+        self._flag_changed = asyncio.Event()
+        self._written: tuple[int, DaemonNote] | None = None
+        self._written_ns = 0
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Run until ``stop`` is set. MetadataAuthError: ZooKeeper no longer accepts this process."""
+        tasks = [asyncio.ensure_future(each) for each in (self._work(), self._watch_migration(), self._write_notes())]
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            done, _ = await asyncio.wait((*tasks, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end_tasks((*tasks, stopping), END_S_MAX)
+        for task in done:
+            task.result()
+
+    def status(self) -> DaemonNote:
+        """What it does now."""
+        auditor = None if self.office is None else self.office.auditor
+        return DaemonNote(
+            bookie_id=self.identity.daemon_id,
+            host=self.identity.host,
+            pid=self.identity.pid,
+            role=self.identity.role.value,
+            started_ms=self.identity.started_ms,
+            written_ms=self._clock.now_ms(),
+            is_auditor=auditor is not None,
+            lanes=() if auditor is None else tuple(msgspec.structs.replace(lane.status) for lane in auditor.lanes),
+            worker=None if self.worker is None else self.worker.status(),
+            admin=self.identity.admin,
+        )
+
+    @property
+    def all_problems(self) -> tuple[str, ...]:
+        """What fails now, in sentences."""
+        office = () if self.office is None or self.office.problem is None else (self.office.problem,)
+        return (*self.problems.values(), *office)
+
+    # -- the work ---------------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """Run the parts whenever changes of the metadata are allowed."""
+        while True:
+            await self._until(is_allowed=True)
+            parts: list[Coroutine[Any, Any, None]] = []
+            if self.office is not None:
+                parts.append(self.office.serve())
+            if self._new_worker is not None:
+                parts.append(self._repair(self._new_worker))
+            running = [asyncio.ensure_future(part) for part in parts]
+            try:
+                await self._until(is_allowed=False)
+            finally:
+                await end_tasks(running, END_S_MAX)
+
+    async def _until(self, *, is_allowed: bool) -> None:
+        while (self._is_allowed or False) is not is_allowed:
+            self._flag_changed.clear()
+            await self._flag_changed.wait()
+
+    async def _repair(self, new_worker: Callable[[], WorkerPart]) -> None:
+        """Run a worker; if it fails, another one after a pause."""
+        retry_s = _RETRY_FIRST_S
+        while True:
+            started_ns = self._clock.monotonic_ns()
+            try:
+                self.worker = new_worker()
+                await self.worker.serve()
+                reason = "it ended"
+            except Exception as error:  # the daemon must survive everything
+                logger.debug("worker", exc_info=True)
+                reason = str(error) or type(error).__name__
+            finally:
+                self.worker = None
+            if self._clock.monotonic_ns() - started_ns > _STABLE_S * 1e9:
+                retry_s = _RETRY_FIRST_S
+            logger.error("the worker failed and starts again in %g s: %s", retry_s, reason)
+            await self._clock.sleep(retry_s)
+            retry_s = min(2 * retry_s, _RETRY_MAX_S)
+
+    async def _watch_migration(self) -> None:
+        """Look again and again whether Pulsar's migration forbids changes. Until it could be read, nothing runs."""
+        while True:
+            try:
+                reason = await read_migration(self._store, self._root)
+            except Exception as error:  # the daemon must survive everything
+                self.report("migration", f"cannot read {flag_path(self._root)}: {str(error) or type(error).__name__}")
+            else:
+                self.report("migration", None if reason is None else f"auditor and worker are stopped: {reason}")
+                self._is_allowed = reason is None
+                self._flag_changed.set()
+            await self._clock.sleep(LOOK_AGE_S_MAX)
+
+    def report(self, part: str, problem: str | None) -> None:
+        """Log a problem once, and that it is over; keep it for the status."""
+        before = self.problems.get(part)
+        if problem is None:
+            self.problems.pop(part, None)
+            if before is not None:
+                logger.info("over: %s", before)
+        elif problem != before:
+            self.problems[part] = problem
+            logger.warning("%s", problem)
+
+    # -- the note ---------------------------------------------------------------------------------------------------
+
+    async def _write_notes(self) -> None:
+        try:
+            while True:
+                try:
+                    await self._write_note()
+                    self.report("note", None)
+                except MetadataAuthError as error:
+                    if not self._store.session_id:
+                        raise  # no later attempt would be accepted
+                    self.report("note", f"cannot write the note of this daemon: {error}")
+                except Exception as error:  # the daemon must survive everything
+                    self.report("note", f"cannot write the note of this daemon: {str(error) or type(error).__name__}")
+                await self._clock.sleep(NOTE_STEP_S)
+        finally:
+            if self._written is not None and self._written[0] == self._store.session_id:
+                async with asyncio.timeout(END_S_MAX / 4):
+                    await self._notes.daemons.remove(_key(self._written[0]))
+
+    async def _write_note(self) -> None:
+        """Write the note if it is due: when something changed, at most every 10 s, and at least every 60 s."""
+        session_id, note, now_ns = self._store.session_id, self.status(), self._clock.monotonic_ns()
+        if not session_id or not self._is_allowed:
+            return
+        if self._written is not None and self._written[0] == session_id:
+            before, age_s = self._written[1], (now_ns - self._written_ns) / 1e9
+            is_changed = msgspec.structs.replace(note, written_ms=before.written_ms) != before
+            if age_s < (NOTE_INTERVAL_S_MIN if is_changed else NOTE_INTERVAL_S_MAX):
+                return
+        await self._notes.daemons.put(_key(session_id), note)
+        self._written, self._written_ns = (session_id, note), now_ns
+
+
+def _key(session_id: int) -> str:
+    return f"{session_id & 0xFFFF_FFFF_FFFF_FFFF:x}"
+
+
+async def end_tasks(tasks: Iterable[asyncio.Future[Any]], wait_s: float) -> None:
+    """Cancel tasks, and wait a limited time for their ends."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=wait_s)

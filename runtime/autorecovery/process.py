@@ -1,0 +1,169 @@
+"""An autorecovery daemon as its own process: adapters, start and end.
+
+This is the only module of the daemon that creates adapters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from runtime.autorecovery.auditor import Auditor
+from runtime.autorecovery.config import AutorecoveryRole, DaemonConfig
+from runtime.autorecovery.daemon import AutorecoveryDaemon, DaemonIdentity
+from runtime.autorecovery.office import AuditorOffice
+from runtime.autorecovery.worker import Worker
+from runtime.client import LedgerClient
+from runtime.errors import ConfigurationError, MetadataAuthError
+from runtime.ledger.metadata import is_valid_bookie_id
+from runtime.metadata.ledgers.ledgers import open_ledger_store
+from runtime.metadata.replication.recovery_notes import RecoveryNotes
+from runtime.metadata.request_budget import BudgetedStore, share_of_budget
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import is_pulsar_uri, parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.loop import LoopClock
+from runtime.ports import ServiceManager
+from storage.errors import BkctlError
+
+logger = logging.getLogger(__name__)
+
+CONNECT_PAUSE_S: Final = 2.0
+
+
+class ProcessPlace(msgspec.Struct, frozen=True):
+    """Where this process runs. ``host`` is the name that Java would write to a lock (``canonical_host_name``)."""
+
+    host: str
+    pid: int
+
+
+async def run_autorecovery(
+    config: DaemonConfig,
+    place: ProcessPlace,
+    stop: asyncio.Event,
+    on_serving: Callable[[], None],
+    manager: ServiceManager,
+) -> None:
+    """Run a daemon until ``stop`` is set, then give locks and vote back.
+
+    It waits for ZooKeeper and for the cluster. ConfigurationError, MetadataAuthError if ZooKeeper rejects this process.
+    """
+    client = None
+    on_serving()
+    manager.notify(READY=1, STATUS="waiting for ZooKeeper")
+    try:
+        client = await _unless_stopped(_connect(config), stop)
+        if client is not None:
+            manager.notify(STATUS="running")
+            await _new_daemon(config, client, place).serve(stop)
+    finally:
+        manager.notify(STOPPING=1, STATUS="stopping")
+        if client is not None:
+            await client.close()
+    logger.info("the autorecovery daemon ended cleanly")
+
+
+async def _connect(config: DaemonConfig) -> LedgerClient:
+    """A client, once ZooKeeper responds and has the cluster; what is missing is reported."""
+    uri, problem = parse_metadata_uri(config.metadata_uri), ""
+    while True:
+        try:
+            store = await ZooKeeperStore.connect(uri.servers, config.zookeeper)
+        except (ConfigurationError, MetadataAuthError):
+            raise
+        except BkctlError as error:
+            problem = _report(problem, f"{error}; still trying")
+            await LoopClock().sleep(CONNECT_PAUSE_S)
+            continue
+        try:
+            budgeted: MetadataStore = BudgetedStore(store, share_of_budget(config.zookeeper))
+            while True:
+                try:
+                    layout = config.zookeeper.layout
+                    ledgers = await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=layout)
+                    return LedgerClient.on_session(budgeted, ledgers, config.client)
+                except ConfigurationError:
+                    raise
+                except BkctlError as error:
+                    problem = _report(problem, f"cannot read the cluster at {uri}: {error}; still trying")
+                    await LoopClock().sleep(CONNECT_PAUSE_S)
+        except BaseException:
+            await store.close()
+            raise
+
+
+def _report(before: str, problem: str) -> str:
+    if problem != before:
+        logger.warning("%s", problem)
+    return problem
+
+
+def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace) -> AutorecoveryDaemon:
+    ports, store, root = client.ports, client.store, client.ports.ledgers.root
+    settings, notes = config.autorecovery, RecoveryNotes(store, root)
+    identity = DaemonIdentity(
+        daemon_id=daemon_id(place),
+        role=settings.role,
+        host=place.host,
+        pid=place.pid,
+        started_ms=ports.clock.now_ms(),
+    )
+
+    def new_auditor() -> Auditor:
+        return Auditor(ports, store, root, settings, notes)
+
+    def new_worker() -> Worker:
+        return Worker(
+            ports,
+            store,
+            root,
+            settings,
+            config.replication,
+            notes,
+            holder=place.host,
+            own_bookie=settings.own_bookie,
+        )
+
+    office = AuditorOffice(
+        store,
+        root,
+        identity.daemon_id,
+        ports.clock,
+        new_auditor,
+        is_beside_pulsar=settings.is_beside_pulsar_auditor,
+        is_pulsar_cluster=is_pulsar_uri(config.metadata_uri),
+    )
+    return AutorecoveryDaemon(
+        store,
+        root,
+        notes,
+        ports.clock,
+        identity,
+        office=None if settings.role is AutorecoveryRole.WORKER else office,
+        new_worker=None if settings.role is AutorecoveryRole.AUDITOR else new_worker,
+    )
+
+
+def daemon_id(place: ProcessPlace) -> str:
+    """What the vote of a daemon contains: an id that no bookie has, so that no Java process mistakes it for its own."""
+    found = f"autorecovery-{place.host}-{place.pid}"
+    return found if is_valid_bookie_id(found) else f"autorecovery-{place.pid}"
+
+
+async def _unless_stopped(connecting: object, stop: asyncio.Event) -> LedgerClient | None:
+    """The client; None if the stop came first."""
+    task = asyncio.ensure_future(connecting)  # type: ignore[call-overload]
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        stopping.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait((task,))

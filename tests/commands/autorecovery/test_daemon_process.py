@@ -1,0 +1,131 @@
+"""``bkctl autorecovery start`` as a process: office, end, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.metadata.paths import Paths
+from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
+from runtime.metadata.store import children_of
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.processes import BkctlProcess, run_bkctl, start_bkctl
+
+pytestmark = pytest.mark.cluster
+
+WAIT_S = 60.0
+
+
+class Daemon:
+    """A daemon with its log, and the notes of its cluster."""
+
+    def __init__(self, folder: Path, metadata_uri: str, *arguments: str, **variables: str) -> None:
+        self._log_path = folder / "daemon.log"
+        variables = {"BKCTL_METADATA_URI": metadata_uri, "XDG_RUNTIME_DIR": str(folder), **variables}
+        with self._log_path.open("ab") as log:
+            self.process = start_bkctl("autorecovery", "start", *arguments, stderr=log, variables=variables)
+        self.uri = parse_metadata_uri(metadata_uri)
+
+    @property
+    def log(self) -> str:
+        return self._log_path.read_text()
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(WAIT_S)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+    running: list[BkctlProcess] = []
+
+    def start_one(metadata_uri: str, *arguments: str, **variables: str) -> Daemon:
+        daemon = Daemon(tmp_path, metadata_uri, *arguments, **variables)
+        running.append(daemon.process)
+        return daemon
+
+    yield start_one
+    for process in running:
+        process.kill()
+        process.wait(WAIT_S)
+
+
+@pytest.fixture
+def cluster_uri(metadata_uri: str) -> str:
+    made = run_bkctl("cluster", "init", "--metadata-uri", metadata_uri)
+    assert made.exit_code == 0, made.stderr
+    return metadata_uri
+
+
+async def until(daemon: Daemon, is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not await is_so():
+            assert daemon.process.poll() is None, daemon.log
+            await asyncio.sleep(0.05)
+
+
+async def notes_of(store: ZooKeeperStore, root: str) -> list[DaemonNote]:
+    return [note.value async for _, note in RecoveryNotes(store, root).daemons.all() if not isinstance(note, Exception)]
+
+
+async def votes(store: ZooKeeperStore, root: str) -> list[str]:
+    return await children_of(store, Paths(root).auditor_election)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_is_elected_and_gives_the_office_back(
+    cluster_uri: str, start: Callable[..., Daemon], number: signal.Signals
+) -> None:
+    daemon = start(cluster_uri)
+    root = daemon.uri.root
+    async with await ZooKeeperStore.connect(daemon.uri.servers) as store:
+
+        async def is_auditor() -> bool:
+            return any(note.is_auditor for note in await notes_of(store, root))
+
+        await until(daemon, is_auditor)
+        (note,) = await notes_of(store, root)
+        assert (note.pid, note.role) == (daemon.process.pid, "both")
+        shown = run_bkctl("autorecovery", "auditor", "-o", "json", "--metadata-uri", cluster_uri)
+        assert shown.json()["bookie_id"] == note.bookie_id
+        assert daemon.end(number) == 0, daemon.log
+        assert await votes(store, root) == []
+        assert await notes_of(store, root) == []
+
+
+async def test_it_waits_for_the_cluster(metadata_uri: str, start: Callable[..., Daemon]) -> None:
+    daemon = start(metadata_uri, "--role", "auditor")
+    async with await ZooKeeperStore.connect(daemon.uri.servers) as store:
+
+        async def has_complained() -> bool:
+            return "still trying" in daemon.log
+
+        async def has_voted() -> bool:
+            return bool(await votes(store, daemon.uri.root))
+
+        await until(daemon, has_complained)
+        assert run_bkctl("cluster", "init", "--metadata-uri", metadata_uri).exit_code == 0
+        await until(daemon, has_voted)
+
+
+def test_what_it_refuses(metadata_uri: str, tmp_path: Path) -> None:
+    uri = ("--metadata-uri", metadata_uri)
+    for refused, reason in (
+        (run_bkctl("autorecovery", "start"), "no cluster specified"),
+        (run_bkctl("autorecovery", "start", *uri, BKCTL_AUTORECOVERY_REPLICATION_TARGET="local"), "needs the bookie"),
+        (run_bkctl("autorecovery", "start", *uri, BKCTL_AUTORECOVERY_CHECK_PERIOD_S="-1"), "must be at least 0"),
+    ):
+        assert refused.exit_code == 1
+        assert reason in refused.stderr
+    assert run_bkctl("autorecovery", "start", "--role", "both-of-them").exit_code == 1
+
+
+def test_a_dry_run_shows_the_settings(metadata_uri: str) -> None:
+    shown = run_bkctl("autorecovery", "start", "-n", "--role", "worker", "-o", "json", "--metadata-uri", metadata_uri)
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.json()["autorecovery"]["role"] == "worker"
