@@ -18,6 +18,7 @@ async def trigger(context: CommandContext) -> None:
     """
     from runtime.errors import ConflictError, RefusedError
     from runtime.metadata.paths import Paths
+    from runtime.metadata.replication.audit_request import AuditRequest
     from runtime.metadata.replication.election import read_auditor
 
     async with open_session(context) as session:
@@ -28,23 +29,30 @@ async def trigger(context: CommandContext) -> None:
             raise RefusedError("no auditor is elected: start an autorecovery daemon")
         delay = await session.switches.recovery_delay()
         path = Paths(session.root).lost_bookie_recovery_delay
-        if delay is None:
+        request = AuditRequest(session.store, session.root)
+        if delay is None and not await request.is_understood():
             raise RefusedError(f"{path} is missing: restart the auditor, which then starts an audit")
 
-        async def rewrite() -> bool:
-            if await session.switches.rewrite_recovery_delay() is None:
+        async def ask() -> bool:
+            if delay is None:
+                await request.send()
+            elif await session.switches.rewrite_recovery_delay() is None:
                 raise ConflictError(f"{path} was deleted during this command: restart the auditor")
             return True
 
-        items: tuple[dict[str, object], ...] = (
-            {"action": "set", "path": path, "expected_version": delay.version, "value": delay.seconds},
-        )
-        await change_setting(context, session, items, rewrite)
+        item: dict[str, object] = {"action": "set", "path": request.path}
+        if delay is not None:
+            item = {"action": "set", "path": path, "expected_version": delay.version, "value": delay.seconds}
+        await change_setting(context, session, (item,), ask)
     if auditor.is_pulsar:
         context.console.warn(
             f"auditor {auditor.bookie_id} was elected by Pulsar's metadata driver, which ignores the trigger before "
             "Pulsar 2.11.3: restart it"
         )
     context.console.say("nothing to undo: the recovery delay has not changed")
-    body: dict[str, object] = {"triggered": True, "auditor": auditor.bookie_id, "delay_s": delay.seconds}
+    body: dict[str, object] = {
+        "triggered": True,
+        "auditor": auditor.bookie_id,
+        "delay_s": None if delay is None else delay.seconds,
+    }
     context.console.record("AuditTrigger", body, name="auditor")

@@ -23,6 +23,7 @@ from runtime.autorecovery.publisher import Publisher, PublishTally
 from runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
 from runtime.client.ports import ClientPorts
 from runtime.metadata.paths import Paths
+from runtime.metadata.replication.audit_request import AuditRequest
 from runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
 from runtime.metadata.store import MetadataStore, Node
 
@@ -105,14 +106,18 @@ class Auditor:
 
     async def serve(self) -> None:
         """Run all lanes until cancelled."""
-        disabled = self._store.watch_node(self._paths.replication_disabled, self._note_switch)
+        watches = [
+            self._store.watch_node(self._paths.replication_disabled, self._note_switch),
+            AuditRequest(self._store, self._paths.root).watch(self.trigger),
+        ]
         try:
             with self.liveness.watching():
                 async with asyncio.TaskGroup() as group:
                     for lane in self.lanes:
                         group.create_task(lane.serve())
         finally:
-            disabled.cancel()
+            for watch in watches:
+                watch.cancel()
 
     def trigger(self) -> None:
         """Audit now, without waiting for the deadlines of bookies that are gone."""

@@ -19,6 +19,7 @@ from runtime.ledger.metadata import LedgerState, Segment
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import each_of
+from runtime.metadata.replication.audit_request import AuditRequest
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
 from runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
@@ -630,7 +631,7 @@ def test_a_trigger_is_one_pass() -> None:
             await cluster.stop("b1")
             await cluster.clock.sleep(1)
             runs = auditor.lanes[1].status.runs
-            auditor.trigger()
+            await AuditRequest(cluster.metadata_store, ROOT).send()
             await cluster.clock.sleep(30)
             assert await marks(cluster) == {lost: ("b1",)}
             assert auditor.lanes[1].status.runs == runs + 1

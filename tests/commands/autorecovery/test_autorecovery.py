@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from runtime.metadata.paths import Paths
+from runtime.metadata.replication.audit_request import AuditRequest
 from runtime.metadata.replication.election import AuditorElection
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks
+from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import ANY_VERSION
 from runtime.metadata.uri import parse_metadata_uri
@@ -326,6 +328,27 @@ async def test_trigger(stage: Stage) -> None:
     }
     node = await stage.store.get(path)
     assert (node.data, node.stat.version) == (b"7", 1)
+
+
+async def test_trigger_without_a_stored_delay(stage: Stage) -> None:
+    """Java's auditors always store one; bkctl's has a node of its own, which it watches."""
+    root = stage.paths.root
+    await stage.elect(A)
+    note = DaemonNote(
+        bookie_id=A, host="host", pid=1, role="both", started_ms=1, written_ms=1, is_auditor=True, admin=None
+    )
+    await RecoveryNotes(stage.store, root).daemons.put("1", note)
+    asked: asyncio.Queue[None] = asyncio.Queue()
+    request = AuditRequest(stage.store, root)
+    assert (await stage.succeed("trigger"))["auditor"] == A
+    watch = request.watch(lambda: asked.put_nowait(None))
+    await asyncio.sleep(0)
+    await stage.store.get(request.path)  # the read of the watch came first
+    for _ in range(2):
+        assert (await stage.succeed("trigger"))["delay_s"] is None
+        await asyncio.wait_for(asked.get(), 60)
+    watch.cancel()
+    assert await stage.store.exists(stage.paths.lost_bookie_recovery_delay) is None
 
 
 async def test_reset_checks_and_their_undo(stage: Stage) -> None:
