@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import json
 import random
-from collections.abc import Collection
 from typing import cast
 
 import msgspec
@@ -15,18 +12,13 @@ import pytest
 from runtime.autorecovery.auditor import Auditor
 from runtime.autorecovery.census import ReplicaCensus
 from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.client.placement import PlacementSources, placement_on
-from runtime.config import PlacementConfig
 from runtime.errors import MetadataError
 from runtime.ledger.metadata import LedgerState
 from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.paths import Paths
 from runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount, RecoveryNotes
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import MetadataStore
-from runtime.net.rack_files import OsRackFiles
-from runtime.placement.isolation import CUSTOM_METADATA_KEY
 from runtime.protocol.status import Status
 from runtime.replication.fragments import segment_entries
 from tests.runtime.replication.samples import ledger, random_ledger
@@ -36,13 +28,6 @@ from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 from tests.sim.test_auditor import auditing, losses, marks
 
 BOOKIES = ["b1", "b2", "b3"]
-POLICY = "org.apache.pulsar.bookie.rackawareness.IsolatedBookieEnsemblePlacementPolicy"
-GOLD = (
-    (
-        CUSTOM_METADATA_KEY,
-        json.dumps({"policyClass": POLICY, "properties": {"isolationBookieGroups": "gold"}}).encode(),
-    ),
-)
 HOUR = AutorecoveryConfig(check_period_s=3600, lost_bookie_delay_s=60)
 
 
@@ -289,11 +274,11 @@ def test_a_check_by_a_java_auditor_counts() -> None:
 def test_while_autorecovery_is_disabled_nothing_is_read_and_no_time_is_stored() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)
-        ids = [await triple(cluster) for _ in range(4)]
+        ids = [await triple(cluster) for _ in range(12)]
         times = note_reads(cluster)
         switches = ReplicationSwitches(cluster.metadata_store, ROOT)
         async with auditing(cluster, HOUR):
-            await cluster.clock.sleep(1000)
+            await cluster.clock.sleep(400)
             await switches.disable()
             await cluster.clock.sleep(5000)
             assert sorted(times) == ids[:2]
@@ -304,6 +289,27 @@ def test_while_autorecovery_is_disabled_nothing_is_read_and_no_time_is_stored() 
             await cluster.clock.sleep(3600)
             assert sorted(times) == ids
             assert await last_check_ms(cluster) is not None
+
+    simulate(scenario)
+
+
+def test_what_was_found_while_autorecovery_was_being_disabled_is_found_again() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id = await triple(cluster)
+        del cluster.copies["b2"][ledger_id][9]
+        switches = ReplicationSwitches(cluster.metadata_store, ROOT)
+        async with auditing(cluster, HOUR) as auditor:
+            while not cluster.asked("b2"):
+                await cluster.clock.sleep(0.001)
+            await switches.disable()
+            await cluster.clock.sleep(60)
+            assert await marks(cluster) == {}
+            assert auditor.copies.progress is not None
+            assert auditor.copies.progress.last_ledger_id < ledger_id
+            await switches.enable()
+            await cluster.clock.sleep(60)
+            assert await marks(cluster) == {ledger_id: ("b2",)}
 
     simulate(scenario)
 
@@ -395,121 +401,6 @@ def test_the_census_counts_by_the_entries_with_the_fewest_copies() -> None:
             again = auditor.replicas.result
             assert again is not None
             assert found.ended_ms + 3_600_000 <= again.ended_ms < found.ended_ms + 3_610_000
-
-    simulate(scenario)
-
-
-RACKS = {"b1": "/r1", "b2": "/r1", "b3": "/r1", "b4": "/r2"}
-MARKING = AutorecoveryConfig(is_misplaced_marked=True, placement_check_interval_s=3600)
-
-
-async def with_racks(cluster: RepairCluster, racks: dict[str, str], gold: Collection[str] = ()) -> None:
-    """Bookies in these racks, and in the isolation group gold, as Pulsar stores them."""
-    await cluster.start(*racks)
-    node: dict[str, dict[str, dict[str, str]]] = {"gold": {}, "default": {}}
-    for bookie_id, rack in racks.items():
-        node["gold" if bookie_id in gold else "default"][bookie_id] = {"rack": rack}
-    await cluster.metadata_store.create("/bookies", json.dumps(node).encode())
-    ports = cluster.ports
-    sources = PlacementSources(
-        cluster.metadata_store, ports.registrations, ports.bookies, cluster.clock, OsRackFiles(), ROOT
-    )
-    cluster.ports = dataclasses.replace(ports, placement=placement_on(PlacementConfig(), sources))
-
-
-async def duo(cluster: RepairCluster, *ensemble: str, state: LedgerState = LedgerState.CLOSED) -> int:
-    last_entry_id = 9 if state is LedgerState.CLOSED else -1
-    return await cluster.store(ledger({0: list(ensemble)}, 2, 2, state=state, last_entry_id=last_entry_id, length=100))
-
-
-@pytest.mark.parametrize("is_marked", [True, False])
-def test_ledgers_in_one_rack_are_found_and_marked_only_if_that_is_switched_on(is_marked: bool) -> None:
-    async def scenario(cluster: RepairCluster) -> None:
-        await with_racks(cluster, RACKS)
-        misplaced = await duo(cluster, "b1", "b2")
-        await duo(cluster, "b1", "b4")
-        await duo(cluster, "b1", "b2", state=LedgerState.OPEN)
-        await cluster.store(ledger({0: ["b1", "b4"], 10: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100))
-        async with auditing(cluster, msgspec.structs.replace(MARKING, is_misplaced_marked=is_marked)) as auditor:
-            await cluster.clock.sleep(10)
-            assert await marks(cluster) == ({misplaced: ()} if is_marked else {})
-            found = auditor.placement.result
-            assert found is not None
-            assert (found.ledgers, found.marked) == (3, int(is_marked))
-            assert found.broken == found.improvable == LedgerCount(1, (misplaced,))
-            assert await last_check_ms(cluster, PeriodicCheck.PLACEMENT) == found.ended_ms
-
-    simulate(scenario)
-
-
-def test_a_ledger_that_no_worker_can_improve_is_not_marked() -> None:
-    """The only bookie of the other rack takes no copies; or a copy is lost, which comes first."""
-
-    async def scenario(cluster: RepairCluster) -> None:
-        await with_racks(cluster, RACKS)
-        await cluster.metadata_store.create(Paths(ROOT).cookie("b4"), b"", make_parents=True)
-        await cluster.set_mode("b4", BookieMode.READ_ONLY)
-        await duo(cluster, "b1", "b2")
-        async with auditing(cluster, MARKING) as auditor:
-            await cluster.clock.sleep(10)
-            await cluster.set_mode("b4", BookieMode.WRITABLE)
-            await cluster.stop("b2")
-            await cluster.clock.sleep(10)
-            first = auditor.placement.result
-            assert first is not None
-            assert (first.broken.ledgers, first.improvable.ledgers) == (1, 0)
-            await cluster.clock.sleep(3600)
-            second = auditor.placement.result
-            assert second is not None
-            assert second.ended_ms > first.ended_ms
-            assert (second.broken.ledgers, second.improvable.ledgers) == (1, 0)
-            assert () not in (await marks(cluster)).values()
-
-    simulate(scenario)
-
-
-def test_in_a_cluster_of_one_rack_no_ledger_breaks_a_rule() -> None:
-    """Java marks every ledger then, and no worker can ever clear the marks."""
-
-    async def scenario(cluster: RepairCluster) -> None:
-        await with_racks(cluster, RACKS)
-        await duo(cluster, "b1", "b2")
-        await cluster.stop("b4")
-        async with auditing(cluster, MARKING) as auditor:
-            await cluster.clock.sleep(10)
-            found = auditor.placement.result
-            assert found is not None
-            assert (found.ledgers, found.broken.ledgers) == (1, 0)
-
-    simulate(scenario)
-
-
-def test_while_autorecovery_is_disabled_placement_is_not_checked() -> None:
-    async def scenario(cluster: RepairCluster) -> None:
-        await with_racks(cluster, RACKS)
-        misplaced = await duo(cluster, "b1", "b2")
-        switches = ReplicationSwitches(cluster.metadata_store, ROOT)
-        await switches.disable()
-        async with auditing(cluster, MARKING) as auditor:
-            await cluster.clock.sleep(1000)
-            assert auditor.placement.result is None
-            assert await last_check_ms(cluster, PeriodicCheck.PLACEMENT) is None
-            await switches.enable()
-            await cluster.clock.sleep(1)
-            assert await marks(cluster) == {misplaced: ()}
-
-    simulate(scenario)
-
-
-def test_a_ledger_outside_of_its_isolation_group_is_found() -> None:
-    async def scenario(cluster: RepairCluster) -> None:
-        await with_racks(cluster, dict.fromkeys(BOOKIES, "/r1"), gold=("b1", "b2"))
-        metadata = ledger({0: ["b1", "b3"]}, 2, 2, last_entry_id=9, length=100)
-        outside = await cluster.store(msgspec.structs.replace(metadata, custom_metadata=GOLD))
-        await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100))
-        async with auditing(cluster, MARKING):
-            await cluster.clock.sleep(10)
-            assert await marks(cluster) == {outside: ()}
 
     simulate(scenario)
 
@@ -649,25 +540,3 @@ def test_every_lost_copy_is_found_and_nothing_else(seed: int) -> None:
         assert expected_marks
 
     simulate(scenario, seed=seed)
-
-
-def test_what_the_check_of_placement_marks_a_worker_moves() -> None:
-    async def scenario(cluster: RepairCluster) -> None:
-        await with_racks(cluster, RACKS)
-        misplaced = await duo(cluster, "b1", "b2")
-        async with auditing(cluster, MARKING) as auditor, serving(worker_on(cluster)):
-            await cluster.clock.sleep(60)
-            first = auditor.placement.result
-            assert first is not None
-            assert (first.broken.ledgers, first.marked) == (1, 1)
-            (ensemble,) = (await cluster.ensembles(misplaced)).values()
-            assert "b4" in ensemble
-            assert len({"b1", "b2"}.intersection(ensemble)) == 1
-            assert cluster.holds("b4", misplaced) == list(range(10))
-            assert await marks(cluster) == {}
-            await cluster.clock.sleep(3600)
-            second = auditor.placement.result
-            assert second is not None
-            assert (second.ledgers, second.broken.ledgers) == (1, 0)
-
-    simulate(scenario)

@@ -33,7 +33,7 @@ from tests.sim.autorecovery_cluster import (
     worker_on,
 )
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
-from tests.sim.test_auditor_checks import with_racks
+from tests.sim.test_auditor_placement import with_racks
 
 CLOSED = ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=100)
 OPEN = ledger({0: ["b1", "b2"], 5: ["b3", "b2"], 9: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN)
