@@ -162,7 +162,8 @@ class Auditor:
             self._returns.note(absences)
         self._aim = self._aim.without(frozenset(returned))
         self._covered = self._covered.without(frozenset(returned))
-        if self._last_pass is not None and (self._last_pass.postponed or self._last_pass.lost):
+        last = self._last_pass
+        if last is not None and (last.postponed or (last.lost and absences)):
             self._is_owed = True  # other bookies' ledgers have a copy again
 
     def _note_look(self) -> None:

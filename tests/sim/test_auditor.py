@@ -430,6 +430,12 @@ def test_a_loss_is_noted_instead_of_a_mark_and_ends_when_a_copy_is_back() -> Non
             assert await marks(cluster) == {}
             assert await losses(cluster) == {lost: ("b1", "b2"), deleted: ("b1", "b2"), damaged: ()}
             assert auditor.figures().ledgers_lost == 2
+            runs = auditor.lanes[1].status.runs
+            await cluster.stop("b6")
+            await cluster.clock.sleep(5)
+            await cluster.start("b6")
+            await cluster.clock.sleep(5)
+            assert auditor.lanes[1].status.runs == runs, "b6 was not given up, so it has no copy that was missing"
             await cluster.ports.ledgers.delete(deleted)
             await cluster.start("b1")
             await cluster.clock.sleep(1)
