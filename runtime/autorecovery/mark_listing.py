@@ -31,7 +31,7 @@ IDLE_INTERVAL_S = 60.0
 """About how often a worker without candidates lists again without a change."""
 PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 5.0
-"""Pause after a listing if something has changed. It doubles while listings find nothing."""
+"""Pause after a listing if something has changed. It doubles while changes bring no work."""
 HELP_MAX = 64
 """Most candidates of others' shares that a worker without work takes at once."""
 
@@ -100,7 +100,7 @@ class MarkListing:
 
     async def run(self, at_work: Container[int], on_progress: Callable[[], None]) -> None:
         """List, leaving out ledgers that are ``at_work``."""
-        self._has_changed = False
+        has_changed, self._has_changed = self._has_changed, False
         self._offered = self._looked = 0
         self._queue.clear()
         try:
@@ -115,7 +115,8 @@ class MarkListing:
                 await self._failed.forget(ledger_id)
         finally:
             self._ended_ms = self._clock.now_ms()
-            self._pause_s = PAUSE_S_MIN if self._offered else min(2 * self._pause_s, PAUSE_S_MAX)
+            is_in_vain = has_changed and not self._offered
+            self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX) if is_in_vain else PAUSE_S_MIN
             interval_s = FULL_INTERVAL_S if self._offered else IDLE_INTERVAL_S
             self._interval_s = interval_s * self._clock.random.uniform(0.5, 1.5)
             on_progress()

@@ -699,3 +699,27 @@ def test_t49_many_workers_spend_few_operations_per_ledger(workers_count: int, le
         await asyncio.gather(*(store.close() for store in stores))
 
     simulate(scenario)
+
+
+def test_an_idle_worker_costs_next_to_nothing_and_begins_at_once() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4")
+        store = CountingStore((await process_on(cluster))[0])
+        stuck_id = await marked(cluster, CLOSED, "b1")
+        other, _ = await process_on(cluster)
+        assert await ReplicationLocks(other, ROOT, "java-host").acquire(stuck_id)
+        async with serving(await worker_of_its_own(cluster, store)):
+            await cluster.clock.sleep(600)
+            with store.counted() as counts:
+                await cluster.clock.sleep(3600)
+            assert counts.total() < 3600 / 2, counts
+            for _ in range(3):
+                await cluster.clock.sleep(600)
+                ledger_id = await cluster.store(CLOSED)
+                await marks_of(cluster).mark(ledger_id, ["b1"])
+                marked_ns = cluster.clock.monotonic_ns()
+                await until(cluster, lambda ledger_id=ledger_id: is_moved(cluster, ledger_id, "b1"), 0.01)  # type: ignore[misc]
+                assert cluster.clock.monotonic_ns() - marked_ns < 0.5e9
+        await asyncio.gather(store.close(), other.close())
+
+    simulate(scenario)
