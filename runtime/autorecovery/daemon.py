@@ -17,7 +17,7 @@ from runtime.autorecovery.config import AutorecoveryRole
 from runtime.autorecovery.office import AuditorOffice
 from runtime.errors import MetadataAuthError
 from runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX, flag_path, read_migration
-from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus
+from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus, daemon_key
 from runtime.metadata.store import MetadataStore
 from runtime.ports import Clock
 
@@ -200,7 +200,7 @@ class AutorecoveryDaemon:
         finally:
             if self._written is not None and self._written[0] == self._store.session_id:
                 async with asyncio.timeout(END_S_MAX / 4):
-                    await self._notes.daemons.remove(_key(self._written[0]))
+                    await self._notes.daemons.remove(daemon_key(self._written[0]))
 
     async def _write_note(self) -> None:
         """Write the note if it is due: when something changed, at most every 10 s, and at least every 60 s."""
@@ -212,12 +212,8 @@ class AutorecoveryDaemon:
             is_changed = msgspec.structs.replace(note, written_ms=before.written_ms) != before
             if age_s < (NOTE_INTERVAL_S_MIN if is_changed else NOTE_INTERVAL_S_MAX):
                 return
-        await self._notes.daemons.put(_key(session_id), note)
+        await self._notes.daemons.put(daemon_key(session_id), note)
         self._written, self._written_ns = (session_id, note), now_ns
-
-
-def _key(session_id: int) -> str:
-    return f"{session_id & 0xFFFF_FFFF_FFFF_FFFF:x}"
 
 
 async def end_tasks(tasks: Iterable[asyncio.Future[Any]], wait_s: float) -> None:

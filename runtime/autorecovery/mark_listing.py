@@ -11,13 +11,14 @@ import zlib
 from collections.abc import AsyncGenerator, Callable, Container
 from contextlib import aclosing
 
+from runtime.autorecovery.config import AutorecoveryRole
 from runtime.autorecovery.failed_ledgers import FailedLedgers
 from runtime.autorecovery.marked_ledger import live_copies
 from runtime.autorecovery.work_queue import WorkQueue, urgency
 from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.metadata.pipeline import pipelined
-from runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
+from runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes, daemon_key
 from runtime.metadata.replication.work import ReplicationWork
 from runtime.metadata.store import MetadataStore
 from runtime.replication.live_bookies import LiveBookies
@@ -66,6 +67,8 @@ class MarkListing:
         self._rare: set[int] = set()
         """Postponed ledgers that another try can help only after an event."""
         self._live: frozenset[str] = frozenset()
+        self._is_worker: dict[str, bool] = {}
+        """Whether a running daemon is a worker, by its key."""
         self._gained_ms = 0
         """When a bookie registered."""
 
@@ -183,9 +186,14 @@ class MarkListing:
         self._live = live
 
     async def _share(self) -> Callable[[int], bool]:
-        """Which ledgers are this worker's, as one of the running daemons."""
-        keys = sorted(await self._notes.daemons.keys())
-        own = str(self._store.session_id)
+        """Which ledgers are this worker's, as one of the running workers."""
+        daemons = await self._notes.daemons.keys()
+        self._is_worker = {key: self._is_worker[key] for key in daemons if key in self._is_worker}
+        for key in daemons:
+            if key not in self._is_worker:  # it never changes
+                self._is_worker[key] = await self._has_worker(key)
+        keys = sorted(key for key, is_worker in self._is_worker.items() if is_worker)
+        own = daemon_key(self._store.session_id)
         count = len(keys)
         if count < 2:
             return lambda _: True
@@ -193,3 +201,10 @@ class MarkListing:
             return lambda _: self._clock.random.random() * count < 1
         position = keys.index(own)
         return lambda ledger_id: zlib.crc32(ledger_id.to_bytes(8)) % count == position
+
+    async def _has_worker(self, key: str) -> bool:
+        try:
+            note = await self._notes.daemons.find(key)
+        except MetadataFormatError:
+            return False
+        return note is not None and note.value.role != AutorecoveryRole.AUDITOR

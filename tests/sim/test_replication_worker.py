@@ -16,7 +16,7 @@ from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote, RecoveryNotes
+from runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote, RecoveryNotes, daemon_key
 from runtime.metadata.replication.switches import ReplicationSwitches
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
@@ -673,6 +673,10 @@ def test_a_refused_add_is_answered_by_a_move() -> None:
 # -- cost -----------------------------------------------------------------------------------------------------------
 
 
+def daemon(role: str) -> DaemonNote:
+    return DaemonNote(bookie_id="b", host="h", pid=1, role=role, started_ms=0, written_ms=0, is_auditor=False)
+
+
 @pytest.mark.parametrize(("workers_count", "ledgers"), [(4, 400), pytest.param(20, 10_000, marks=pytest.mark.battery)])
 def test_t49_many_workers_spend_few_operations_per_ledger(workers_count: int, ledgers: int) -> None:
     async def scenario(cluster: RepairCluster) -> None:
@@ -684,10 +688,7 @@ def test_t49_many_workers_spend_few_operations_per_ledger(workers_count: int, le
         stores: list[CountingStore] = []
         for number in range(workers_count):
             store = CountingStore((await process_on(cluster))[0])
-            note = DaemonNote(
-                bookie_id=f"w{number}", host="h", pid=1, role="worker", started_ms=0, written_ms=0, is_auditor=False
-            )
-            await RecoveryNotes(store._store, ROOT).daemons.add(str(store.session_id), note)
+            await RecoveryNotes(store._store, ROOT).daemons.add(daemon_key(store.session_id), daemon("both"))
             workers.append(await worker_of_its_own(cluster, store, holder=f"host{number}"))
             stores.append(store)
         before = [store.counts.total() for store in stores]
@@ -697,6 +698,25 @@ def test_t49_many_workers_spend_few_operations_per_ledger(workers_count: int, le
         assert sum(worker.status().ledgers_repaired for worker in workers) >= ledgers
         assert total <= 15 * ledgers, {kind: sum(store.counts[kind] for store in stores) for kind in stores[0].counts}
         await asyncio.gather(*(store.close() for store in stores))
+
+    simulate(scenario)
+
+
+def test_a_share_leaves_no_ledger_to_daemons_that_only_audit() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4")
+        ids = [await marked(cluster, CLOSED, "b1") for _ in range(40)]
+        notes = RecoveryNotes(cluster.metadata_store, ROOT)
+        await notes.daemons.add(daemon_key(cluster.metadata_store.session_id), daemon("worker"))
+        for number in range(3):
+            await notes.daemons.add(f"{number}", daemon("auditor"))
+        await cluster.metadata_store.create(f"{notes.daemons.path}/3", b"junk")
+        worker = worker_on(cluster)
+        is_ours = await worker._listing._share()
+        assert all(map(is_ours, ids))
+        await notes.daemons.add("4", daemon("both"))
+        is_ours = await worker._listing._share()
+        assert 5 < sum(map(is_ours, ids)) < 35
 
     simulate(scenario)
 

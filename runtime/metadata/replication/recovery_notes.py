@@ -326,3 +326,8 @@ class RecoveryNotes:
 def notes_path(root: str) -> str:
     """Directory of the notes of one cluster."""
     return f"{DIRECTORY}/{urllib.parse.quote(root.removeprefix('/'), safe='')}"
+
+
+def daemon_key(session_id: int) -> str:
+    """Key of the note of the daemon with this ZooKeeper session."""
+    return f"{session_id & 0xFFFF_FFFF_FFFF_FFFF:x}"
