@@ -50,7 +50,11 @@ class ReplicaCensus:
     async def _run(self, turn: Turn) -> str:
         due_in_s = await self._stored.due_in_s()
         if not due_in_s:
-            await self._stored.keep(await self._count(turn))
+            found = await self._count(turn)
+            logger.log(
+                logging.WARNING if found.no_copy.ledgers else logging.INFO, "copies counted: %s", summary_of(found)
+            )
+            await self._stored.keep(found)
             due_in_s = self._interval_s
         self.lane.due_in(min(due_in_s, LOOK_AGAIN_S))
         return summary_of(self.result)

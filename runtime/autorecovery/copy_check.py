@@ -19,13 +19,21 @@ import msgspec
 
 from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, CheckTimes
 from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.copy_rounds import CopyVerdict, current_round, judge_check, next_round, pace, with_check
+from runtime.autorecovery.copy_rounds import (
+    CopyVerdict,
+    current_round,
+    is_proven_bad,
+    judge_check,
+    next_round,
+    pace,
+    with_check,
+)
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.autorecovery.publisher import MarkRequest, Publisher
 from runtime.client.ports import ClientPorts
 from runtime.errors import BadVersionError, MetadataFormatError, MetadataUnavailableError, SessionExpiredError
 from runtime.metadata.pipeline import each_of
-from runtime.metadata.replication.recovery_notes import CopyCheckNote, LostLedgerNote, RecoveryNotes
+from runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheckNote, LostLedgerNote, RecoveryNotes
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import MetadataStore
 from runtime.ports import Clock
@@ -135,6 +143,7 @@ class CopyCheck:
         ended_ms = clock.now_ms()
         await self._times.note_end(ended_ms)
         await self._save(next_round(progress, ended_ms, period_s))
+        logger.info("check of copies finished: %s", summary_of(self.progress))
         return 0.0
 
     async def _next_ledgers(self, progress: CopyCheckNote, turn: Turn) -> tuple[CopyCheckNote, list[int], int]:
@@ -190,6 +199,8 @@ class CopyCheck:
                 await self._remove_own_note(ledger_id)
             if verdict.bad_bookies:
                 requests.append(MarkRequest(ledger_id, tuple(sorted(verdict.bad_bookies))))
+                if counts.marked.ledgers <= FIRST_IDS_MAX:
+                    logger.warning("ledger %d has bad copies: %s", ledger_id, _reasons(check, verdict))
 
         await for_each_bounded(each_of(ledger_ids), check_one, LEDGERS_IN_PARALLEL)
         if requests and (await self._publisher.publish(each_of(requests), turn)).is_cut:
@@ -228,6 +239,11 @@ class CopyCheck:
             note = await self._losses.find(str(ledger_id))
             if note is not None and note.value.reason.startswith(NO_GOOD_COPY):
                 await self._losses.remove(str(ledger_id), note.version)
+
+
+def _reasons(check: LedgerCheck, verdict: CopyVerdict) -> str:
+    bad = (defect for defect in check.defects if defect.bookie_id in verdict.bad_bookies and is_proven_bad(defect))
+    return ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in bad)
 
 
 def summary_of(progress: CopyCheckNote | None) -> str:

@@ -76,10 +76,12 @@ class PlacementCheck:
         due_in_s = await self._stored.due_in_s()
         if not due_in_s:
             try:
-                await self._stored.keep(await self._check(turn))
+                found = await self._check(turn)
             except _DisabledError:
                 self.lane.due_in(LOOK_AGAIN_S)
                 return DISABLED
+            logger.info("placement checked: %s", summary_of(found))
+            await self._stored.keep(found)
             due_in_s = self._interval_s
         self.lane.due_in(min(due_in_s, LOOK_AGAIN_S))
         return summary_of(self.result)

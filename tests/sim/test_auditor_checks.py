@@ -59,7 +59,9 @@ def note_reads(cluster: RepairCluster) -> dict[int, list[float]]:
     return times
 
 
-def test_missing_damaged_and_corrupt_copies_are_marked_and_the_stamp_is_the_end_of_the_round() -> None:
+def test_missing_damaged_and_corrupt_copies_are_marked_and_the_stamp_is_the_end_of_the_round(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)
         good, missing, corrupt, damaged, inside = [await triple(cluster) for _ in range(5)]
@@ -87,6 +89,7 @@ def test_missing_damaged_and_corrupt_copies_are_marked_and_the_stamp_is_the_end_
             ended_ms = await last_check_ms(cluster)
             assert ended_ms == auditor.copies.progress.last_ended_ms
             assert began_ms <= auditor.copies.progress.began_ms - 3_600_000 < began_ms + 1000
+        assert f"ledger {missing} has bad copies: b2 (no such entry)" in caplog.text
         assert {request.entry_id for request in cluster.requests} == {0, 9}  # the entry inside is not in the sample
 
     simulate(scenario)
