@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -27,6 +27,9 @@ from runtime.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
+GROUP_BITS = 16
+"""Marks of ledgers with the same id above these bits are in one directory."""
+_GROUPS_MAX = 4096
 _REPORTS_MAX = 20
 """Ledgers that are reported by name; further ones are only counted."""
 
@@ -87,6 +90,8 @@ class Publisher:
         self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._disabled: asyncio.Event | None = None
         """Set by a change since autorecovery was last seen enabled."""
+        self._groups: dict[int, asyncio.Lock] = {}
+        """Groups of ledgers with a mark; the lock is held until its directories exist."""
         self._reports = 0
         self.outcomes: collections.Counter[MarkOutcome] = collections.Counter()
         """All requests so far."""
@@ -99,6 +104,7 @@ class Publisher:
         The requests are read as they are needed. The caller closes their iterator.
         """
         tally = PublishTally()
+        self._groups.clear()  # directories without marks are deleted
         allowed = self._while_enabled(requests, tally)
         async with aclosing(allowed), aclosing(pipelined(allowed, self._mark, self._window)) as outcomes:
             async for outcome in outcomes:
@@ -141,7 +147,7 @@ class Publisher:
             return None
         await self._ports.ledgers.migration.require_none()
         try:
-            outcome = await self._marks.mark(ledger_id, valid)
+            outcome = await self._mark_in_group(ledger_id, valid)
         except (MetadataFormatError, RefusedError, ConflictError) as error:
             self._report(logging.WARNING, f"ledger {ledger_id} cannot be marked: {error}")
             return None
@@ -149,6 +155,19 @@ class Publisher:
         if self.repeated is not None and outcome is MarkOutcome.UNCHANGED:
             self.repeated.add(ledger_id)
         return outcome
+
+    async def _mark_in_group(self, ledger_id: int, missing_bookies: Sequence[str]) -> MarkOutcome:
+        """The first mark of each 65536 ids alone: it creates the directories of the others, which would all fail."""
+        group = ledger_id >> GROUP_BITS
+        if group not in self._groups:
+            if len(self._groups) >= _GROUPS_MAX:
+                self._groups.clear()
+            first = self._groups[group] = asyncio.Lock()
+            async with first:
+                return await self._marks.mark(ledger_id, missing_bookies)
+        async with self._groups[group]:
+            pass
+        return await self._marks.mark(ledger_id, missing_bookies)
 
     def _report(self, level: int, sentence: str) -> None:
         self._reports += 1

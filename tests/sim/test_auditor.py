@@ -14,7 +14,7 @@ from runtime.autorecovery.auditor import DISABLED, REPEAT_S, Auditor
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.deadlines import EARLY_SHARE
 from runtime.autorecovery.lane import Turn
-from runtime.autorecovery.publisher import MarkRequest
+from runtime.autorecovery.publisher import GROUP_BITS, MarkRequest, Publisher
 from runtime.ledger.metadata import LedgerState, Segment
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.paths import Paths
@@ -25,6 +25,7 @@ from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
 from runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
 from runtime.metadata.replication.switches import ReplicationSwitches
 from runtime.protocol.status import Status
+from tests.counting_store import CountingStore
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
@@ -724,5 +725,22 @@ def test_t36_a_bookie_lost_during_a_pass_is_marked_by_it_and_by_the_next_one() -
             assert found[ledgers[0]] == ("b1",)
             await cluster.clock.sleep(5)
             assert await marks(cluster) == dict.fromkeys(ledgers, ("b1", "b2"))
+
+    simulate(scenario)
+
+
+def test_the_first_mark_of_a_directory_creates_it_for_the_others() -> None:
+    """Otherwise all that begin together would fail, with the common transactions that they are in."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        store = CountingStore(cluster.metadata_store)
+        publisher = Publisher(cluster.ports, store, ROOT, NO_DELAY, RecoveryNotes(store, ROOT))
+        requests = [MarkRequest(group + number, ("b1",)) for group in (0, 1 << GROUP_BITS) for number in range(100)]
+        tally = await publisher.publish(each_of(requests[:100]), Turn(cluster.clock))
+        assert tally.created == 100
+        assert store.counts["transaction"] == 101
+        tally = await publisher.publish(each_of(requests), Turn(cluster.clock))
+        assert (tally.created, tally.unchanged) == (100, 100)
+        assert store.counts["transaction"] == 101 + 100 + 101
 
     simulate(scenario)
