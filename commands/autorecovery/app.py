@@ -5,6 +5,7 @@ from __future__ import annotations
 from commands.autorecovery import (
     auditor,
     delay,
+    maintenance,
     pending,
     repair_marks,
     reset_checks,
@@ -30,3 +31,4 @@ app = group(
     reset_checks.reset_checks,
 )
 app.add_typer(delay.app, name="delay")
+app.add_typer(maintenance.app, name="maintenance")

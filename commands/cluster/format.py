@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commands.cluster.survey import TREE_TABLE, find_tree, look, new_header, save_before, tree_items
+from commands.cluster.survey import TREE_TABLE, find_tree, look, new_header, notes_items, save_before, tree_items
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
@@ -38,7 +38,7 @@ async def format_cluster(context: CommandContext) -> None:
                 "(it is backed up first)",
                 "afterwards the bookies' disks must be formatted before they can join again",
             ),
-            items=tree_items(session.root, survey, actions),
+            items=tree_items(session.root, survey, actions) + await notes_items(session),
             arguments={"layout": tree.value},
         )
         async with open_change(context, plan, session.store, table=TREE_TABLE) as change:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commands.cluster.survey import TREE_TABLE, find_tree, look, new_header, save_before, tree_items
+from commands.cluster.survey import TREE_TABLE, find_tree, look, new_header, notes_items, save_before, tree_items
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
@@ -44,7 +44,8 @@ async def nuke(context: CommandContext) -> None:
                 f"will delete {session.root} and everything below it: {survey.ledgers} ledgers, {survey.nodes} nodes "
                 "(all metadata is backed up first)",
             ),
-            items=tree_items(session.root, survey, {"ledgers": "delete", "ledger ids": "delete", "special": "delete"}),
+            items=tree_items(session.root, survey, {"ledgers": "delete", "ledger ids": "delete", "special": "delete"})
+            + await notes_items(session),
             arguments={"layout": tree.value},
         )
         async with open_change(context, plan, session.store, table=TREE_TABLE) as change:

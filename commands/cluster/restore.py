@@ -218,6 +218,7 @@ def _summary(
         f"{expected.conflicts_count} nodes differ and will not be changed",
         "bookies will delete the entries of ledgers that are in neither: those created after "
         f"{archive.header.created} and are not in the cluster now",
+        *_told_of_maintenance(archive, target),
         *_left_out("ledger", "bookies will delete their entries", expected.invalid_count, expected.invalid),
         *_left_out("other node", "unusable, or harmful to Java processes", expected.bad_count, expected.bad),
         *_told_of_ids(archive, new_ids),
@@ -229,6 +230,11 @@ def _left_out(noun: str, why: str, count: int, named: list[str]) -> tuple[str, .
         return ()
     more = f"; and {count - len(named)} more" if count > len(named) else ""
     return (f"will skip {counted(count, noun)}, {why}: {'; '.join(named)}{more}",)
+
+
+def _told_of_maintenance(archive: ArchiveSummary, target: RestoreTarget) -> tuple[str, ...]:
+    bookie_ids = sorted(archive.header.maintenance or ()) if target.is_fresh else []
+    return (f"will restore the maintenance of bookie {', '.join(bookie_ids)}",) if bookie_ids else ()
 
 
 def _told_of_ids(archive: ArchiveSummary, new_ids: NewIds) -> tuple[str, ...]:

@@ -120,6 +120,16 @@ def tree_items(root: str, survey: ClusterSurvey, actions: dict[str, str]) -> tup
     )
 
 
+async def notes_items(session: Session) -> tuple[dict[str, Any], ...]:
+    """The plan item that deletes autorecovery's notes, if there are any."""
+    from runtime.metadata.backup.backup import survey_notes
+
+    notes = await survey_notes(session.store, session.root)
+    if notes is None:
+        return ()
+    return ({"action": "delete", "path": notes.name, "nodes": notes.nodes, "ledgers": 0, "digest": notes.digest},)
+
+
 def now_text() -> str:
     """The current time in RFC 3339."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -128,10 +138,17 @@ def now_text() -> str:
 async def new_header(session: Session, tree: LedgerTree) -> ArchiveHeader:
     """First line of an archive created now."""
     from runtime.metadata.backup.archive import ArchiveHeader
+    from runtime.metadata.backup.backup import read_maintenance
     from runtime.metadata.cluster.root import read_instance_id
 
     instance_id = await read_instance_id(session.store, session.root)
-    return ArchiveHeader(root=session.root, instance_id=instance_id, layout=tree.value, created=now_text())
+    return ArchiveHeader(
+        root=session.root,
+        instance_id=instance_id,
+        layout=tree.value,
+        created=now_text(),
+        maintenance=await read_maintenance(session.store, session.root),
+    )
 
 
 def file_size(path: str) -> int:

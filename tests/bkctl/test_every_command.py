@@ -51,6 +51,8 @@ EFFECTS = {
     "autorecovery delay set": {Effect.REVERSIBLE},
     "autorecovery disable": {Effect.HARMFUL},
     "autorecovery enable": {Effect.REVERSIBLE},
+    "autorecovery maintenance end": {Effect.REVERSIBLE},
+    "autorecovery maintenance start": {Effect.REVERSIBLE},
     "autorecovery repair-marks": {Effect.HARMFUL},
     "autorecovery reset-checks": {Effect.REVERSIBLE},
     "autorecovery trigger": {Effect.REVERSIBLE},
@@ -131,6 +133,7 @@ def words_for(name: str) -> list[str]:
             words += [*parameter.opts[:is_option], by_metavar.get(parameter.metavar, "1")]
     folders = ["--journal-dir", "/nowhere/j", "--ledger-dir", "/nowhere/l"]
     more = {
+        "autorecovery maintenance start": [BOOKIE],
         "cluster init": ["--if-not-exists"],
         "bookie format": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],
         "bookie init": [*folders, "--advertised-address", "127.0.0.1", "--set", "allowLoopback=true"],

@@ -1,6 +1,7 @@
 """The archive of a cluster's metadata: gzip over lines of JSON. Format, writer and reader.
 
     {"apiVersion": "bkctl/v1", "kind": "ClusterBackup", "format": 1, "root", "instance_id", "layout", "created"}
+        and "maintenance", if a bookie is in maintenance
     {"path", "version", "ctime_ms", "data"}                       one line per node, depth first, names ascending
     {"kind": "ClusterBackupEnd", "nodes", "ledgers", "sha256"}    hash of all bytes before this line
 
@@ -23,6 +24,7 @@ from typing import Literal, Self, TypeVar
 import msgspec
 
 from runtime.errors import MetadataError, MetadataFormatError
+from runtime.metadata.replication.recovery_notes import MaintenanceNote
 from runtime.metadata.store import check_path
 from runtime.new_file import put_in_place, require_absent
 from storage.json_text import JsonTextError, decode_json
@@ -42,7 +44,10 @@ _READ_BYTES = 256 * 1024
 
 
 class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """First line: the cluster and the time. ``layout`` is its name in metadata URIs."""
+    """First line: the cluster and the time. ``layout`` is its name in metadata URIs.
+
+    ``maintenance``: the notes of bookies in maintenance, which are not below the root.
+    """
 
     apiVersion: Literal["bkctl/v1"] = "bkctl/v1"  # noqa: N815  spelling of the structured output contract
     kind: Literal["ClusterBackup"] = "ClusterBackup"
@@ -51,6 +56,7 @@ class ArchiveHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     instance_id: str | None
     layout: str
     created: str
+    maintenance: dict[str, MaintenanceNote] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ArchiveNode(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):

@@ -2,7 +2,9 @@
 
 A backup has every persistent node below the ledgers root, at the version at which it was read. It omits nodes that
 belong to a session or are created again on demand: registrations, replication locks, votes, ``ID-`` nodes, Pulsar's
-``leader``, and all other ephemeral nodes.
+``leader``, and all other ephemeral nodes. Of autorecovery's notes, which are not below the root, it has those of
+bookies in maintenance: without them a recovery delay that was raised for one would stay. The others describe the
+cluster at the time of the backup; auditor and workers find again what still holds.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveNo
 from runtime.metadata.doctor.places import LEDGER_LIKE
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.paths import AVAILABLE, COOKIES, ID_PREFIX, INSTANCE_ID, LAYOUT, READ_ONLY
+from runtime.metadata.replication.maintenance import list_maintenance
+from runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes, notes_path
 from runtime.metadata.store import NODE_BYTES_MAX, MetadataStore
 from runtime.metadata.tree import walk_tree
 from storage.ports import FileSystem
@@ -168,6 +172,25 @@ async def survey_cluster(
     return ClusterSurvey(tuple(count.finish(tree) for count in counts), tuple(faults), faults_count)
 
 
+async def survey_notes(store: MetadataStore, root: str) -> ChildSurvey | None:
+    """Autorecovery's notes of the cluster; None if there are none. ``name`` is their path."""
+    path = notes_path(root)
+    count = _Count(path)
+    nodes_count = 0
+    async with contextlib.aclosing(walk_tree(store, path)) as nodes:
+        async for found in nodes:
+            if not found.node.stat.ephemeral_owner:
+                count.add(found.path, found.node.stat.version, is_ledger=False)
+                nodes_count += 1
+    return count.finish_as(ChildKind.SPECIAL) if nodes_count else None
+
+
+async def read_maintenance(store: MetadataStore, root: str) -> dict[str, MaintenanceNote] | msgspec.UnsetType:
+    """What the first line of an archive has of autorecovery's notes; without those that cannot be read."""
+    found = await list_maintenance(RecoveryNotes(store, root))
+    return {each.bookie_id: each.note for each in found if each.note is not None} or msgspec.UNSET
+
+
 class _Count:
     """Totals for one child of the root."""
 
@@ -185,7 +208,11 @@ class _Count:
 
     def finish(self, tree: LedgerTree) -> ChildSurvey:
         """Return the totals."""
-        return ChildSurvey(self.name, child_kind(self.name, tree), self._nodes, self._ledgers, self._hash.hexdigest())
+        return self.finish_as(child_kind(self.name, tree))
+
+    def finish_as(self, kind: ChildKind) -> ChildSurvey:
+        """Return the totals of a child of this kind."""
+        return ChildSurvey(self.name, kind, self._nodes, self._ledgers, self._hash.hexdigest())
 
 
 async def backup_cluster(

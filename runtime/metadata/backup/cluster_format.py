@@ -2,7 +2,8 @@
 
 Source: metadata sections 3.4 and 3.5. bkctl is stricter than Java: both refuse while any process is connected to the
 cluster, format keeps the recorded layout, nuke checks every child before it deletes the first one and recognizes
-``disableHealthCheck``. Each can be run again after it was killed at any point.
+``disableHealthCheck``. Both delete autorecovery's notes, which are not below the root. Each can be run again after it
+was killed at any point.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from runtime.metadata.cluster.operation_lock import operations_on_bookies
 from runtime.metadata.cluster.root import clear_restore_mark, new_instance_id
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.paths import COOKIES, INSTANCE_ID, LAYOUT, READ_ONLY, Paths
+from runtime.metadata.replication.maintenance import restore_delays
+from runtime.metadata.replication.recovery_notes import RecoveryNotes, notes_path
+from runtime.metadata.replication.switches import ReplicationSwitches
 from runtime.metadata.store import MetadataStore, children_of
 from runtime.metadata.tree import delete_tree
 
@@ -26,7 +30,7 @@ _LAST_TO_GO = (COOKIES, HEALTH_CHECK_DISABLED, UNDER_REPLICATION, LAYOUT, INSTAN
 
 
 async def require_no_connections(store: MetadataStore, root: str) -> None:
-    """RefusedError while a bookie is registered, in either mode, or an auditor, a worker or a recovery runs."""
+    """RefusedError while a bookie is registered, in either mode, or an autorecovery daemon or a recovery runs."""
     await store.sync(root)
     paths = Paths(root)
     bookies = [name for name in await children_of(store, paths.available) if name != READ_ONLY]
@@ -44,11 +48,26 @@ async def require_no_connections(store: MetadataStore, root: str) -> None:
             f"nothing was changed: an auditor or replication worker is still running and has {holders[0]}: stop "
             "autorecovery first"
         )
+    if daemon := await _find_daemon(store, root):
+        raise RefusedError(
+            f"nothing was changed: an autorecovery daemon is running and has {daemon}: stop it first (a killed one "
+            "counts until its ZooKeeper session expires)"
+        )
     if running := await operations_on_bookies(store, root):
         raise RefusedError(
             f"nothing was changed: {running[0]} is running: wait until it ends, or stop it (a killed one counts "
             "until its ZooKeeper session expires)"
         )
+
+
+async def _find_daemon(store: MetadataStore, root: str) -> str | None:
+    """The note of a daemon that runs; a persistent node there belongs to none."""
+    directory = RecoveryNotes(store, root).daemons.path
+    for name in await children_of(store, directory):
+        stat = await store.exists(f"{directory}/{name}")
+        if stat is not None and stat.ephemeral_owner:
+            return f"{directory}/{name}"
+    return None
 
 
 async def find_unknown_children(store: MetadataStore, root: str, tree: LedgerTree) -> list[str]:
@@ -79,6 +98,9 @@ async def format_cluster(
     await _replace(store, paths.layout, encode_layout(LedgerLayout(tree)), before_each)
     await delete_tree(store, paths.under_replicated_ledgers, before_each=before_each)
     await delete_tree(store, paths.replication_locks, before_each=before_each)
+    before_each()
+    await restore_delays(RecoveryNotes(store, root), ReplicationSwitches(store, root))
+    await delete_tree(store, notes_path(root), before_each=before_each)
     await clear_restore_mark(store, root)
     for path in (paths.available, paths.read_only):
         with contextlib.suppress(NodeExistsError):
@@ -87,8 +109,9 @@ async def format_cluster(
 
 
 async def nuke_cluster(store: MetadataStore, root: str, tree: LedgerTree, *, before_each: Callable[[], None]) -> None:
-    """Delete the root and all nodes below it; RefusedError when a child is unknown or a bookie registers meanwhile.
+    """Delete the root, all nodes below it, and autorecovery's notes.
 
+    RefusedError when a child is unknown or a bookie registers meanwhile.
     The directories of registrations go first, and only if they are empty: afterwards no bookie can join.
     """
     if unknown := await find_unknown_children(store, root, tree):
@@ -104,6 +127,7 @@ async def nuke_cluster(store: MetadataStore, root: str, tree: LedgerTree, *, bef
             with contextlib.suppress(NodeExistsError):
                 await store.create(paths.read_only)
             raise RefusedError(f"nothing was changed: a bookie has just registered at {path}") from None
+    await delete_tree(store, notes_path(root), before_each=before_each)
     for name in await store.children(root):
         if name not in _LAST_TO_GO and child_kind(name, tree) is not ChildKind.UNKNOWN:
             await delete_tree(store, f"{root}/{name}", before_each=before_each)

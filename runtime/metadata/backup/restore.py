@@ -6,7 +6,7 @@ restore as unfinished and identifies the archive, so that it can continue after 
 
 In an existing cluster with the same instance id, missing ledgers and cookies are added. An existing ledger is replaced,
 by compare-and-set, only where the archive is ahead of it; otherwise the cluster's version is kept and reported.
-Switches, delays and marks are not changed, because their absence is information too.
+Switches, delays, marks and bookies in maintenance are not changed, because their absence is information too.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from runtime.metadata.ledgers.ids import RestoredIds, advance_ids, least_new_id
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
 from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.store import NODE_BYTES_MAX, CreateNode, MetadataStore, Node, NodeStat, find_node
 from runtime.metadata.tree import WINDOW
 from runtime.ports import Clock
@@ -256,6 +257,9 @@ class ClusterRestore:
                 await self._store.set(root, mark, node.stat.version)
         with contextlib.suppress(NodeExistsError):
             await self._store.create(self._paths.layout, encode_layout(LedgerLayout(self._archive.tree)))
+        for bookie_id, note in (self._archive.header.maintenance or {}).items():
+            self._before_each()
+            await RecoveryNotes(self._store, self._target.root).maintenance.add(bookie_id, note)
 
     async def _create_registration_nodes(self) -> None:
         nodes = [CreateNode(self._paths.available), CreateNode(self._paths.read_only)]

@@ -40,6 +40,13 @@ class Snapshot(msgspec.Struct, frozen=True):
     references: Mapping[str, Reference] = {}
     """Bookies that ledgers refer to."""
 
+    @property
+    def known_bookies(self) -> frozenset[str] | None:
+        """Bookies that are registered, have a cookie or are referenced; None: this user may not list them all."""
+        if self.writable is None or self.read_only is None or self.cookies is None:
+            return None
+        return frozenset().union(self.writable, self.read_only, self.cookies, self.references)
+
 
 class Reference(msgspec.Struct):
     """Number of ledgers that refer to a bookie, and the paths of the first ones."""

@@ -248,6 +248,20 @@ _WARNINGS = (
         "bkctl autorecovery reset-checks, then restart the auditor (bkctl autorecovery auditor shows it).",
     ),
     (
+        "unreadable-note",
+        "A note of bkctl's autorecovery cannot be parsed.",
+        "Auditor and workers treat it as missing: a deadline or a pause begins again, and a maintenance protects no "
+        "bookie.",
+        "For a bookie in maintenance: bkctl autorecovery maintenance end {subject}. Otherwise zkCli: delete {path}; "
+        "the daemon writes it again if it is needed.",
+    ),
+    (
+        "maintenance-overdue",
+        "The maintenance of a bookie should have ended.",
+        "A recovery delay that was raised for it stays raised.",
+        "Start the bookie, then bkctl autorecovery maintenance end {subject}.",
+    ),
+    (
         "unreadable-vote",
         "A vote cannot be parsed.",
         "The auditor cannot be determined; elections continue to work.",
@@ -340,6 +354,19 @@ _INFORMATION = (
         "The recovery delay is longer than a day.",
         "For that time the auditor does not act on a lost bookie.",
         "bkctl autorecovery delay set.",
+    ),
+    (
+        "note-without-ledger",
+        "Autorecovery has a note about a ledger that does not exist.",
+        "It is counted as a loss or as a failed repair until the note is deleted.",
+        "zkCli: delete {path}.",
+    ),
+    (
+        "note-without-bookie",
+        "Autorecovery has a note about a bookie that is not registered, has no cookie, and is referenced by no ledger.",
+        "None for ledgers: the bookie was removed, or the note is of an earlier cluster at this root.",
+        "For a bookie in maintenance: bkctl autorecovery maintenance end {subject} --accept-risk. Otherwise zkCli: "
+        "delete {path}.",
     ),
     (
         "health-check-disabled",

@@ -1,4 +1,4 @@
-"""The metadata doctor: reads the whole tree below the ledgers root and reports problems.
+"""The metadata doctor: reads the whole tree below the ledgers root, and autorecovery's notes, and reports problems.
 
 It writes nothing, and its memory does not grow with the tree. Other processes may change the tree meanwhile: a
 suspicious node is read again before it is reported, and what compares several nodes must show twice. A node that this
@@ -21,6 +21,7 @@ from runtime.config import LayoutConfig
 from runtime.errors import ClusterNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError, RefusedError
 from runtime.metadata.doctor.bookies import Reference, References, Snapshot, compare, still_named
 from runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule, Severity, finding
+from runtime.metadata.doctor.notes import NotedCluster, examine_notes
 from runtime.metadata.doctor.places import Kind, Place, is_below_stray, place_of
 from runtime.metadata.doctor.rules import Surroundings, examine
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, read_layout
@@ -99,7 +100,13 @@ async def examine_cluster(
     notes = _Notes(is_wanted, kept_max)
     examination = _Examination(store, around, notes, clock, settle_s)
     await examination.walk(on_progress)
-    instance_id = await examination.compare()
+    snapshot = await examination.compare()
+    async with contextlib.aclosing(
+        examine_notes(store, NotedCluster(root, around.tree, snapshot.known_bookies, around.now_ms))
+    ) as of_notes:
+        async for each in of_notes:
+            notes.add(each)
+    instance_id = snapshot.instance_id.data.decode("utf-8", "replace") if snapshot.instance_id else None
     return notes.report(root, around.tree, instance_id)
 
 
@@ -272,18 +279,18 @@ class _Examination:
 
     # -- as a whole -------------------------------------------------------------------------------------------------
 
-    async def compare(self) -> str | None:
-        """Report problems of bookies and votes that two snapshots agree on; return the instance id."""
+    async def compare(self) -> Snapshot:
+        """Report problems of bookies and votes that two snapshots agree on; return the first one."""
         snapshot = await self._snapshot(self._references.by_bookie)
         found = list(compare(self._around.root, snapshot))
         if found:
             await self._clock.sleep(self._settle_s)
-            snapshot = await self._snapshot(await self._references_left(snapshot))
-            again = {(each.rule.id, each.path, each.subject) for each in compare(self._around.root, snapshot)}
+            second = await self._snapshot(await self._references_left(snapshot))
+            again = {(each.rule.id, each.path, each.subject) for each in compare(self._around.root, second)}
             for each in found:
                 if (each.rule.id, each.path, each.subject) in again:
                     self._notes.add(each)
-        return snapshot.instance_id.data.decode("utf-8", "replace") if snapshot.instance_id else None
+        return snapshot
 
     async def _references_left(self, snapshot: Snapshot) -> dict[str, Reference]:
         """Unregistered bookies to which ledgers still refer: a recovery may have replaced some meanwhile."""

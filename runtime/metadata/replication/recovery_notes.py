@@ -229,20 +229,29 @@ class NoteDirectory(Generic[NoteT]):
         """Keys of all notes. One operation."""
         return [urllib.parse.unquote(name) for name in await children_of(self._store, self.path)]
 
+    async def count(self) -> int:
+        """Number of notes. One operation, however many there are."""
+        stat = await self._store.exists(self.path)
+        return 0 if stat is None else stat.children_count
+
     async def find(self, key: str) -> Versioned[NoteT] | None:
         """A note, None if there is none. One operation; MetadataFormatError."""
-        path = self._path(key)
+        path = self.path_of(key)
         node = await find_node(self._store, path)
         return None if node is None else Versioned(decode_node(path, node, self._decode), node.stat.version)
+
+    async def find_or_problem(self, key: str) -> Versioned[NoteT] | MetadataFormatError | None:
+        """A note, or why it cannot be read; None if there is none. One operation."""
+        try:
+            return await self.find(key)
+        except MetadataFormatError as error:
+            return error
 
     async def all(self) -> AsyncGenerator[tuple[str, Versioned[NoteT] | MetadataFormatError], None]:
         """All notes with their keys; one operation each and one for all. Close the iterator to stop early."""
 
         async def read(key: str) -> tuple[str, Versioned[NoteT] | MetadataFormatError | None]:
-            try:
-                return key, await self.find(key)
-            except MetadataFormatError as error:
-                return key, error
+            return key, await self.find_or_problem(key)
 
         async with aclosing(pipelined(each_of(await self.keys()), read, _READS_IN_FLIGHT_MAX)) as notes:
             async for key, note in notes:
@@ -251,7 +260,7 @@ class NoteDirectory(Generic[NoteT]):
 
     async def put(self, key: str, note: NoteT) -> None:
         """Write a note, new or not. One operation, two for a new one."""
-        path, data = self._path(key), msgspec.json.encode(note)
+        path, data = self.path_of(key), msgspec.json.encode(note)
         for _ in range(_ATTEMPTS_MAX):
             with contextlib.suppress(NoNodeError):
                 await self._store.set(path, data, ANY_VERSION)
@@ -263,7 +272,7 @@ class NoteDirectory(Generic[NoteT]):
         """Write a note; False if there is one, which stays. One operation."""
         try:
             await self._store.create(
-                self._path(key),
+                self.path_of(key),
                 msgspec.json.encode(note),
                 is_ephemeral=self._is_ephemeral,
                 make_parents=True,
@@ -276,9 +285,10 @@ class NoteDirectory(Generic[NoteT]):
     async def remove(self, key: str, expected_version: int = ANY_VERSION) -> None:
         """Delete a note; fine if there is none. One operation; BadVersionError."""
         with contextlib.suppress(NoNodeError):
-            await self._store.delete(self._path(key), expected_version)
+            await self._store.delete(self.path_of(key), expected_version)
 
-    def _path(self, key: str) -> str:
+    def path_of(self, key: str) -> str:
+        """Node of a note."""
         return f"{self.path}/{urllib.parse.quote(key, safe='')}"
 
     def _decode(self, data: bytes) -> NoteT:

@@ -131,6 +131,16 @@ class ReplicationSwitches:
             return RecoveryDelay(delay.seconds, stat.version)
         raise _contended(self._paths.lost_bookie_recovery_delay)
 
+    async def replace_recovery_delay(self, seconds: int, expected: RecoveryDelay) -> bool:
+        """Set another delay by compare-and-set; False when another process changed it meanwhile. One operation."""
+        assert seconds != expected.seconds, "the same value would trigger an audit"
+        data = str(seconds).encode("ascii")
+        try:
+            await self._store.set(self._paths.lost_bookie_recovery_delay, data, expected.version)
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
     def watch_recovery_delay(self, callback: Callable[[RecoveryDelay | MetadataFormatError | None], None]) -> Watch:
         """Call back for the value now and for every later write, even of an unchanged value, never twice for one.
 

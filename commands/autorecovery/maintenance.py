@@ -1,0 +1,363 @@
+"""``bkctl autorecovery maintenance``: bookies that are expected to be away for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from commands.autorecovery.access import readable
+from commands.command import command, group
+from commands.context import CommandContext
+from commands.effect import Effect
+from commands.errors import InvalidArgumentError, NotFoundError
+from commands.parse import parse_bookie_id, parse_duration_s
+from commands.rendering import Column, Table, counted, time_text
+from commands.session import Session, open_session
+
+if TYPE_CHECKING:
+    from runtime.metadata.bookies.registration import Registrations
+    from runtime.metadata.replication.maintenance import Maintenance
+    from runtime.metadata.replication.recovery_look import AuditorKind
+    from runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
+    from runtime.metadata.replication.switches import RecoveryDelay
+    from runtime.replication.stop_verdict import StopVerdict
+
+AwayRiskOption = Annotated[bool, typer.Option("--accept-risk", help="Even if the cluster may not cope")]
+_TABLE = Table(
+    "MaintenanceList",
+    Column("bookie_id", "ID"),
+    Column("state", "STATE"),
+    Column("until", "UNTIL"),
+    Column("overdue", "OVERDUE"),
+    Column("user", "BY"),
+    Column("rack", "RACK", is_wide=True),
+    Column("since", "SINCE", is_wide=True),
+    Column("delay_before_s", "DELAY BEFORE", is_wide=True),
+    Column("delay_set_s", "DELAY SET", is_wide=True),
+    Column("problem", "PROBLEM"),
+    name="bookie_id",
+)
+
+
+class _Start(NamedTuple):
+    """What a maintenance is to do. ``delay_set_s`` None: the recovery delay stays."""
+
+    bookie_ids: tuple[str, ...]
+    duration_s: float
+    rack: str | None
+    auditor: AuditorKind | None
+    delay: RecoveryDelay | None
+    delay_set_s: int | None
+
+    @property
+    def names(self) -> str:
+        """The bookies, for sentences."""
+        return ", ".join(self.bookie_ids)
+
+
+@command("start", example="autorecovery maintenance start b1.example.com:3181 --for 30m", effect=Effect.REVERSIBLE)
+async def start(
+    context: CommandContext,
+    duration: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long they may be away")],
+    bookie_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Bookies that will be away")] = None,
+    rack: Annotated[str | None, typer.Option("--rack", metavar="RACK", help="All bookies of this rack")] = None,
+    is_risk_accepted: AwayRiskOption = False,
+) -> None:
+    """Expect bookies to be away for a while, and do not mark their ledgers.
+
+    Run it before you stop a bookie, and maintenance end when it is back. Checks first what bookie restart-check checks,
+    and refuses a second bookie while one is away. An auditor of bkctl leaves exactly these bookies out. For Java's the
+    recovery delay is raised; it holds for a single bookie.
+    """
+    from runtime.metadata.replication.recovery_notes import RecoveryNotes
+
+    if bool(bookie_ids) == (rack is not None):
+        raise InvalidArgumentError("name the bookies, or give --rack")
+    duration_s = parse_duration_s(duration)
+    async with open_session(context) as session:
+        notes = RecoveryNotes(session.store, session.root)
+        chosen = tuple(dict.fromkeys(map(parse_bookie_id, bookie_ids or await _bookies_of(session, rack))))
+        wanted = await _decide(context, session, notes, chosen, duration_s, rack)
+        others = await _others(notes, chosen)
+        objections = [f"bookie {each} is in maintenance already" for each in others]
+        verdict = await _check_stop(context, session, chosen)
+        objections += [f"{each.reason.value}: {each.detail}" for each in verdict.reasons]
+        for each in verdict.warnings:
+            context.console.warn(f"{each.reason.value}: {each.detail}")
+        _require_consent(context, objections, "should not be away now", wanted.names, is_risk_accepted=is_risk_accepted)
+        note = await _carry_out(context, session, notes, wanted, others)
+        context.console.say(f"when it is back: bkctl autorecovery maintenance end {' '.join(chosen)}")
+        body = {
+            "bookie_ids": list(chosen),
+            "until": time_text(note.end_ms),
+            "rack": rack,
+            "auditor": None if wanted.auditor is None else wanted.auditor.value,
+            "delay_set_s": note.set_delay_s,
+            "delay_before_s": None if wanted.delay is None else wanted.delay.seconds,
+        }
+        context.console.record("MaintenanceStart", body, name="until")
+
+
+@command("end", example="autorecovery maintenance end b1.example.com:3181", effect=Effect.REVERSIBLE)
+async def end(
+    context: CommandContext,
+    bookie_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Bookies (default: all)")] = None,
+    is_risk_accepted: Annotated[
+        bool, typer.Option("--accept-risk", help="Even for a bookie that is not registered")
+    ] = False,
+) -> None:
+    """End the maintenance of bookies that are back. A recovery delay that was raised for them is restored.
+
+    Refused for a bookie that is not registered: its ledgers would be marked. Repairs what an interrupted maintenance
+    start or end left. A delay that was set by others in the meantime stays.
+    """
+    from commands.safety.gate import nothing_to_change, open_change
+    from commands.safety.mode_turn import mode_turn
+    from runtime.metadata.replication.maintenance import end_maintenance
+    from runtime.metadata.replication.recovery_notes import RecoveryNotes
+
+    async with open_session(context) as session:
+        notes = RecoveryNotes(session.store, session.root)
+        ending = await _find(notes, bookie_ids)
+        live = (await session.registrations.snapshot()).live
+        away = [each.bookie_id for each in ending if each.bookie_id not in live]
+        objections = [f"bookie {', '.join(away)} is not registered: start it first"] if away else []
+        _require_consent(
+            context, objections, "is not back", ", ".join(away), is_risk_accepted=is_risk_accepted, but="ends it"
+        )
+        items = await _end_items(context, session, notes, ending)
+        rows: list[dict[str, object]] = []
+        if not ending:
+            nothing_to_change(context, session.plan(summary=("no bookie is in maintenance",)))
+        else:
+            plan = session.plan(items=items, summary=tuple(_end_summary(away)))
+            async with open_change(context, plan) as change, mode_turn(context, session.store, session.root, change):
+                for each in ending:
+                    fate = await end_maintenance(notes, session.switches, each)
+                    rows.append({"bookie_id": each.bookie_id, "delay": fate.value})
+        context.console.record("MaintenanceEnd", {"ended": len(rows)}, name="ended", details={"bookies": rows})
+        context.console.table(_ENDED, rows)
+
+
+@command("list", example="autorecovery maintenance list", is_listing=True)
+async def list_all(context: CommandContext) -> None:
+    """List the bookies in maintenance."""
+    from runtime.metadata.replication.maintenance import list_maintenance
+    from runtime.metadata.replication.recovery_notes import RecoveryNotes
+
+    async with open_session(context) as session:
+        found = await list_maintenance(RecoveryNotes(session.store, session.root))
+        registrations = await session.registrations.snapshot()
+        context.console.rows(_TABLE, [_row(session, each, registrations) for each in found])
+
+
+_ENDED = Table("Bookies", Column("bookie_id", "ID"), Column("delay", "RECOVERY DELAY"))
+
+
+def _row(session: Session, found: Maintenance, registrations: Registrations) -> dict[str, object]:
+    note = found.note
+    is_read_only = found.bookie_id in registrations.read_only
+    state = "read-only" if is_read_only else "writable" if found.bookie_id in registrations.writable else "down"
+    return {
+        "bookie_id": found.bookie_id,
+        "state": state,
+        "until": None if note is None else time_text(note.end_ms),
+        "overdue": found.is_overdue(session.now_ms),
+        "user": None if note is None else note.user,
+        "rack": None if note is None else note.rack,
+        "since": None if note is None else time_text(note.start_ms),
+        "delay_before_s": None if note is None else note.stored_delay_s,
+        "delay_set_s": None if note is None else note.set_delay_s,
+        "problem": found.problem,
+    }
+
+
+# --- start ---------------------------------------------------------------------------------------------------------
+
+
+async def _bookies_of(session: Session, rack: str | None) -> list[str]:
+    """Registered bookies of a rack, as the sources of placement know it."""
+    live = (await session.registrations.snapshot()).live
+    survey = await (await session.client()).ports.placement.survey(sorted(live))
+    found = sorted(each for each in live if survey.rack_of(each) == rack)
+    if not found:
+        origin = f" ({survey.origin})" if survey.origin else ": no source of racks is configured"
+        raise NotFoundError(f"no registered bookie is known to be in rack {rack}{origin}")
+    return found
+
+
+async def _decide(
+    context: CommandContext,
+    session: Session,
+    notes: RecoveryNotes,
+    bookie_ids: tuple[str, ...],
+    duration_s: float,
+    rack: str | None,
+) -> _Start:
+    """What the auditor in office needs; RefusedError where Java's cannot do it."""
+    from runtime.errors import RefusedError
+    from runtime.metadata.paths import Paths
+    from runtime.metadata.replication.election import read_auditor
+    from runtime.metadata.replication.maintenance import delay_to_set
+    from runtime.metadata.replication.recovery_look import AuditorKind, kind_of_auditor, read_daemons
+
+    auditor = await read_auditor(session.store, session.root, session.foreign)
+    kind = kind_of_auditor(auditor, await read_daemons(notes))
+    delay = await readable(context, session.switches.recovery_delay())
+    if kind is AuditorKind.OURS:
+        return _Start(bookie_ids, duration_s, rack, kind, delay, None)
+    if kind is None:
+        context.console.warn("no auditor is elected: only one of bkctl will know about the maintenance of a bookie")
+    if len(bookie_ids) > 1:
+        raise RefusedError(
+            "nothing was changed: without an auditor of bkctl one bookie at a time can be in maintenance, because "
+            "Java's ignores the recovery delay when a second one is away"
+        )
+    if kind is not None and delay is None:
+        path = Paths(session.root).lost_bookie_recovery_delay
+        raise RefusedError(f"nothing was changed: {path} is missing or unreadable: bkctl autorecovery delay set 0")
+    if kind is AuditorKind.PULSAR:
+        context.console.warn("the auditor of Pulsar's metadata driver ignores a changed delay before Pulsar 2.11.3")
+    return _Start(bookie_ids, duration_s, rack, kind, delay, delay_to_set(delay, duration_s))
+
+
+async def _others(notes: RecoveryNotes, bookie_ids: Collection[str]) -> list[str]:
+    """Other bookies in maintenance; ConflictError if one of ``bookie_ids`` is already."""
+    from runtime.errors import ConflictError
+
+    keys = await notes.maintenance.keys()
+    if again := sorted(set(keys).intersection(bookie_ids)):
+        raise ConflictError(
+            f"nothing was changed: bookie {', '.join(again)} is in maintenance already: bkctl autorecovery maintenance "
+            "list shows it, and maintenance end ends it"
+        )
+    return sorted(keys)
+
+
+async def _check_stop(context: CommandContext, session: Session, bookie_ids: tuple[str, ...]) -> StopVerdict:
+    from runtime.replication.stop_scan import scan_for_stop
+
+    ports = (await session.client()).ports
+    with context.console.progress("reading ledgers") as progress:
+        return await scan_for_stop(
+            ports,
+            session.store,
+            session.registrations,
+            bookie_ids,
+            foreign=session.foreign,
+            on_progress=lambda done: progress.update(done, None),
+        )
+
+
+def _require_consent(
+    context: CommandContext,
+    objections: Sequence[str],
+    refusal: str,
+    names: str,
+    *,
+    is_risk_accepted: bool,
+    but: str = "continues all the same",
+) -> None:
+    from runtime.errors import RefusedError
+
+    for each in objections:
+        context.console.warn(each)
+    if objections and not is_risk_accepted and not context.settings.is_rehearsal:
+        raise RefusedError(f"nothing was changed: bookie {names} {refusal}: {objections[0]}; --accept-risk {but}")
+
+
+async def _carry_out(
+    context: CommandContext, session: Session, notes: RecoveryNotes, wanted: _Start, others: list[str]
+) -> MaintenanceNote:
+    """Write the notes and the delay, one command at a time."""
+    from commands.safety.audit_trail import user_name
+    from commands.safety.gate import open_change
+    from commands.safety.mode_turn import mode_turn
+    from runtime.errors import ConflictError
+    from runtime.metadata.paths import Paths
+    from runtime.metadata.replication.maintenance import start_maintenance
+    from runtime.metadata.replication.recovery_notes import MaintenanceNote
+    from runtime.net.loop import LoopClock
+
+    items: list[dict[str, object]] = [
+        {"action": "create", "path": notes.maintenance.path_of(each), "expected_version": None}
+        for each in wanted.bookie_ids
+    ]
+    summary = [f"the ledgers of bookie {wanted.names} will not be marked for {wanted.duration_s:g} s"]
+    if wanted.delay_set_s is not None and wanted.delay is not None:
+        path = Paths(session.root).lost_bookie_recovery_delay
+        item = {"action": "set", "path": path, "expected_version": wanted.delay.version, "value": wanted.delay_set_s}
+        items.append(item)
+        summary.append(f"the recovery delay will be {wanted.delay_set_s} s instead of {wanted.delay.seconds} s")
+    arguments = {"for_s": wanted.duration_s, "rack": wanted.rack}
+    plan = session.plan(summary=summary, items=items, arguments=arguments)
+    async with open_change(context, plan) as change, mode_turn(context, session.store, session.root, change):
+        if await _others(notes, wanted.bookie_ids) != others:
+            raise ConflictError(
+                "nothing was changed: another maintenance was started or ended meanwhile: run the command again"
+            )
+        now_ms = LoopClock().now_ms()
+        note = MaintenanceNote(
+            start_ms=now_ms,
+            end_ms=now_ms + round(wanted.duration_s * 1000),
+            user=user_name(),
+            rack=wanted.rack,
+            stored_delay_s=None if wanted.delay is None or wanted.delay_set_s is None else wanted.delay.seconds,
+            set_delay_s=wanted.delay_set_s,
+        )
+        await start_maintenance(notes, session.switches, wanted.bookie_ids, note, wanted.delay)
+        change.details["until"] = time_text(note.end_ms)
+    return note
+
+
+# --- end -----------------------------------------------------------------------------------------------------------
+
+
+async def _find(notes: RecoveryNotes, bookie_ids: list[str] | None) -> list[Maintenance]:
+    """The notes to delete; NotFoundError for a bookie that has none."""
+    from runtime.metadata.replication.maintenance import list_maintenance
+
+    found = await list_maintenance(notes)
+    if not bookie_ids:
+        return found
+    chosen = [each for each in found if each.bookie_id in bookie_ids]
+    if missing := sorted(set(bookie_ids).difference(each.bookie_id for each in chosen)):
+        raise NotFoundError(f"bookie {', '.join(missing)} is not in maintenance")
+    return chosen
+
+
+async def _end_items(
+    context: CommandContext, session: Session, notes: RecoveryNotes, ending: Sequence[Maintenance]
+) -> list[dict[str, object]]:
+    from runtime.metadata.paths import Paths
+    from runtime.metadata.replication.maintenance import DelayAtEnd, delay_at_end
+
+    items: list[dict[str, object]] = []
+    delay = await readable(context, session.switches.recovery_delay())
+    for each in ending:
+        if each.note is None:
+            context.console.warn(f"{each.problem}; it is deleted, and the recovery delay stays")
+        fate = delay_at_end(each.note, delay)
+        if fate is DelayAtEnd.RESTORED and each.note is not None and delay is not None:
+            path = Paths(session.root).lost_bookie_recovery_delay
+            value = each.note.stored_delay_s
+            items.append({"action": "set", "path": path, "expected_version": delay.version, "value": value})
+        elif fate is DelayAtEnd.CHANGED_SINCE and each.note is not None and delay is not None:
+            context.console.warn(
+                f"the recovery delay stays {delay.seconds} s, because it was changed during the maintenance of bookie "
+                f"{each.bookie_id}; it was {each.note.stored_delay_s} s before"
+            )
+        path = notes.maintenance.path_of(each.bookie_id)
+        items.append({"action": "delete", "path": path, "expected_version": each.version})
+    return items
+
+
+def _end_summary(away: Sequence[str]) -> list[str]:
+    if not away:
+        return []
+    return [f"{counted(len(away), 'bookie')} not registered ({', '.join(away)}): the auditor will mark their ledgers"]
+
+
+app = group("Let bookies be away without marking their ledgers.", start, end, list_all)

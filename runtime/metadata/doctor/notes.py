@@ -1,0 +1,101 @@
+"""Rules of the metadata doctor for autorecovery's notes, which are outside of the ledgers root.
+
+Losses and failures may be many: they are read one after another, and memory does not grow with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Set
+from typing import Any
+
+import msgspec
+
+from runtime.errors import MetadataAuthError, NoNodeError, RefusedError
+from runtime.ledger.metadata import is_valid_bookie_id
+from runtime.metadata.doctor.catalogue import MetadataFinding, finding
+from runtime.metadata.doctor.rules import sentence
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.replication.recovery_notes import MaintenanceNote, NoteDirectory, RecoveryNotes, notes_path
+from runtime.metadata.store import MetadataStore, Versioned, children_of
+from storage.ids import LEDGER_ID_MAX
+
+_LEDGER_ID = re.compile(r"0|[1-9]\d{0,18}", re.ASCII)
+
+
+class NotedCluster(msgspec.Struct, frozen=True):
+    """What the rules need. ``bookies``: all that are registered, have a cookie or are referenced; None: unknown."""
+
+    root: str
+    tree: LedgerTree
+    bookies: Set[str] | None
+    now_ms: int
+
+
+async def examine_notes(store: MetadataStore, cluster: NotedCluster) -> AsyncGenerator[MetadataFinding, None]:
+    """Problems of all notes."""
+    notes = RecoveryNotes(store, cluster.root)
+    try:
+        for ledgers in (notes.losses, notes.failures):
+            async with contextlib.aclosing(_of_ledgers(store, cluster, ledgers)) as found:
+                async for each in found:
+                    yield each
+        for bookies in (notes.deadlines, notes.maintenance):
+            async for each in _of_bookies(cluster, bookies):
+                yield each
+        async for each in _of_daemons(store, notes):
+            yield each
+    except MetadataAuthError as error:
+        path = error.path or notes_path(cluster.root)
+        yield finding("node-without-permission", path, "This user has no permission to read it.")
+
+
+async def _of_ledgers(
+    store: MetadataStore, cluster: NotedCluster, directory: NoteDirectory[Any]
+) -> AsyncGenerator[MetadataFinding, None]:
+    async with contextlib.aclosing(directory.all()) as notes:
+        async for key, note in notes:
+            path = directory.path_of(key)
+            if not _LEDGER_ID.fullmatch(key) or int(key) > LEDGER_ID_MAX:
+                yield _stray(path)
+            elif not isinstance(note, Versioned):
+                yield finding("unreadable-note", path, sentence(note), key)
+            elif not await _is_ledger(store, cluster, int(key)) and await store.exists(path) is not None:
+                yield finding("note-without-ledger", path, f"There is no ledger {key}.", key)
+
+
+async def _is_ledger(store: MetadataStore, cluster: NotedCluster, ledger_id: int) -> bool:
+    try:
+        return await store.exists(f"{cluster.root}/{cluster.tree.ledger_path(ledger_id)}") is not None
+    except RefusedError:
+        return False  # an id that no ledger can have
+
+
+async def _of_bookies(cluster: NotedCluster, directory: NoteDirectory[Any]) -> AsyncGenerator[MetadataFinding, None]:
+    async for key, note in directory.all():
+        path = directory.path_of(key)
+        if not is_valid_bookie_id(key):
+            yield _stray(path)
+            continue
+        if not isinstance(note, Versioned):
+            yield finding("unreadable-note", path, sentence(note), key)
+            continue
+        if cluster.bookies is not None and key not in cluster.bookies:
+            yield finding("note-without-bookie", path, f"There is no bookie {key}.", key)
+        elif isinstance(note.value, MaintenanceNote) and note.value.end_ms < cluster.now_ms:
+            minutes = (cluster.now_ms - note.value.end_ms) // 60_000
+            problem = f"The maintenance of bookie {key} should have ended {minutes} minutes ago."
+            yield finding("maintenance-overdue", path, problem, key)
+
+
+async def _of_daemons(store: MetadataStore, notes: RecoveryNotes) -> AsyncGenerator[MetadataFinding, None]:
+    for name in await children_of(store, notes.daemons.path):
+        path = f"{notes.daemons.path}/{name}"
+        with contextlib.suppress(NoNodeError):
+            if not (await store.get(path)).stat.ephemeral_owner:
+                yield finding("session-node-without-session", path, "It is persistent, and must be ephemeral.")
+
+
+def _stray(path: str) -> MetadataFinding:
+    return finding("stray-node", path, "No process writes a node of this name here.")

@@ -1,0 +1,139 @@
+"""What autorecovery does now, as its notes and the election show it. Reads a bounded number of nodes.
+
+There are as many daemons, deadlines and maintenance notes as bookies at most. Losses and failures are counted by one
+operation each, however many there are, and only the first losses are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import itertools
+from typing import TypeVar
+
+import msgspec
+
+from runtime.metadata.replication.directories import ForeignNames
+from runtime.metadata.replication.election import Candidate, read_auditor
+from runtime.metadata.replication.maintenance import Maintenance, list_maintenance
+from runtime.metadata.replication.recovery_notes import (
+    DaemonNote,
+    LostBookieNote,
+    LostLedgerNote,
+    NoteDirectory,
+    RecoveryNotes,
+)
+from runtime.metadata.store import MetadataStore, Versioned
+
+NoteT = TypeVar("NoteT", bound=msgspec.Struct)
+
+LOSSES_READ_MAX = 10
+_LOSSES_LISTED_MAX = 10_000
+"""If there are more, their names are not read either."""
+
+
+class AuditorKind(enum.Enum):
+    """Which program is the auditor. The values appear in reports."""
+
+    OURS = "bkctl"
+    JAVA = "java"
+    PULSAR = "pulsar"
+
+
+class NotedLosses(msgspec.Struct, frozen=True):
+    """Ledgers with lost entries: how many, and the first of them."""
+
+    count: int = 0
+    first: tuple[tuple[str, LostLedgerNote], ...] = ()
+
+
+class RecoveryLook(msgspec.Struct, frozen=True, kw_only=True):
+    """One look. ``auditor`` None: none is elected. ``unreadable``: notes that cannot be read, with the reason."""
+
+    auditor: Candidate | None = None
+    daemons: tuple[DaemonNote, ...] = ()
+    deadlines: tuple[tuple[str, LostBookieNote], ...] = ()
+    maintenance: tuple[Maintenance, ...] = ()
+    losses: NotedLosses = NotedLosses()
+    failures: int = 0
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def auditor_daemon(self) -> DaemonNote | None:
+        """Our daemon that is the auditor."""
+        return find_auditor_daemon(self.auditor, self.daemons)
+
+    @property
+    def auditor_kind(self) -> AuditorKind | None:
+        """Which program is the auditor; None: none is elected."""
+        return kind_of_auditor(self.auditor, self.daemons)
+
+
+def find_auditor_daemon(auditor: Candidate | None, daemons: tuple[DaemonNote, ...]) -> DaemonNote | None:
+    """The daemon of ours that has the office: its note says so, and the vote has its name."""
+    if auditor is None or auditor.bookie_id is None:
+        return None
+    return next((each for each in daemons if each.is_auditor and each.bookie_id == auditor.bookie_id), None)
+
+
+def kind_of_auditor(auditor: Candidate | None, daemons: tuple[DaemonNote, ...]) -> AuditorKind | None:
+    """Which program is the auditor; None: none is elected."""
+    if auditor is None:
+        return None
+    if find_auditor_daemon(auditor, daemons) is not None:
+        return AuditorKind.OURS
+    return AuditorKind.PULSAR if auditor.is_pulsar else AuditorKind.JAVA
+
+
+async def look_at_recovery(store: MetadataStore, root: str, foreign: ForeignNames) -> RecoveryLook:
+    """One look. One operation for each daemon, deadline and maintenance, and a few more."""
+    notes = RecoveryNotes(store, root)
+    unreadable: list[str] = []
+    auditor, daemons, deadlines, maintenance, losses, failures = await asyncio.gather(
+        read_auditor(store, root, foreign),
+        _read_all(notes.daemons, unreadable),
+        _read_all(notes.deadlines, unreadable),
+        list_maintenance(notes),
+        _read_losses(notes, unreadable),
+        notes.failures.count(),
+    )
+    unreadable += [each.problem for each in maintenance if each.problem is not None]
+    return RecoveryLook(
+        auditor=auditor,
+        daemons=tuple(note for _, note in sorted(daemons, key=lambda each: (each[1].host, each[1].pid))),
+        deadlines=tuple(sorted(deadlines, key=lambda each: (each[1].due_ms, each[0]))),
+        maintenance=tuple(maintenance),
+        losses=losses,
+        failures=failures,
+        unreadable=tuple(unreadable),
+    )
+
+
+async def read_daemons(notes: RecoveryNotes) -> tuple[DaemonNote, ...]:
+    """The running daemons whose notes can be read."""
+    return tuple(note for _, note in await _read_all(notes.daemons, []))
+
+
+async def _read_all(directory: NoteDirectory[NoteT], unreadable: list[str]) -> list[tuple[str, NoteT]]:
+    found: list[tuple[str, NoteT]] = []
+    async for key, note in directory.all():
+        if isinstance(note, Versioned):
+            found.append((key, note.value))
+        else:
+            unreadable.append(str(note))
+    return found
+
+
+async def _read_losses(notes: RecoveryNotes, unreadable: list[str]) -> NotedLosses:
+    count = await notes.losses.count()
+    if not count or count > _LOSSES_LISTED_MAX:
+        return NotedLosses(count)
+    keys = sorted(await notes.losses.keys(), key=lambda each: (len(each), each))
+    first: list[tuple[str, LostLedgerNote]] = []
+    for key in itertools.islice(keys, LOSSES_READ_MAX):
+        found = await notes.losses.find_or_problem(key)
+        if isinstance(found, Versioned):
+            first.append((key, found.value))
+        elif found is not None:
+            unreadable.append(str(found))
+    return NotedLosses(len(keys), tuple(first))

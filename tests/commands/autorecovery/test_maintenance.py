@@ -1,0 +1,168 @@
+"""``bkctl autorecovery maintenance`` as a process, against a real ZooKeeper, with an auditor of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from pathlib import Path
+
+import pytest
+
+from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
+from runtime.metadata.replication.switches import ReplicationSwitches
+from tests.commands.autorecovery.test_autorecovery import A, B, Stage
+from tests.processes import run_bkctl
+
+AUDITOR = "10.0.0.7:3181"
+
+
+async def register(stage: Stage, *bookie_ids: str) -> None:
+    for bookie_id in bookie_ids:
+        await stage.store.create(stage.paths.writable_bookie(bookie_id), is_ephemeral=True)
+        await stage.store.create(stage.paths.cookie(bookie_id))
+
+
+async def with_java_auditor(stage: Stage, delay_s: int) -> ReplicationSwitches:
+    await stage.elect(AUDITOR)
+    switches = ReplicationSwitches(stage.store, stage.paths.root)
+    await switches.set_recovery_delay(delay_s)
+    return switches
+
+
+async def with_our_auditor(stage: Stage) -> None:
+    await stage.elect(AUDITOR)
+    note = DaemonNote(bookie_id=AUDITOR, host="h", pid=7, role="both", started_ms=1, written_ms=2, is_auditor=True)
+    await RecoveryNotes(stage.store, stage.paths.root).daemons.put("1", note)
+
+
+async def delay_text(stage: Stage) -> tuple[bytes, int]:
+    node = await stage.store.get(stage.paths.lost_bookie_recovery_delay)
+    return node.data, node.stat.version
+
+
+async def bookies_in_maintenance(stage: Stage) -> list[str]:
+    return await RecoveryNotes(stage.store, stage.paths.root).maintenance.keys()
+
+
+async def test_with_javas_auditor_the_delay_is_raised_and_restored(stage: Stage) -> None:
+    await register(stage, A)
+    await with_java_auditor(stage, 0)
+    plan = await stage.succeed("maintenance", "start", A, "--for", "30m", "--dry-run")
+    assert [item["action"] for item in plan["items"]] == ["create", "set"]
+    assert await bookies_in_maintenance(stage) == []
+
+    started = await stage.run("maintenance", "start", A, "--for", "30m")
+    body = started.json()
+    assert (body["auditor"], body["delay_before_s"], body["delay_set_s"]) == ("java", 0, 1800), started
+    assert f"bkctl autorecovery maintenance end {A}" in started.stderr
+    assert await delay_text(stage) == (b"1800", 1)
+    [item] = (await stage.succeed("maintenance", "list"))["items"]
+    assert (item["bookie_id"], item["state"], item["overdue"], item["delay_before_s"]) == (A, "writable", False, 0)
+    again = await stage.run("maintenance", "start", A, "--for", "1h")
+    assert (again.exit_code, f"bookie {A} is in maintenance already" in again.stderr) == (5, True)
+
+    await stage.store.delete(stage.paths.writable_bookie(A))
+    refused = await stage.run("maintenance", "end", A)
+    assert (refused.exit_code, "is not registered: start it first" in refused.stderr) == (3, True)
+    assert await delay_text(stage) == (b"1800", 1)
+    await stage.store.create(stage.paths.read_only_bookie(A), is_ephemeral=True)
+    ended = await stage.succeed("maintenance", "end", A)
+    assert ended["bookies"] == [{"bookie_id": A, "delay": "restored"}]
+    assert (await delay_text(stage), await bookies_in_maintenance(stage)) == ((b"0", 2), [])
+    assert (await stage.succeed("maintenance", "end"))["ended"] == 0
+    unknown = await stage.run("maintenance", "end", A)
+    assert (unknown.exit_code, "is not in maintenance" in unknown.stderr) == (4, True)
+
+
+async def test_a_delay_that_is_long_enough_stays(stage: Stage) -> None:
+    await register(stage, A)
+    await with_java_auditor(stage, 7200)
+    assert (await stage.succeed("maintenance", "start", A, "--for", "30m"))["delay_set_s"] is None
+    assert await delay_text(stage) == (b"7200", 0), "writing it again would trigger an audit"
+    await stage.succeed("maintenance", "end")
+    assert await delay_text(stage) == (b"7200", 0)
+
+
+async def test_with_javas_auditor_one_bookie_at_a_time(stage: Stage) -> None:
+    await register(stage, A, B)
+    switches = await with_java_auditor(stage, 0)
+    both = await stage.run("maintenance", "start", A, B, "--for", "30m", "--accept-risk")
+    assert (both.exit_code, "one bookie at a time" in both.stderr) == (3, True)
+    silent = await stage.run("maintenance", "start", A, "--for", "30m")
+    assert (silent.exit_code, f"bookie {B} is registered but does not answer" in silent.stderr) == (3, True)
+    assert "--accept-risk continues all the same" in silent.stderr
+    await stage.succeed("maintenance", "start", A, "--for", "30m", "--accept-risk")
+    second = await stage.run("maintenance", "start", B, "--for", "30m")
+    assert (second.exit_code, f"bookie {A} is in maintenance already" in second.stderr) == (3, True)
+    await stage.succeed("maintenance", "start", B, "--for", "30m", "--accept-risk")
+    await switches.set_recovery_delay(60)
+    ended = await stage.run("maintenance", "end", A)
+    assert ended.json()["bookies"][0]["delay"] == "left, because it was changed meanwhile"
+    assert "the recovery delay stays 60 s" in ended.stderr
+    assert await bookies_in_maintenance(stage) == [B]
+
+
+async def test_without_the_delay_node_an_auditor_of_java_is_deaf(stage: Stage) -> None:
+    await register(stage, A)
+    await stage.elect(AUDITOR)
+    result = await stage.run("maintenance", "start", A, "--for", "30m")
+    assert (result.exit_code, "is missing or unreadable" in result.stderr) == (3, True)
+
+
+async def test_with_our_auditor_no_delay_is_touched(stage: Stage) -> None:
+    await register(stage, A, B)
+    await with_our_auditor(stage)
+    body = await stage.succeed("maintenance", "start", A, B, "--for", "30m")
+    assert (body["auditor"], body["delay_set_s"]) == ("bkctl", None)
+    assert sorted(await bookies_in_maintenance(stage)) == [A, B]
+    assert await stage.store.exists(stage.paths.lost_bookie_recovery_delay) is None
+    assert (await stage.succeed("maintenance", "end"))["ended"] == 2
+    assert await bookies_in_maintenance(stage) == []
+
+
+async def test_two_operators_at_once(stage: Stage) -> None:
+    await register(stage, A)
+    await with_java_auditor(stage, 0)
+    results = await asyncio.gather(*(stage.run("maintenance", "start", A, "--for", "30m") for _ in range(2)))
+    assert sorted(result.exit_code for result in results) == [0, 5], results
+    loser = next(result for result in results if result.exit_code)
+    assert "nothing was changed" in loser.stderr
+    assert await delay_text(stage) == (b"1800", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (("--for", "1h"), 2, "name the bookies, or give --rack"),
+        ((A, "--rack", "/r1", "--for", "1h"), 2, "name the bookies, or give --rack"),
+        ((A, "--for", "soon"), 2, "is not a duration"),
+        ((A,), 2, "--for"),
+        (("--rack", "/r1", "--for", "1h"), 4, "no registered bookie is known to be in rack /r1"),
+        (("10.0.0.99:3181", "--for", "1h"), 4, "is unknown"),
+    ],
+)
+async def test_wrong_use(stage: Stage, arguments: tuple[str, ...], code: int, sentence: str) -> None:
+    await register(stage, A)
+    result = await stage.run("maintenance", "start", *arguments)
+    assert (result.exit_code, sentence in result.stderr) == (code, True), result
+    assert await bookies_in_maintenance(stage) == []
+
+
+async def test_a_rack(stage: Stage, tmp_path: Path) -> None:
+    await register(stage, A, B)
+    await with_our_auditor(stage)
+    racks, config = tmp_path / "racks.txt", tmp_path / "config.toml"
+    racks.write_text("10.0.0.1 /r1\n10.0.0.2 /r2\n")
+    config.write_text(f'[client.placement]\npolicy = "rack-aware"\nrack_table_file = "{racks}"\n')
+    result = await asyncio.to_thread(
+        functools.partial(
+            run_bkctl,
+            *("autorecovery", "maintenance", "start", "--rack", "/r2", "--for", "30m", "--accept-risk"),
+            BKCTL_METADATA_URI=stage.uri,
+            BKCTL_STATE_DIR=stage.state,
+            BKCTL_CONFIG=str(config),
+        )
+    )
+    assert (result.exit_code, result.json()["bookie_ids"]) == (0, [B]), result
+    [item] = (await stage.succeed("maintenance", "list"))["items"]
+    assert (item["bookie_id"], item["rack"]) == (B, "/r2")
