@@ -14,10 +14,10 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test battery fuzz interop bench bench-recover soak demo lock clean
+.PHONY: help setup check test battery fuzz interop bench bench-recover bench-autorecovery soak soak-autorecovery demo lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## build .venv from requirements.txt, if it is not current
 	@scripts/setup.sh
@@ -46,12 +46,19 @@ interop: setup ## tests with Apache BookKeeper (Java); needs a JDK and Maven
 soak: setup ## ROUNDS recoveries while processes are killed and halted, each checked from outside (SOAK_ARGS="--seed 7")
 	$(VENV_PYTHON) -m tests.soak --rounds $(ROUNDS) $(SOAK_ARGS)
 
+soak-autorecovery: setup ## the same with two autorecovery daemons instead of commands
+	$(VENV_PYTHON) -m tests.soak --autorecovery --rounds $(ROUNDS) $(SOAK_ARGS)
+
 bench: setup ## adds per second and latency of one bookie; AGAINST=REV: CPU time per add compared with another commit
 	$(VENV_PYTHON) -m tests.bench$(if $(AGAINST),.add_cost --against $(AGAINST)) $(BENCH_ARGS)
 
 bench-recover: setup ## recovery of a dead bookie on Java bookies, by bkctl and by Java's shell (BENCH_ARGS="--only tiny")
 	@scripts/build_interop.sh
 	$(VENV_PYTHON) -m tests.bench.recover $(BENCH_ARGS)
+
+bench-autorecovery: setup ## kill -9 of a Java bookie to full replication, by bkctl's and Java's daemons
+	@scripts/build_interop.sh
+	$(VENV_PYTHON) -m tests.bench.autorecovery $(BENCH_ARGS)
 
 demo: setup ## cluster, kill -9, recovery, audit; leaves a report, no process
 	$(VENV_PYTHON) -P scripts/demo.py $(DEMO_ARGS)

@@ -41,32 +41,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.interop.java import JavaClient, is_built, shell_command, write_server_conf
+from tests.bench.java_ledgers import BOOKIE_FLAGS, TOOL_FLAGS, DataSet, WrittenNodes
+from tests.interop.java import is_built, shell_command, write_server_conf
 from tests.interop.java_cluster import JavaCluster
 from tests.processes import bkctl_command, bkctl_environment
 
-_BOOKIE_FLAGS = ("-Xmx512m", "-XX:MaxDirectMemorySize=768m", "-XX:TieredStopAtLevel=4")
-_SHELL_FLAGS = ("-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:TieredStopAtLevel=4")
-_SIZES = {"ensemble_size": 3, "write_quorum_size": 2, "ack_quorum_size": 2}
 _MEBIBYTE = 2**20
-
-
-class DataSet(msgspec.Struct, frozen=True):
-    """Ledgers of one size."""
-
-    ledgers: int
-    entries: int
-    entry_bytes: int
-
-    @property
-    def bytes_to_copy(self) -> int:
-        """Payload of the copies on one bookie."""
-        return self.ledgers * self.entries * self.entry_bytes * 2 // 3
-
-    def __str__(self) -> str:
-        return f"{self.ledgers:,} ledgers x {self.entries} x {self.entry_bytes:,} bytes"
 
 
 DATA_SETS = {
@@ -116,42 +97,23 @@ class DeadBookie:
 
     def __init__(self, cluster: JavaCluster, zookeeper: KazooClient, data_set: DataSet) -> None:
         self._cluster = cluster
-        self._zookeeper = zookeeper
         self._conf_path = os.path.join(cluster.directory, "shell.conf")
         write_server_conf(self._conf_path, cluster.metadata_uri, cluster.directory)
         writers = cluster.start_bookies(3)
-        client = JavaClient(cluster.metadata_uri, os.path.join(cluster.directory, "client.log"))
-        try:
-            written = client.call_and_wait(
-                "fill",
-                digest_type="CRC32C",
-                password="",
-                count=data_set.ledgers,
-                entries=data_set.entries,
-                entry_bytes=data_set.entry_bytes,
-                **_SIZES,
-            )
-        finally:
-            client.stop()
+        self._nodes = WrittenNodes(cluster, zookeeper, data_set)
         cluster.start_bookies(2)
         self.bookie_id = writers[0]
         cluster.kill(self.bookie_id)
         cluster.wait_until(lambda: self.bookie_id not in cluster.registered("writable"))
-        root = parse_metadata_uri(cluster.metadata_uri).root
-        self._nodes = {path: zookeeper.get(path)[0] for path in map(_node_path(root), written["ledger_ids"])}
-        assert len(self._nodes) == data_set.ledgers
         assert len(self.ledgers_left()) == data_set.ledgers, "some ledgers do not reference the dead bookie"
 
     def ledgers_left(self) -> list[str]:
         """Nodes of the ledgers that still reference the dead bookie."""
-        answers = {path: self._zookeeper.get_async(path) for path in self._nodes}
-        return [path for path, answer in answers.items() if self.bookie_id.encode() in answer.get()[0]]
+        return self._nodes.naming(self.bookie_id)
 
     def restore(self) -> None:
-        """Write the metadata back that named the dead bookie; let the disk finish what it does."""
-        for answer in [self._zookeeper.set_async(path, data) for path, data in self._nodes.items()]:
-            answer.get()
-        os.sync()
+        """Write the metadata back that named the dead bookie."""
+        self._nodes.restore()
 
     def bkctl(self, *arguments: str) -> list[str]:
         """Command line of bkctl."""
@@ -159,7 +121,7 @@ class DeadBookie:
 
     def shell(self, *arguments: str) -> list[str]:
         """Command line of Java's shell."""
-        return shell_command(self._conf_path, *arguments, jvm_flags=_SHELL_FLAGS)
+        return shell_command(self._conf_path, *arguments, jvm_flags=TOOL_FLAGS)
 
     def recover_by_bkctl(self) -> float:
         """Seconds."""
@@ -188,14 +150,6 @@ class DeadBookie:
         return seconds
 
 
-def _node_path(root: str) -> Callable[[int], str]:
-    def path(ledger_id: int) -> str:
-        digits = f"{ledger_id:010d}"
-        return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
-
-    return path
-
-
 @contextlib.contextmanager
 def dead_bookie(directory: str, zookeeper: EmbeddedZooKeeper, name: str) -> Iterator[DeadBookie]:
     """The start of all rounds on one data set."""
@@ -203,7 +157,7 @@ def dead_bookie(directory: str, zookeeper: EmbeddedZooKeeper, name: str) -> Iter
     client.start()
     uri = f"zk+hierarchical://{zookeeper.connect_string}/{name}"
     try:
-        with JavaCluster(os.path.join(directory, name), uri, jvm_flags=_BOOKIE_FLAGS) as cluster:
+        with JavaCluster(os.path.join(directory, name), uri, jvm_flags=BOOKIE_FLAGS) as cluster:
             yield DeadBookie(cluster, client, DATA_SETS[name])
     finally:
         client.stop()

@@ -42,6 +42,7 @@ class JavaCluster:
         self._jvm_flags = jvm_flags
         self._bookies: dict[str, JavaBookie] = {}
         self._workers: list[JavaProcess] = []
+        self._workers_started = 0
         self._ended: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -75,23 +76,30 @@ class JavaCluster:
         self.wait_until(lambda: set(started) <= set(self.registered("writable")))
         return started
 
-    def start_replication_worker(self, **settings: str) -> None:
+    def start_replication_worker(self, *, jvm_flags: Sequence[str] = (), **settings: str) -> JavaProcess:
         """Java's auditor and replication worker in a process of their own.
 
         Returns after the auditor's first checks. They ignore ``lostBookieRecoveryDelay``, so a later start of the
         auditor would have the worker repair what a test has killed.
         """
-        name = os.path.join(self.directory, f"autorecovery-{len(self._workers)}")
+        self._workers_started += 1
+        name = os.path.join(self.directory, f"autorecovery-{self._workers_started}")
         write_server_conf(f"{name}.conf", self.metadata_uri, name, free_port(), **STORAGE | settings)
-        self._workers.append(
-            JavaProcess(
-                "org.apache.bookkeeper.replication.AutoRecoveryMain",
-                *("--conf", f"{name}.conf"),
-                log_path=f"{name}.log",
-                release=self._release,
-            )
+        worker = JavaProcess(
+            "org.apache.bookkeeper.replication.AutoRecoveryMain",
+            *("--conf", f"{name}.conf"),
+            log_path=f"{name}.log",
+            jvm_flags=jvm_flags,
+            release=self._release,
         )
+        self._workers.append(worker)
         self.wait_until(self._is_first_check_over)
+        return worker
+
+    def stop_replication_workers(self) -> None:
+        """End them in order: their locks and votes are gone."""
+        while self._workers:
+            self._workers.pop().stop()
 
     def _is_first_check_over(self) -> bool:
         status = self.run("autorecovery", "status", "-o", "json")

@@ -18,6 +18,7 @@ from runtime.config import ClientConfig
 from runtime.errors import BookieError, EntryDigestError, LedgerFencedError, SessionExpiredError
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.ledger.write_set import write_set
+from runtime.metadata.store import children_of, find_node
 from storage.errors import BkctlError
 
 CLOSED_MIN, CLOSED_MAX = 3, 10
@@ -95,6 +96,20 @@ class Book:
             return sum(bookie_id in each.value.bookies() for each in found)
 
         return self._run(count())
+
+    def nodes_below(self, path: str) -> dict[str, bytes]:
+        """All nodes below a path, with their data; those that vanish meanwhile are left out."""
+        store = self._client.store
+
+        async def walk(directory: str) -> dict[str, bytes]:
+            found: dict[str, bytes] = {}
+            for name in await children_of(store, directory):
+                child = f"{directory}/{name}"
+                if (node := await find_node(store, child)) is not None:
+                    found |= {child: node.data, **await walk(child)}
+            return found
+
+        return self._run(walk(path))
 
     def is_written_on(self, bookie_id: str) -> bool:
         """Whether a living writer still has the bookie in its ensemble."""

@@ -8,83 +8,46 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self, TypeAlias
 
 from runtime.errors import ConfigurationError
 from runtime.replication.copy_processes import MODULE
 from runtime.replication.job_file import read_job
 from storage.adapters.filesystem import OsFileSystem
-from tests.orphans import OrphanKiller
-from tests.processes import LOOPBACK, BkctlProcess, Cluster, children_running, free_port, kill_and_wait, start_bkctl
-from tests.soak.ledgers import PEER_TIMEOUT_S, Book
-from tests.zookeeper_servers import ZooKeeperServer
+from tests.processes import BkctlProcess, children_running, kill_and_wait, start_bkctl
+from tests.soak.ground import (
+    HALT_BOOKIE,
+    KILL_BOOKIE,
+    KILL_ZOOKEEPER,
+    LEDGERS_KEPT,
+    RUN_TIMEOUT_S,
+    SETTINGS,
+    Act,
+    RoundError,
+    SoakGround,
+)
 
-BOOKIES = 6
-LEDGERS_KEPT = 12
 DISTURBED_RUNS_MAX = 2
-RUN_TIMEOUT_S = 300.0
 RATES = (30, 60, 150)
 """Requests to ZooKeeper per second of a disturbed command: it must last long enough to be met in the middle."""
-SESSION_MS = 3000
-SETTINGS = {
-    "BKCTL_ZOOKEEPER_SESSION_TIMEOUT_MS": str(SESSION_MS),
-    "BKCTL_CLIENT_READ_TIMEOUT_S": str(PEER_TIMEOUT_S),
-    "BKCTL_CLIENT_ADD_TIMEOUT_S": str(PEER_TIMEOUT_S),
-    "BKCTL_REPLICATION_SILENCE_PAUSE_S": "2",
-    "BKCTL_REPLICATION_OPEN_LEDGER_WAIT_S": "1",
-}
-"""The waits of the commands, shorter than by default: a round waits out many of them."""
 PARTIAL = 9
 RECOVER, DRAIN = "recover failed-bookie", "decommission --drain-only"
 REMOVE_LIVE, REMOVE_DEAD = "decommission", "decommission --if-exists"
-
-_Act: TypeAlias = Callable[[], object]
-
-
-class RoundError(Exception):
-    """A round found something wrong."""
+KILL_COMMAND, KILL_COPIER = "kill command", "kill copy process"
 
 
-class Soak:
-    """One cluster for all rounds. Use as a context manager: it ends every process."""
+class Soak(SoakGround):
+    """Commands that move the ledgers of a bookie away."""
 
     def __init__(self, folder: Path, seed: int, say: Callable[[str], None]) -> None:
-        self.seed = seed
-        self.counts: Counter[str] = Counter()
-        self._say = say
+        super().__init__(folder, seed, say)
         self._log_path = folder / "commands.log"
         self._jobs = folder / "state" / "jobs"
-        port = free_port()
-        self._zookeeper = ZooKeeperServer(
-            folder / "zookeeper", {"clientPortAddress": LOOPBACK, "clientPort": str(port)}, {}, port
-        )
-        uri = f"zk+hierarchical://{LOOPBACK}:{port}/ledgers"
-        self._cluster = Cluster(str(folder / "bookies"), uri, SESSION_MS)
-        self._book = Book(uri, self.counts)
-        self._variables = {**SETTINGS, "BKCTL_METADATA_URI": uri, "BKCTL_STATE_DIR": str(folder / "state")}
-        self._orphans = OrphanKiller()
+        self._variables = {**SETTINGS, "BKCTL_METADATA_URI": self._uri, "BKCTL_STATE_DIR": str(folder / "state")}
         self._policy = ""
-
-    def __enter__(self) -> Self:
-        self._start_zookeeper()
-        self._cluster.up(BOOKIES)
-        self._book.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            if self._zookeeper.is_running:
-                self._book.__exit__()
-        finally:
-            self._cluster.stop()
-            self._zookeeper.kill()
-            self._orphans.close()
 
     def run_round(self, number: int) -> None:
         """One round; RoundError says what is wrong."""
@@ -129,7 +92,7 @@ class Soak:
             undrained = self._cluster.run("bookie", "undrain", victim)
             if undrained.exit_code != 0:
                 raise RoundError(f"bookie undrain: {undrained.stderr}")
-        self._wait_until(lambda: {each.id for each in self._cluster.bookies} <= self._book.writable())
+        self._wait_until_writable()
 
     def _move_away(self, source: random.Random, kind: str, victim: str) -> bool:
         """Run the command, disturbed, then until it says that it is done, or that only open ledgers are left."""
@@ -138,7 +101,7 @@ class Soak:
                 break
             command = (*self._command(source, kind, victim), "--rate", str(source.choice(RATES)))
             self._run(command, lambda process: self._disturb(process, source, victim))
-        self._wait_until(lambda: {each.id for each in self._cluster.bookies} - {victim} <= self._book.writable())
+        self._wait_until_writable(victim)
         command = self._command(source, kind, victim)
         exit_code = self._run(command)
         if exit_code == PARTIAL and self._policy == "skip":
@@ -189,7 +152,7 @@ class Soak:
     def _disturb(self, process: BkctlProcess, source: random.Random, victim: str) -> None:
         """Strike once or twice: at any moment, or when some ledgers have been repaired and some have not."""
         for _ in range(source.choice((1, 1, 2))):
-            fault = source.choice(("kill command", "kill copy process", "kill bookie", "halt bookie", "kill ZooKeeper"))
+            fault = source.choice((KILL_COMMAND, KILL_COPIER, KILL_BOOKIE, HALT_BOOKIE, KILL_ZOOKEEPER))
             other = source.choice([each.id for each in self._cluster.bookies if each.id != victim])
             lasts_s = source.choice((source.uniform(0, 1), source.uniform(0, 4)))
             part, pause_s = source.choice(((1, source.uniform(0, 4)), (source.uniform(0, 1), source.uniform(0, 0.2))))
@@ -200,42 +163,22 @@ class Soak:
                 return  # it was faster
             left = self._book.count_referencing(victim)
             copiers = children_running(MODULE, process.pid)
-            if fault == "kill copy process" and not copiers:
-                fault = "kill command"
+            if fault == KILL_COPIER and not copiers:
+                fault = KILL_COMMAND
             self.counts[fault] += 1
             self._say(f"  {left} of {begin} ledgers left: {fault} ({other}) for {lasts_s:.1f} s")
-            strike, end = self._fault(fault, process, copiers, other)
+            strike, end = self._strike(fault, process, copiers, other)
             strike()
             _ended_within(process, lasts_s)
             end()
 
-    def _fault(self, name: str, process: BkctlProcess, copiers: Sequence[int], other: str) -> tuple[_Act, _Act]:
-        """How it begins and ends. ``other`` is a source or a target of the copies."""
-        pid = self._cluster.bookie(other).pid
-        faults: dict[str, tuple[_Act, _Act]] = {
-            "kill command": (process.kill, bool),
-            "kill copy process": (lambda: kill_and_wait(copiers[0]), bool),
-            "kill bookie": (lambda: kill_and_wait(pid), lambda: self._cluster.start_bookie(other)),
-            "halt bookie": (lambda: os.kill(pid, signal.SIGSTOP), lambda: os.kill(pid, signal.SIGCONT)),
-            "kill ZooKeeper": (self._zookeeper.kill, self._restart_zookeeper),
-        }
-        return faults[name]
-
-    def _start_zookeeper(self) -> None:
-        self._zookeeper.start()
-        self._orphans.watch(self._zookeeper.pid)
-        self._zookeeper.wait_for_mode("standalone")
-
-    def _restart_zookeeper(self) -> None:
-        self._start_zookeeper()
-        self._book.reconnect()
-
-    def _wait_until(self, is_so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + RUN_TIMEOUT_S
-        while not is_so():
-            if time.monotonic() > deadline:
-                raise RoundError("the bookies do not get there")
-            time.sleep(0.1)
+    def _strike(self, fault: str, process: BkctlProcess, copiers: Sequence[int], other: str) -> tuple[Act, Act]:
+        """How a fault begins and ends. ``other`` is a source or a target of the copies."""
+        if fault == KILL_COMMAND:
+            return process.kill, bool
+        if fault == KILL_COPIER:
+            return lambda: kill_and_wait(copiers[0]), bool
+        return self._fault(fault, other)
 
 
 def _ended_within(process: BkctlProcess, seconds: float) -> bool:

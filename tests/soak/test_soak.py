@@ -1,4 +1,4 @@
-"""A few rounds of the soak run; ``make soak`` runs any number."""
+"""A few rounds of the soak run; ``make soak`` and ``make soak-autorecovery`` run any number."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak.ground import SoakGround
+from tests.soak.recovery_rounds import RecoverySoak
 from tests.soak.rounds import Soak
-
-ROUNDS = 5
 
 
 @pytest.mark.battery
 @pytest.mark.cluster
-def test_rounds_with_kills_and_halts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "rounds"), [(Soak, 5), (RecoverySoak, 3)])
+def test_rounds_with_kills_and_halts(tmp_path: Path, kind: type[SoakGround], rounds: int) -> None:
     seed = secrets.randbelow(2**31)
     said = [f"seed {seed}"]
-    with Soak(tmp_path, seed, said.append) as soak:
-        for number in range(1, ROUNDS + 1):
+    with kind(tmp_path, seed, said.append) as soak:
+        for number in range(1, rounds + 1):
             try:
                 soak.run_round(number)
             except Exception as error:

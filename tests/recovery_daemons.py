@@ -1,0 +1,92 @@
+"""``bkctl autorecovery start`` as a process, and what daemons say of themselves in ZooKeeper."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from runtime.metadata.replication.recovery_notes import DaemonNote, notes_path
+from runtime.metadata.uri import parse_metadata_uri
+from tests.processes import BkctlProcess, kill_and_wait, start_bkctl
+
+WAIT_MAX_S = 120.0
+"""Far above any honest wait: it only keeps a hung process from hanging the test run."""
+
+
+class RecoveryDaemon:
+    """A daemon that can be stopped, killed, halted and started again. ``variables`` are settings."""
+
+    def __init__(self, metadata_uri: str, folder: Path, *arguments: str, **variables: str) -> None:
+        self.folder = folder
+        self._arguments = ("autorecovery", "start", *arguments)
+        self._variables = {"BKCTL_METADATA_URI": metadata_uri, "XDG_RUNTIME_DIR": str(folder), **variables}
+        self._process: BkctlProcess | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """What it wrote, in all runs."""
+        return (self.folder / "daemon.log").read_text()
+
+    def start(self) -> None:
+        """Start the process; it is not ready yet."""
+        with open(self.folder / "daemon.log", "ab") as log:
+            self._process = start_bkctl(*self._arguments, stdout=log, stderr=log, variables=self._variables)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+        self._process.terminate()
+        return self._process.wait(WAIT_MAX_S)
+
+    def kill(self) -> None:
+        """SIGKILL; fine if it does not run."""
+        if self._process is not None and self.is_running:
+            kill_and_wait(self.pid)
+
+    def halt(self) -> None:
+        """SIGSTOP."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+
+def daemon_notes(zookeeper: KazooClient, metadata_uri: str) -> dict[int, DaemonNote]:
+    """What the running daemons of a cluster do, by process id."""
+    directory = f"{notes_path(parse_metadata_uri(metadata_uri).root)}/daemons"
+    found = []
+    try:
+        for name in zookeeper.get_children(directory):
+            found.append(msgspec.json.decode(zookeeper.get(f"{directory}/{name}")[0], type=DaemonNote))
+    except NoNodeError:
+        pass  # none yet, or one ended meanwhile
+    return {each.pid: each for each in found}
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    """Return when it is so; AssertionError names ``what`` was waited for."""
+    deadline = time.monotonic() + WAIT_MAX_S
+    while not is_so():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.05)
