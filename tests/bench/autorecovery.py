@@ -78,16 +78,14 @@ class Recovery:
 
     def by_java(self) -> Round:
         """One round."""
-        check_time = f"{self._paths.under_replication}/checkallledgersctime"
-        workers = []
-        for _ in range(self._daemons):
-            if self._zookeeper.exists(check_time):
-                self._zookeeper.delete(check_time)  # the start returns when there is a new one
-            workers.append(
-                self._cluster.start_replication_worker(jvm_flags=TOOL_FLAGS, lostBookieRecoveryDelay="0").pid
+        workers = [
+            self._cluster.start_replication_worker(
+                jvm_flags=TOOL_FLAGS, is_auditor=number == 0, lostBookieRecoveryDelay="0"
             )
+            for number in range(self._daemons)
+        ]
         try:
-            return self._recover(workers)
+            return self._recover([each.pid for each in workers])
         finally:
             self._cluster.stop_replication_workers()
             self._undo()

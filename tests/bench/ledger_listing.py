@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -44,32 +46,34 @@ class Run(msgspec.Struct, frozen=True):
     resident_mebibytes: float
 
 
-def load(hosts: str, root: str, step: int, count: int) -> None:
-    """Create the ledgers level by level, pipelined."""
+def load(hosts: str, root: str, step: int, count: int, data: Sequence[bytes] = ()) -> None:
+    """Create the ledgers level by level, pipelined. ``data``: their nodes' bytes, in turn; by default all are open."""
     client = KazooClient(hosts, timeout=30)
     client.start()
     room = threading.Semaphore(IN_FLIGHT)
 
-    def create_all(paths: list[str], data: bytes) -> None:
+    def create_all(paths: list[str], contents: Sequence[bytes] = (b"",)) -> None:
         def answered(_: Any) -> None:
             room.release()
 
         answers = []
-        for path in paths:
+        for path, content in zip(paths, itertools.cycle(contents), strict=False):
             room.acquire()
-            answers.append(client.create_async(path, data))
+            answers.append(client.create_async(path, content))
             answers[-1].rawlink(answered)
         for answer in answers:
             answer.get()
 
     digits = [f"{index * step:010d}" for index in range(count)]
     client.ensure_path(f"{root}/available/readonly")
-    client.create(f"{root}/LAYOUT", encode_layout(LedgerLayout(LedgerTree.HIERARCHICAL)))
-    create_all([f"{root}/{top}" for top in sorted({each[:2] for each in digits})], b"")
-    create_all([f"{root}/{each[:2]}/{each[2:]}" for each in sorted({each[:6] for each in digits})], b"")
+    if not client.exists(f"{root}/LAYOUT"):
+        client.create(f"{root}/LAYOUT", encode_layout(LedgerLayout(LedgerTree.HIERARCHICAL)))
+    create_all([f"{root}/{top}" for top in sorted({each[:2] for each in digits})])
+    create_all([f"{root}/{each[:2]}/{each[2:]}" for each in sorted({each[:6] for each in digits})])
     metadata = new_ledger(("10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181"), 2, 2, DigestType.CRC32C, b"secret")
-    data = encode_ledger_metadata(metadata)
-    create_all([f"{root}/{each[:2]}/{each[2:6]}/L{each[6:]}" for each in digits], data)
+    create_all(
+        [f"{root}/{each[:2]}/{each[2:6]}/L{each[6:]}" for each in digits], data or [encode_ledger_metadata(metadata)]
+    )
     client.stop()
     client.close()
 

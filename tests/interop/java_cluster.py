@@ -76,24 +76,31 @@ class JavaCluster:
         self.wait_until(lambda: set(started) <= set(self.registered("writable")))
         return started
 
-    def start_replication_worker(self, *, jvm_flags: Sequence[str] = (), **settings: str) -> JavaProcess:
-        """Java's auditor and replication worker in a process of their own.
+    def start_replication_worker(
+        self, part: str = "both", *, jvm_flags: Sequence[str] = (), is_auditor: bool = True, **settings: str
+    ) -> JavaProcess:
+        """Java's auditor and replication worker in a process of their own; ``part``: only "auditor" or "worker".
 
-        Returns after the auditor's first checks. They ignore ``lostBookieRecoveryDelay``, so a later start of the
-        auditor would have the worker repair what a test has killed.
+        If it becomes the auditor, this returns after its first checks. They ignore ``lostBookieRecoveryDelay``, so a
+        later start of the auditor would have the worker repair what a test has killed.
         """
         self._workers_started += 1
         name = os.path.join(self.directory, f"autorecovery-{self._workers_started}")
         write_server_conf(f"{name}.conf", self.metadata_uri, name, free_port(), **STORAGE | settings)
+        is_auditor = is_auditor and part != "worker"
+        before = self._make_checks_due() if is_auditor else None
+        whole = part == "both"
         worker = JavaProcess(
-            "org.apache.bookkeeper.replication.AutoRecoveryMain",
-            *("--conf", f"{name}.conf"),
+            "org.apache.bookkeeper.replication.AutoRecoveryMain" if whole else "bkctl.interop.RecoveryPart",
+            *(("--conf", f"{name}.conf") if whole else (f"{name}.conf", part)),
             log_path=f"{name}.log",
             jvm_flags=jvm_flags,
             release=self._release,
         )
         self._workers.append(worker)
-        self.wait_until(self._is_first_check_over)
+        if is_auditor:
+            # The check of all ledgers comes after the check of the bookies.
+            self.wait_until(lambda: self._last_check() != before)
         return worker
 
     def stop_replication_workers(self) -> None:
@@ -101,10 +108,18 @@ class JavaCluster:
         while self._workers:
             self._workers.pop().stop()
 
-    def _is_first_check_over(self) -> bool:
+    def _make_checks_due(self) -> str | None:
+        """What ``_last_check`` returns before the next auditor has started."""
+        if self._last_check() is not None:
+            reset = self.run("autorecovery", "reset-checks", "all-ledgers")
+            assert reset.exit_code == 0, reset.stderr
+        return self._last_check()
+
+    def _last_check(self) -> str | None:
         status = self.run("autorecovery", "status", "-o", "json")
-        # The check of all ledgers comes after the check of the bookies.
-        return status.exit_code == 0 and status.json()["last_checks"]["all_ledgers"] is not None
+        assert status.exit_code == 0, status.stderr
+        found: str | None = status.json()["last_checks"]["all_ledgers"]
+        return found
 
     def stop(self, bookie_id: str) -> None:
         """End a bookie in order; all of its entries are flushed, and its registration is gone."""
