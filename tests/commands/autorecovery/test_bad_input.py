@@ -1,4 +1,4 @@
-"""Real daemons on a cluster with nodes that no process should have written, and with a ZooKeeper that takes no writes."""
+"""Real daemons on a cluster with nodes that no process should have written, and with a ZooKeeper that is read-only."""
 
 from __future__ import annotations
 
