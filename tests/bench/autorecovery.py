@@ -216,10 +216,8 @@ def main() -> None:
         sys.exit("the Java side is not built: make interop")
     os.makedirs(arguments.directory, exist_ok=True)
     directory = tempfile.mkdtemp(prefix="bench-", dir=os.path.abspath(arguments.directory))
-    try:
-        found = asyncio.run(_run(directory, arguments))
-    finally:
-        shutil.rmtree(directory)
+    found = asyncio.run(_run(directory, arguments))  # after an error the logs stay
+    shutil.rmtree(directory)
     Console(width=160).print(_table(found, f"kill -9 to full replication, {arguments.daemons} daemons a side"))
 
 
