@@ -28,6 +28,8 @@ NO_COPY = "no registered bookie has a copy of some entries"
 """Reason of the notes of this scan. Other notes of losses are not removed by it."""
 
 _EARLY_MISSING_MIN = 2
+_READS_IN_FLIGHT_MAX = 64
+"""Enough for full speed. ZooKeeper answers in order, so the first mark comes after the reads that are in flight."""
 _REPORTS_MAX = 20
 
 
@@ -122,7 +124,7 @@ class LostBookieScan:
     async def requests(self, turn: Turn) -> AsyncGenerator[MarkRequest, None]:
         """The ledgers to mark. Losses are noted on the way, and notes of losses that are over are removed."""
         noted = {int(key) for key in await self._losses.keys() if key.isdecimal()}
-        ledgers = self._ports.ledgers.read_all()
+        ledgers = self._ports.ledgers.read_all(window=_READS_IN_FLIGHT_MAX)
         async with aclosing(ledgers):
             async for ledger_id, found in ledgers:
                 turn.beat()
