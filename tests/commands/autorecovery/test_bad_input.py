@@ -142,7 +142,7 @@ async def test_a_read_only_zookeeper_is_waited_out(
                 server.kill()
             ensemble.servers[0].wait_for_mode("read-only")
             cluster.kill_bookie(gone)
-            await wait_for_log(daemon, "read-only")
+            await wait_for_log(daemon, "lost the connection to ZooKeeper")
             await asyncio.to_thread(ensemble.start)
             async with await LedgerClient.connect(cluster.metadata_uri) as client:
                 await wait_for_repair(client, ledger_ids, gone, daemon)
