@@ -77,7 +77,9 @@ async def wait_for_repair(client: LedgerClient, ledger_ids: list[int], gone: str
 
 async def wait_for_log(daemon: RecoveryDaemon, *words: str) -> None:
     """Until the log has all of them."""
-    await asyncio.to_thread(wait_until, lambda: all(each in daemon.log for each in words), f"{words}, in the log:\n{daemon.log}")
+    await asyncio.to_thread(
+        wait_until, lambda: all(each in daemon.log for each in words), f"{words}, in the log:\n{daemon.log}"
+    )
 
 
 async def test_bad_nodes_are_named_and_everything_else_is_repaired(
