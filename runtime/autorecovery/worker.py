@@ -18,7 +18,7 @@ from runtime.autorecovery.mark_listing import MarkListing
 from runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, combined
 from runtime.autorecovery.work_queue import WorkQueue
 from runtime.client.ports import ClientPorts
-from runtime.errors import ConfigurationError, MetadataUnavailableError
+from runtime.errors import MetadataUnavailableError
 from runtime.ledger.metadata import Segment
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks
@@ -75,12 +75,8 @@ class Worker:
 
         ConfigurationError.
         """
+        msgspec.structs.replace(config, own_bookie=own_bookie).require_own_bookie()
         is_local = config.replication_target is ReplicationTarget.LOCAL
-        if is_local and own_bookie is None:
-            raise ConfigurationError(
-                "replication_target is local, but this worker has no bookie of its own: set it to policy, or run the "
-                "worker within a bookie"
-            )
         replication = msgspec.structs.replace(replication, metadata_outage_max_s=_OUTAGE_S_MAX)
         self._ports = ports
         self._clock = ports.clock

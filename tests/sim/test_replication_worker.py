@@ -635,7 +635,7 @@ async def cluster_target(cluster: RepairCluster, ledger_id: int) -> str:
 
 def test_a_local_worker_needs_a_bookie_of_its_own() -> None:
     async def scenario(cluster: RepairCluster) -> None:
-        with pytest.raises(ConfigurationError, match="replication_target is local, but this worker has no bookie"):
+        with pytest.raises(ConfigurationError, match="replication_target local needs the bookie of this machine"):
             worker_on(cluster, AutorecoveryConfig(replication_target=ReplicationTarget.LOCAL))
 
     simulate(scenario)
