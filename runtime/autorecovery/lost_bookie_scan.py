@@ -20,7 +20,7 @@ from runtime.errors import BadVersionError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.replication.recovery_notes import LostLedgerNote, RecoveryNotes
 from runtime.metadata.store import Versioned
-from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
+from runtime.replication.audit import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
 
 logger = logging.getLogger(__name__)
 
@@ -63,14 +63,14 @@ class ScanAim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerFinding(msgspec.Struct, frozen=True):
-    """What is wrong with a ledger. ``to_mark`` may be empty.
+    """What is wrong with a ledger. ``to_mark`` may be empty: no worker can replace any of its bookies now.
 
-    ``is_lost``: some entries have no copy on a registered bookie, nor on one that is waited for. ``is_postponed``: some
-    entries have copies only on bookies that are waited for, so no worker can copy them now.
+    ``lost_with``: bookies that had the only copies of some entries, and are no longer waited for. ``is_postponed``:
+    some entries have copies only on bookies that are waited for.
     """
 
     to_mark: frozenset[str] = frozenset()
-    is_lost: bool = False
+    lost_with: frozenset[str] = frozenset()
     is_postponed: bool = False
 
 
@@ -83,18 +83,35 @@ def examine_ledger(
         return None
     given_up = aim.given_up(missing)
     rows = write_set_rows(ledger_id, metadata)
-    if given_up and judge_ledger(rows, live | (missing - given_up)).replication is ReplicationState.UNAVAILABLE:
-        return LedgerFinding(given_up, is_lost=True)
     verdict = judge_ledger(rows, live)
-    if verdict.replication is ReplicationState.UNAVAILABLE:
-        return LedgerFinding(is_postponed=True)
     early = {
         bookie_id
         for row in verdict.rows
         if row.live_copies == 1 and len(row.missing_bookies) >= _EARLY_MISSING_MIN
         for bookie_id in row.missing_bookies
     }
-    return LedgerFinding(given_up | aim.early.intersection(early))
+    to_mark = _replaceable(metadata, verdict, given_up | aim.early.intersection(early))
+    if verdict.replication is not ReplicationState.UNAVAILABLE:
+        return LedgerFinding(to_mark)
+    if given_up and judge_ledger(rows, live | (missing - given_up)).replication is ReplicationState.UNAVAILABLE:
+        return LedgerFinding(to_mark, lost_with=given_up)
+    return LedgerFinding(to_mark, is_postponed=True)
+
+
+def _replaceable(metadata: LedgerMetadata, verdict: LedgerVerdict, bookies: frozenset[str]) -> frozenset[str]:
+    """Those of the bookies that can be replaced in some segment: each of their entries there has a live copy."""
+    hopeless = {
+        (row.write_set.segment_first_entry_id, bookie_id)
+        for row in verdict.rows
+        if row.replication is ReplicationState.UNAVAILABLE
+        for bookie_id in row.missing_bookies
+    }
+    return frozenset(
+        bookie_id
+        for segment in metadata.segments
+        for bookie_id in bookies.intersection(segment.ensemble)
+        if (segment.first_entry_id, bookie_id) not in hopeless
+    )
 
 
 class LostBookieScan:
@@ -136,23 +153,23 @@ class LostBookieScan:
                 for segment in found.value.segments:
                     self.named.update(segment.ensemble)
                 finding = examine_ledger(ledger_id, found.value, self._live(), self._aim())
-                if finding is not None and finding.is_lost:
-                    await self._note_loss(ledger_id, finding)
+                if finding is not None and finding.lost_with:
+                    await self._note_loss(ledger_id, finding.lost_with)
                 elif ledger_id in noted and (finding is None or not finding.is_postponed):
                     await self._remove_own_note(ledger_id)
                 noted.discard(ledger_id)
-                if finding is not None and not finding.is_lost and finding.to_mark:
-                    yield MarkRequest(ledger_id, tuple(sorted(finding.to_mark)))
-                elif finding is not None and finding.is_postponed:
-                    self.postponed += 1
+                if finding is not None:
+                    self.postponed += finding.is_postponed
+                    if finding.to_mark:
+                        yield MarkRequest(ledger_id, tuple(sorted(finding.to_mark)))
         for ledger_id in sorted(noted):
             await self._losses.remove(str(ledger_id))  # the ledger was deleted
         self.is_complete = True
 
-    async def _note_loss(self, ledger_id: int, finding: LedgerFinding) -> None:
+    async def _note_loss(self, ledger_id: int, lost_with: frozenset[str]) -> None:
         self.lost += 1
         note = LostLedgerNote(
-            found_ms=self._ports.clock.now_ms(), missing_bookies=tuple(sorted(finding.to_mark)), reason=NO_COPY
+            found_ms=self._ports.clock.now_ms(), missing_bookies=tuple(sorted(lost_with)), reason=NO_COPY
         )
         await self._publisher.note_loss(ledger_id, note)
 

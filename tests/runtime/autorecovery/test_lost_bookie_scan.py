@@ -30,14 +30,14 @@ def to_mark(*bookie_ids: str) -> LedgerFinding:
         (closed("l1", "d1"), DUE, to_mark("d1")),
         (closed("l1", "d1", "w1"), DUE, to_mark("d1")),
         (closed("l1", "w1"), DUE, to_mark()),
-        (closed("d1", "d2"), DUE, LedgerFinding(frozenset({"d1", "d2"}), is_lost=True)),
+        (closed("d1", "d2"), DUE, LedgerFinding(lost_with=frozenset({"d1", "d2"}))),
         (closed("d1", "w1"), DUE, LedgerFinding(is_postponed=True)),
         (closed("w1", "w2"), DUE, LedgerFinding(is_postponed=True)),
         # an empty ledger, and a bookie that stores none of the entries: only the metadata must change
         (closed("d1", "d2", last_entry_id=-1), DUE, to_mark("d1", "d2")),
         (closed("l1", "l2", "d1", write_quorum=2, last_entry_id=0), DUE, to_mark("d1")),
         # the write sets of the second and third entry have one copy and none
-        (closed("l1", "d1", "d2", write_quorum=2), DUE, LedgerFinding(frozenset({"d1", "d2"}), is_lost=True)),
+        (closed("l1", "d1", "d2", write_quorum=2), DUE, LedgerFinding(lost_with=frozenset({"d1", "d2"}))),
         (closed("l1", "w1", "w2"), EARLY, to_mark("w1", "w2")),
         (closed("l1", "w1", "m1"), EARLY, to_mark("w1")),
         (closed("l1", "l2", "w1", "w2"), EARLY, to_mark()),
@@ -53,4 +53,5 @@ def test_a_ledger(metadata: LedgerMetadata, aim: ScanAim, finding: LedgerFinding
 
 def test_a_lost_segment_is_found_among_good_ones() -> None:
     metadata = ledger({0: ["l1", "l2"], 5: ["d1", "d2"], 8: ["l1", "d1"]}, 2, 2, last_entry_id=9, length=100)
-    assert examine_ledger(7, metadata, LIVE, DUE) == LedgerFinding(frozenset({"d1", "d2"}), is_lost=True)
+    found = examine_ledger(7, metadata, LIVE, DUE)
+    assert found == LedgerFinding(frozenset({"d1"}), lost_with=frozenset({"d1", "d2"})), "d1 can be replaced from 8 on"
