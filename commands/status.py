@@ -16,7 +16,9 @@ from commands.rendering import Column, Lines, Table, counted, percent, size, tim
 from commands.session import open_session, require_metadata_uri
 
 if TYPE_CHECKING:
-    from runtime.replication.cluster_status import BookieLook, ClusterLook, StatusFinding, Urgency
+    from runtime.metadata.replication.recovery_look import RecoveryLook
+    from runtime.replication.cluster_status import BookieLook, ClusterLook
+    from runtime.replication.status_finding import StatusFinding, Urgency
 
 _CLEAR = b"\x1b[H\x1b[2J"
 _TIMEOUT_S = 1.5
@@ -131,7 +133,7 @@ def _print(context: CommandContext, look: _Look) -> Outcome:
 
 
 def _outcome(status: ClusterLook, severity: Urgency) -> Outcome:
-    from runtime.replication.cluster_status import Urgency
+    from runtime.replication.status_finding import Urgency
 
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
@@ -165,11 +167,29 @@ def _body(context: CommandContext, look: _Look, severity: Urgency) -> dict[str, 
         "seconds_left": None if look.seconds_left is None else round(look.seconds_left),
         "auditor_elected": None if status.auditor is None else status.auditor.is_elected,
         "auditor": None if status.auditor is None else status.auditor.bookie_id,
+        **_note_counts(status),
         "autorecovery_enabled": None if switches is None else switches.off_since_ms is None,
         "lost_bookie_recovery_delay_s": None if switches is None else switches.delay_s,
         "last_full_check": None if switches is None else time_text(switches.full_check_ms),
         "changes_forbidden": None if root is None else root.migration is not None,
         "unknown": [f"{part}: {reason}" for part, reason in status.unknown.items()],
+    }
+
+
+def _note_counts(status: ClusterLook) -> dict[str, object]:
+    """What the notes of autorecovery count."""
+    recovery = status.recovery
+    if recovery is None:
+        keys = ("auditor_kind", "autorecovery_daemons", "ledgers_with_losses", "repairs_failed", "bookies_awaited")
+        return dict.fromkeys((*keys, "bookies_in_maintenance"))
+    kind = recovery.auditor_kind
+    return {
+        "auditor_kind": None if kind is None else kind.value,
+        "autorecovery_daemons": len(recovery.daemons),
+        "ledgers_with_losses": recovery.losses.count,
+        "repairs_failed": recovery.failures,
+        "bookies_awaited": sum(note.due_ms > status.now_ms for _, note in recovery.deadlines),
+        "bookies_in_maintenance": len(recovery.maintenance),
     }
 
 
@@ -278,7 +298,7 @@ def _repairs_text(status: ClusterLook) -> str:
 
 
 def _time_left_text(look: _Look) -> str:
-    from runtime.replication.cluster_status import age_text
+    from runtime.replication.status_finding import age_text
 
     why_unknown = _why_unknown(look.status)
     if look.seconds_left is not None:
@@ -311,11 +331,16 @@ def _autorecovery_text(status: ClusterLook) -> str:
         return text
     state = "enabled" if switches.off_since_ms is None else f"disabled for {_age(status, switches.off_since_ms)}"
     checked = "never" if switches.full_check_ms is None else f"{_age(status, switches.full_check_ms)} ago"
-    return f"{state}, {text}, delay {switches.delay_s or 0}s, last full check {checked}"
+    return f"{state}, {text}{_kind_text(status.recovery)}, delay {switches.delay_s or 0}s, last full check {checked}"
+
+
+def _kind_text(recovery: RecoveryLook | None) -> str:
+    kind = None if recovery is None else recovery.auditor_kind
+    return "" if kind is None else f" ({kind.value})"
 
 
 def _age(status: ClusterLook, since_ms: int) -> str:
-    from runtime.replication.cluster_status import age_text
+    from runtime.replication.status_finding import age_text
 
     return age_text(max(0, status.now_ms - since_ms) / 1000)
 

@@ -1,72 +1,148 @@
-"""``bkctl autorecovery status``: switch, auditor, pending ledgers."""
+"""``bkctl autorecovery status``: switch, auditor, workers, and what waits for them."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 from commands.autorecovery.access import readable, warn_of_second_auditor
+from commands.autorecovery.status_tables import status_tables
 from commands.command import command
 from commands.context import CommandContext
 from commands.rendering import time_text
 from commands.session import Session, open_session
 
+if TYPE_CHECKING:
+    from runtime.metadata.replication.lock import HeldLock
+    from runtime.metadata.replication.recovery_look import RecoveryLook
+    from runtime.metadata.replication.switch_note import SwitchNote
+    from runtime.replication.recovery_findings import WaitingMarks
+
 _PENDING_COUNTED_MAX = 1000
+_LOCKS_READ_MAX = 1000
 
 
-@command("status", example="autorecovery status")
+class _Pending(NamedTuple):
+    """Marks, counted up to a bound, and when the oldest of those was made."""
+
+    marks: int
+    is_truncated: bool
+    oldest_ms: int | None
+
+
+@command("status", example="autorecovery status", is_cut=True)
 async def show_status(context: CommandContext) -> None:
-    """Show the switch, the auditor, its settings, and the number of pending and running ledgers.
+    """Show the switch, the auditor and its tasks, the workers, and what waits for them.
 
-    At most 1000 marks are counted; bkctl autorecovery pending --count counts all.
+    At most 1000 marks are counted; bkctl autorecovery pending --count counts all. Auditors and workers of bkctl say
+    what they do. Those of Java show only in the election and in the locks of the ledgers that they repair.
     """
-    from runtime.metadata.replication.election import read_auditor, read_pulsar_auditor
+    import asyncio
+
     from runtime.metadata.replication.lock import list_locked_ids
+    from runtime.metadata.replication.recovery_look import look_at_recovery
     from runtime.metadata.replication.switch_note import SwitchNote, decode_note
-    from runtime.metadata.replication.switches import PeriodicCheck
+    from runtime.replication.recovery_findings import WaitingMarks, idle_seconds
 
     async with open_session(context) as session:
-        off = await session.switches.switched_off()
+        off, look, pending, locked, body = await asyncio.gather(
+            session.switches.switched_off(),
+            look_at_recovery(session.store, session.root, session.foreign),
+            _count_pending(session),
+            list_locked_ids(session.store, session.root, session.foreign),
+            _settings(context, session),
+        )
+        locks = await _read_locks(session)
         note = SwitchNote() if off is None else decode_note(off.note)
-        is_overdue = note.is_overdue(session.now_ms)
-        auditor = await read_auditor(session.store, session.root, session.foreign)
-        if auditor is not None and not auditor.is_pulsar:
-            warn_of_second_auditor(context, await read_pulsar_auditor(session.store, session.root))
-        delay = await readable(context, session.switches.recovery_delay())
-        pending, is_truncated = await _count_pending(session)
-        checks = {
-            check.name.lower(): time_text(await readable(context, session.switches.check_time_ms(check)))
-            for check in PeriodicCheck
-        }
-        body: dict[str, object] = {
+        waiting = None
+        if pending.oldest_ms is not None and off is None:
+            waiting = WaitingMarks(pending.oldest_ms, has_locks=bool(locked))
+        kind = look.auditor_kind
+        body = {
             "enabled": off is None,
             "disabled_since": None if off is None else time_text(off.since_ms),
             "disabled_by": note.by,
             "disabled_reason": note.reason,
             "disabled_until": note.until,
-            "overdue": is_overdue,
-            "auditor": None if auditor is None else auditor.bookie_id,
-            "lost_bookie_recovery_delay_s": None if delay is None else delay.seconds,
-            "last_checks": checks,
-            "pending": pending,
-            "pending_truncated": is_truncated,
-            "running": len(await list_locked_ids(session.store, session.root, session.foreign)),
+            "overdue": note.is_overdue(session.now_ms),
+            "auditor": None if look.auditor is None else look.auditor.bookie_id,
+            "auditor_kind": None if kind is None else kind.value,
+            "auditor_since": None if look.auditor is None else time_text(look.auditor.since_ms),
+            **body,
+            "pending": pending.marks,
+            "pending_truncated": pending.is_truncated,
+            "oldest_pending_at": time_text(pending.oldest_ms),
+            "running": len(locked),
+            "idle_s": idle_seconds(look, waiting, session.now_ms),
+            "failed": look.failures,
+            "ledgers_with_losses": look.losses.count,
         }
-    context.console.record("AutorecoveryStatus", body, name="enabled")
-    if auditor is not None and auditor.problem is not None:
-        context.console.warn(str(auditor.problem))
-    if is_overdue:
-        context.console.warn(f"autorecovery was to be disabled only until {note.until}: run bkctl autorecovery enable")
-    elif off is None and auditor is None:
+        if look.auditor is not None and not look.auditor.is_pulsar:
+            from runtime.metadata.replication.election import read_pulsar_auditor
+
+            warn_of_second_auditor(context, await read_pulsar_auditor(session.store, session.root))
+    tables = status_tables(look, locks, session.now_ms)
+    rows = {key: rows for key, (_, rows) in tables.items()}
+    context.console.record("AutorecoveryStatus", body, name="enabled", details=context.console.cut(rows))
+    for table, table_rows in tables.values():
+        context.console.table(table, table_rows)
+    _warn(context, look, None if off is None else note, waiting, session.now_ms)
+
+
+def _warn(
+    context: CommandContext, look: RecoveryLook, off: SwitchNote | None, waiting: WaitingMarks | None, now_ms: int
+) -> None:
+    """Everything that is wrong. ``off``: the note of the switch while autorecovery is disabled."""
+    from runtime.replication.recovery_findings import STATUS_COMMAND, recovery_findings
+    from runtime.replication.status_finding import Urgency
+
+    if look.auditor is not None and look.auditor.problem is not None:
+        context.console.warn(str(look.auditor.problem))
+    if off is not None and off.is_overdue(now_ms):
+        context.console.warn(f"autorecovery was to be disabled only until {off.until}: run bkctl autorecovery enable")
+    elif off is None and look.auditor is None:
         context.console.warn("no auditor is elected: lost bookies will not be detected")
+    found = [each for each in recovery_findings(look, waiting, now_ms) if each.severity > Urgency.NOTICE]
+    for each in sorted(found, key=lambda finding: -finding.severity):
+        more = "" if each.command == STATUS_COMMAND else f": {each.command}"
+        context.console.warn(f"{each.sentence}{more}")
 
 
-async def _count_pending(session: Session) -> tuple[int, bool]:
+async def _settings(context: CommandContext, session: Session) -> dict[str, object]:
+    from runtime.metadata.replication.switches import PeriodicCheck
+
+    delay = await readable(context, session.switches.recovery_delay())
+    checks = {
+        check.name.lower(): time_text(await readable(context, session.switches.check_time_ms(check)))
+        for check in PeriodicCheck
+    }
+    return {"lost_bookie_recovery_delay_s": None if delay is None else delay.seconds, "last_checks": checks}
+
+
+async def _count_pending(session: Session) -> _Pending:
     from contextlib import aclosing
 
     from runtime.metadata.replication.marks import list_marks
 
-    count = 0
+    count, oldest_ms = 0, None
     async with aclosing(list_marks(session.store, session.root, session.foreign)) as marks:
-        async for _ in marks:
+        async for mark in marks:
             if count == _PENDING_COUNTED_MAX:
-                return count, True
+                return _Pending(count, True, oldest_ms)
             count += 1
-    return count, False
+            oldest_ms = mark.marked_ms if oldest_ms is None else min(oldest_ms, mark.marked_ms)
+    return _Pending(count, False, oldest_ms)
+
+
+async def _read_locks(session: Session) -> list[HeldLock]:
+    """The first held locks."""
+    from contextlib import aclosing
+
+    from runtime.metadata.replication.lock import list_held_locks
+
+    found: list[HeldLock] = []
+    async with aclosing(list_held_locks(session.store, session.root, session.foreign)) as locks:
+        async for lock in locks:
+            found.append(lock)
+            if len(found) == _LOCKS_READ_MAX:
+                break
+    return found

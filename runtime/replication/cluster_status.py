@@ -6,12 +6,14 @@ Nothing here needs a scan of the ledgers.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from runtime.metadata.replication.recovery_look import RecoveryLook
 from runtime.metadata.replication.switch_note import SwitchNote
+from runtime.replication.recovery_findings import WaitingMarks, recovery_findings
+from runtime.replication.status_finding import StatusFinding, Urgency, age, age_text, these_bookies
 
 DISK_WARNING_FRACTION = 0.90
 DISK_CRITICAL_FRACTION = 0.95
@@ -24,24 +26,6 @@ LOCK_AGE_WARNING_MS = 6 * 3_600_000
 FULL_CHECK_AGE_MS = 15 * 86_400_000
 """Java's auditor checks all ledgers every week by default: after this, at least one check is missing."""
 _NAMED_MAX = 5
-
-
-class Urgency(enum.IntEnum):
-    """How urgent a finding is."""
-
-    OK = 0
-    NOTICE = 1
-    WARNING = 2
-    CRITICAL = 3
-
-
-class StatusFinding(msgspec.Struct, frozen=True):
-    """A finding: ``part`` is a stable name, ``command`` shows more or fixes it."""
-
-    severity: Urgency
-    part: str
-    sentence: str
-    command: str
 
 
 class BookieLook(msgspec.Struct, frozen=True):
@@ -136,6 +120,8 @@ class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
     marks: MarkCount | None = None
     locks: RepairLocks | None = None
     auditor: AuditorStatus | None = None
+    recovery: RecoveryLook | None = None
+    """The notes of autorecovery."""
     autorecovery: AutorecoveryStatus | None = None
     unknown: Mapping[str, str] = {}
 
@@ -151,6 +137,7 @@ def findings_of(status: ClusterLook) -> list[StatusFinding]:
         *_disk_findings(status.bookies),
         *_replication_findings(status),
         *_mark_findings(status),
+        *_note_findings(status),
     ]
     if status.zookeeper_ms >= LATENCY_WARNING_MS:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
@@ -206,7 +193,7 @@ def _root_findings(root: RootStatus | None) -> Iterator[StatusFinding]:
 def down_bookies(bookies: tuple[BookieLook, ...] | None) -> str | None:
     """Which bookies are down, in words, like "bookie b1:3181 is"; None if none is known to be."""
     down = [each.bookie_id for each in bookies or () if not each.is_registered]
-    return _these(down, "is", "are") if down else None
+    return these_bookies(down, "is", "are") if down else None
 
 
 def _is_nothing_repaired(status: ClusterLook) -> bool:
@@ -229,20 +216,20 @@ def _bookie_findings(bookies: tuple[BookieLook, ...] | None, *, is_repaired: boo
     if down:
         fix = f"bkctl recover {down[0]} --dry-run" if len(down) == 1 else "bkctl bookie list --state down"
         severity = Urgency.CRITICAL if several or not is_repaired else Urgency.WARNING
-        sentence = f"{_these(down, 'is', 'are')} not registered"
+        sentence = f"{these_bookies(down, 'is', 'are')} not registered"
         if not is_repaired:
             fix = f"bkctl recover failed-bookie {' '.join(down[:_NAMED_MAX])}"
             sentence += f"; nothing repairs the ledgers of {', '.join(down[:_NAMED_MAX])}"
         yield StatusFinding(severity, "bookies_down", sentence, fix)
     if silent:
         severity = Urgency.CRITICAL if several else Urgency.WARNING
-        sentence = f"{_these(silent, 'is', 'are')} registered, but did not answer"
+        sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
         yield StatusFinding(severity, "bookies_silent", sentence, f"bkctl bookie info {silent[0]}")
     if read_only:
-        sentence = f"{_these(read_only, 'is', 'are')} read-only"
+        sentence = f"{these_bookies(read_only, 'is', 'are')} read-only"
         yield StatusFinding(Urgency.NOTICE, "bookies_read_only", sentence, f"bkctl bookie show {read_only[0]}")
     if foreign:
-        sentence = f"{_these(foreign, 'is', 'are')} registered without a cookie"
+        sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
         yield StatusFinding(Urgency.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
 
 
@@ -255,7 +242,7 @@ def _disk_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFin
     for severity, full in ((Urgency.CRITICAL, critical), (Urgency.WARNING, warning)):
         if full:
             limit = DISK_CRITICAL_FRACTION if severity is Urgency.CRITICAL else DISK_WARNING_FRACTION
-            sentence = f"disks of {_these(full, 'is', 'are')} at least {limit:.0%} full"
+            sentence = f"disks of {these_bookies(full, 'is', 'are')} at least {limit:.0%} full"
             yield StatusFinding(severity, "disks", sentence, "bkctl bookie info")
 
 
@@ -266,7 +253,7 @@ def _replication_findings(status: ClusterLook) -> Iterator[StatusFinding]:
         overdue = f"; it was to be enabled by {note.until}" if note.is_overdue(status.now_ms) else ""
         by = f" by {note.by}" if note.by else ""
         why = f" ({note.reason})" if note.reason else ""
-        sentence = f"autorecovery has been disabled{by} for {_age(status.now_ms, switches.off_since_ms)}{why}{overdue}"
+        sentence = f"autorecovery has been disabled{by} for {age(status.now_ms, switches.off_since_ms)}{why}{overdue}"
         yield StatusFinding(Urgency.WARNING, "autorecovery_disabled", sentence, "bkctl autorecovery enable")
     if status.auditor is not None and not status.auditor.is_elected:
         sentence = "no auditor is elected, so lost bookies are not noticed"
@@ -278,7 +265,7 @@ def _replication_findings(status: ClusterLook) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")
     checked_ms = switches.full_check_ms
     if checked_ms is not None and status.now_ms - checked_ms > FULL_CHECK_AGE_MS:
-        sentence = f"the last check of all ledgers ended {_age(status.now_ms, checked_ms)} ago"
+        sentence = f"the last check of all ledgers ended {age(status.now_ms, checked_ms)} ago"
         yield StatusFinding(Urgency.NOTICE, "full_check", sentence, "bkctl autorecovery reset-checks all-ledgers")
 
 
@@ -286,33 +273,24 @@ def _mark_findings(status: ClusterLook) -> Iterator[StatusFinding]:
     marks, locks = status.marks, status.locks
     if marks is not None and (marks.at_least or not marks.is_exact):
         is_old = marks.oldest_ms is not None and status.now_ms - marks.oldest_ms > MARK_AGE_WARNING_MS
-        age = "" if marks.oldest_ms is None else f"; the oldest mark is {_age(status.now_ms, marks.oldest_ms)} old"
-        sentence = f"{marks} ledgers are marked as under-replicated{age}"
+        oldest = "" if marks.oldest_ms is None else f"; the oldest mark is {age(status.now_ms, marks.oldest_ms)} old"
+        sentence = f"{marks} ledgers are marked as under-replicated{oldest}"
         command = "bkctl autorecovery repair-marks --dry-run" if is_old else "bkctl autorecovery pending"
         yield StatusFinding(Urgency.WARNING, "marks", sentence, command)
-        if is_old and locks is not None and not locks.count:
+        has_notes = status.recovery is not None and status.recovery.daemons  # they show more than locks
+        if is_old and locks is not None and not locks.count and not has_notes:
             sentence = "no ledger is being repaired: no replication lock is held"
             yield StatusFinding(Urgency.WARNING, "no_repair", sentence, "bkctl autorecovery status")
     if locks is not None and locks.oldest_ms is not None and status.now_ms - locks.oldest_ms > LOCK_AGE_WARNING_MS:
-        sentence = f"a ledger has been locked for repair for {_age(status.now_ms, locks.oldest_ms)}"
+        sentence = f"a ledger has been locked for repair for {age(status.now_ms, locks.oldest_ms)}"
         yield StatusFinding(Urgency.NOTICE, "old_lock", sentence, "bkctl autorecovery running")
 
 
-def age_text(seconds: float) -> str:
-    """Seconds as the largest unit that fits."""
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{int(seconds // length)}{unit}"
-    return f"{int(seconds)}s"
-
-
-def _age(now_ms: int, since_ms: int) -> str:
-    return age_text(max(0, now_ms - since_ms) / 1000)
-
-
-def _these(bookie_ids: list[str], singular: str, plural: str) -> str:
-    named = ", ".join(bookie_ids[:_NAMED_MAX])
-    if len(bookie_ids) == 1:
-        return f"bookie {named} {singular}"
-    more = f" and {len(bookie_ids) - _NAMED_MAX} more" if len(bookie_ids) > _NAMED_MAX else ""
-    return f"{len(bookie_ids)} bookies ({named}{more}) {plural}"
+def _note_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    if status.recovery is None:
+        return
+    marks, is_off = status.marks, status.autorecovery is not None and status.autorecovery.off_since_ms is not None
+    waiting = None
+    if marks is not None and marks.oldest_ms is not None and not is_off:
+        waiting = WaitingMarks(marks.oldest_ms, status.locks is None or status.locks.count > 0)
+    yield from recovery_findings(status.recovery, waiting, status.now_ms)

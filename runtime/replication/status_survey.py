@@ -22,9 +22,9 @@ from runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.pulsar_migration import read_migration
 from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.election import read_auditor
 from runtime.metadata.replication.lock import list_held_locks, list_locked_ids
 from runtime.metadata.replication.marks import list_marked_ids, read_mark
+from runtime.metadata.replication.recovery_look import RecoveryLook, look_at_recovery
 from runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import MetadataStore
@@ -75,12 +75,12 @@ class StatusSurvey:
         if root is None:
             return ClusterLook(now_ms=now_ms, unknown=unknown)
         latency_ms = (self._clock.monotonic_ns() - began_ns) / 1e6
-        more, bookies, marks, locks, auditor, autorecovery = await asyncio.gather(
+        more, bookies, marks, locks, recovery, autorecovery = await asyncio.gather(
             self._part("root", self._read_more_of_root, unknown),
             self._part("bookies", self._read_bookies, unknown),
             self._part("marks", self._count_marks, unknown),
             self._part("locks", self._read_locks, unknown),
-            self._part("auditor", self._read_auditor, unknown),
+            self._part("auditor", self._look_at_recovery, unknown),
             self._part("autorecovery", self._read_autorecovery, unknown),
         )
         if more is not None:
@@ -92,7 +92,8 @@ class StatusSurvey:
             bookies=bookies,
             marks=marks,
             locks=locks,
-            auditor=auditor,
+            auditor=None if recovery is None else _auditor_of(recovery),
+            recovery=recovery,
             autorecovery=autorecovery,
             unknown=unknown,
         )
@@ -192,9 +193,8 @@ class StatusSurvey:
                     oldest_ms = lock.since_ms if oldest_ms is None else min(oldest_ms, lock.since_ms)
         return RepairLocks(count, dict(holders.most_common()), oldest_ms)
 
-    async def _read_auditor(self) -> AuditorStatus:
-        auditor = await read_auditor(self._store, self._root, self._foreign)
-        return AuditorStatus(auditor is not None, None if auditor is None else auditor.bookie_id)
+    async def _look_at_recovery(self) -> RecoveryLook:
+        return await look_at_recovery(self._store, self._root, self._foreign)
 
     async def _read_autorecovery(self) -> AutorecoveryStatus:
         switches = ReplicationSwitches(self._store, self._root)
@@ -207,3 +207,8 @@ class StatusSurvey:
             delay_s=None if delay is None else delay.seconds,
             full_check_ms=full_check_ms,
         )
+
+
+def _auditor_of(recovery: RecoveryLook) -> AuditorStatus:
+    auditor = recovery.auditor
+    return AuditorStatus(auditor is not None, None if auditor is None else auditor.bookie_id)

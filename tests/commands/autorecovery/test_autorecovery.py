@@ -87,11 +87,19 @@ async def test_looking_at_a_cluster_where_nothing_ever_was_creates_nothing(stage
         "disabled_until": None,
         "overdue": False,
         "auditor": None,
+        "auditor_kind": None,
+        "auditor_since": None,
         "lost_bookie_recovery_delay_s": None,
         "last_checks": {"all_ledgers": None, "placement": None, "replicas": None},
         "pending": 0,
         "pending_truncated": False,
+        "oldest_pending_at": None,
         "running": 0,
+        "idle_s": None,
+        "failed": 0,
+        "ledgers_with_losses": 0,
+        **{key: [] for key in ("tasks", "daemons", "holders", "bookies_gone", "maintenance", "losses")},
+        "truncated": False,
     }
     assert (await stage.succeed("pending"))["items"] == []
     assert (await stage.succeed("running"))["items"] == []

@@ -17,12 +17,12 @@ from runtime.replication.cluster_status import (
     MarkCount,
     RepairLocks,
     RootStatus,
-    Urgency,
     down_bookies,
     findings_of,
     seconds_left,
     worst,
 )
+from runtime.replication.status_finding import Urgency
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -1,0 +1,190 @@
+"""The tables of ``bkctl autorecovery status``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from commands.rendering import UNKNOWN, Column, Row, Table, size, time_text
+
+if TYPE_CHECKING:
+    from runtime.metadata.replication.lock import HeldLock
+    from runtime.metadata.replication.recovery_look import RecoveryLook
+    from runtime.metadata.replication.recovery_notes import DaemonNote, HeldLedger, LaneStatus
+
+_FIRST_MAX = 5
+
+
+def _show_held(value: object) -> str:
+    """Ledgers that a worker repairs, with what they wait for."""
+    held = value if isinstance(value, list) else []
+    texts = [f"{each['ledger_id']} ({each['waits_for']})" if each["waits_for"] else each["ledger_id"] for each in held]
+    return ", ".join(texts[:_FIRST_MAX]) + (", ..." if len(texts) > _FIRST_MAX else "") or UNKNOWN
+
+
+_TASKS = Table(
+    "Tasks of the auditor",
+    Column("task", "TASK"),
+    Column("state", "STATE"),
+    Column("succeeded_at", "LAST SUCCESS"),
+    Column("result", "RESULT"),
+    Column("error", "ERROR"),
+    Column("started_at", "STARTED", is_wide=True),
+    Column("ended_at", "ENDED", is_wide=True),
+    Column("runs", "RUNS", is_right=True, is_wide=True),
+    Column("failures", "FAILURES", is_right=True, is_wide=True),
+    Column("hangs", "HANGS", is_right=True, is_wide=True),
+)
+_DAEMONS = Table(
+    "Daemons of bkctl",
+    Column("host", "HOST"),
+    Column("pid", "PID", is_right=True),
+    Column("role", "ROLE"),
+    Column("auditor", "AUDITOR"),
+    Column("repaired", "REPAIRED", is_right=True),
+    Column("failed", "FAILED", is_right=True),
+    Column("copied_bytes", "COPIED", size, is_right=True),
+    Column("finished_at", "LAST FINISHED"),
+    Column("holds", "HOLDS", _show_held),
+    Column("reported_at", "REPORTED", is_wide=True),
+    Column("started_at", "STARTED", is_wide=True),
+    Column("admin", "ADMIN", is_wide=True),
+)
+_HOLDERS = Table(
+    "Replication locks",
+    Column("holder", "HOLDER"),
+    Column("ledgers", "LEDGERS", is_right=True),
+    Column("since", "OLDEST SINCE"),
+    Column("first_ledger_ids", "FIRST"),
+)
+_AWAITED = Table(
+    "Bookies that are gone",
+    Column("bookie_id", "ID"),
+    Column("gone_since", "GONE SINCE"),
+    Column("marked_at", "LEDGERS MARKED AT"),
+    Column("in_maintenance", "MAINTENANCE"),
+)
+_MAINTENANCE = Table(
+    "Bookies in maintenance",
+    Column("bookie_id", "ID"),
+    Column("until", "UNTIL"),
+    Column("overdue", "OVERDUE"),
+    Column("user", "BY"),
+)
+_LOSSES = Table(
+    "First ledgers with lost entries",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("found_at", "FOUND"),
+    Column("missing_bookies", "MISSING"),
+    Column("reason", "REASON"),
+)
+
+
+def status_tables(
+    look: RecoveryLook, locks: Sequence[HeldLock], now_ms: int
+) -> Mapping[str, tuple[Table, Sequence[Row]]]:
+    """The tables, by their keys in structured formats."""
+    auditor = look.auditor_daemon
+    return {
+        "tasks": (_TASKS, [_task(each) for each in auditor.lanes] if auditor is not None else []),
+        "daemons": (_DAEMONS, [_daemon(each) for each in look.daemons]),
+        "holders": (_HOLDERS, _holders(locks)),
+        "bookies_gone": (_AWAITED, _awaited(look)),
+        "maintenance": (_MAINTENANCE, _maintenance(look, now_ms)),
+        "losses": (_LOSSES, _losses(look)),
+    }
+
+
+def _task(lane: LaneStatus) -> Row:
+    state = "runs" if lane.is_running else "fails" if lane.error is not None else "waits"
+    return {
+        "task": lane.name,
+        "state": state,
+        "started_at": time_text(lane.started_ms),
+        "ended_at": time_text(lane.ended_ms),
+        "succeeded_at": time_text(lane.succeeded_ms),
+        "result": lane.result or None,
+        "error": lane.error,
+        "runs": lane.runs,
+        "failures": lane.failures,
+        "hangs": lane.hangs,
+    }
+
+
+def _daemon(daemon: DaemonNote) -> Row:
+    worker = daemon.worker
+    return {
+        "host": daemon.host,
+        "pid": daemon.pid,
+        "role": daemon.role,
+        "auditor": daemon.is_auditor,
+        "started_at": time_text(daemon.started_ms),
+        "reported_at": time_text(daemon.written_ms),
+        "admin": daemon.admin,
+        "repaired": None if worker is None else worker.ledgers_repaired,
+        "failed": None if worker is None else worker.ledgers_failed,
+        "copied_bytes": None if worker is None else worker.bytes_copied,
+        "finished_at": None if worker is None else time_text(worker.finished_ms),
+        "holds": None if worker is None else [_held(each) for each in worker.held],
+    }
+
+
+def _held(held: HeldLedger) -> Row:
+    return {
+        "ledger_id": str(held.ledger_id),
+        "since": time_text(held.since_ms),
+        "waits_for": held.waits_for or None,
+    }
+
+
+def _holders(locks: Sequence[HeldLock]) -> list[Row]:
+    """One row for each holder, the one with the most locks first."""
+    of_holder: dict[str, list[HeldLock]] = {}
+    for lock in locks:
+        of_holder.setdefault(lock.holder or "unknown", []).append(lock)
+    return [
+        {
+            "holder": holder,
+            "ledgers": len(held),
+            "since": time_text(min(lock.since_ms for lock in held)),
+            "first_ledger_ids": [str(lock.ledger_id) for lock in held[:_FIRST_MAX]],
+        }
+        for holder, held in sorted(of_holder.items(), key=lambda each: -len(each[1]))
+    ]
+
+
+def _awaited(look: RecoveryLook) -> list[Row]:
+    excused = {each.bookie_id for each in look.maintenance}
+    return [
+        {
+            "bookie_id": bookie_id,
+            "gone_since": time_text(note.lost_ms),
+            "marked_at": time_text(note.due_ms),
+            "in_maintenance": bookie_id in excused,
+        }
+        for bookie_id, note in look.deadlines
+    ]
+
+
+def _maintenance(look: RecoveryLook, now_ms: int) -> list[Row]:
+    return [
+        {
+            "bookie_id": each.bookie_id,
+            "until": None if each.note is None else time_text(each.note.end_ms),
+            "overdue": each.is_overdue(now_ms),
+            "user": None if each.note is None else each.note.user,
+        }
+        for each in look.maintenance
+    ]
+
+
+def _losses(look: RecoveryLook) -> list[Row]:
+    return [
+        {
+            "ledger_id": key,
+            "found_at": time_text(note.found_ms),
+            "missing_bookies": list(note.missing_bookies),
+            "reason": note.reason,
+        }
+        for key, note in look.losses.first
+    ]

@@ -1,0 +1,138 @@
+"""What the notes of autorecovery say is wrong: nothing while all is well, one finding for each fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from runtime.metadata.replication.election import Candidate
+from runtime.metadata.replication.maintenance import Maintenance
+from runtime.metadata.replication.recovery_look import NotedLosses, RecoveryLook
+from runtime.metadata.replication.recovery_notes import (
+    DaemonNote,
+    LaneStatus,
+    LostBookieNote,
+    LostLedgerNote,
+    MaintenanceNote,
+    WorkerStatus,
+)
+from runtime.replication.cluster_status import AutorecoveryStatus, ClusterLook, MarkCount, RepairLocks, findings_of
+from runtime.replication.recovery_findings import WaitingMarks, idle_seconds, recovery_findings
+from runtime.replication.status_finding import Urgency
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+WORKER = WorkerStatus(held=(), finished_ms=NOW_MS - 60_000, ledgers_repaired=1, ledgers_failed=0, bytes_copied=5)
+DAEMON = DaemonNote(
+    bookie_id="host-1",
+    host="host-1",
+    pid=7,
+    role="both",
+    started_ms=NOW_MS - 9 * HOUR_MS,
+    written_ms=NOW_MS - 5000,
+    is_auditor=True,
+    lanes=(LaneStatus(name="liveness", succeeded_ms=NOW_MS - 9000),),
+    worker=WORKER,
+)
+AUDITOR = DaemonNote(**{**msgspec.structs.asdict(DAEMON), "role": "auditor", "worker": None})
+GOOD = RecoveryLook(auditor=Candidate("V_1", "host-1", 1, 1), daemons=(DAEMON,))
+AWAY = LostBookieNote(lost_ms=NOW_MS - 60_000, due_ms=NOW_MS + 240_000)
+LOSS = LostLedgerNote(found_ms=NOW_MS, missing_bookies=("b1:3181",), reason="no copy")
+OLD = WaitingMarks(NOW_MS - 3 * HOUR_MS, has_locks=False)
+
+
+def maintenance(end_ms: int) -> tuple[Maintenance, ...]:
+    return (Maintenance("b1:3181", MaintenanceNote(start_ms=1, end_ms=end_ms, user="ann")),)
+
+
+def daemon(**changes: Any) -> tuple[DaemonNote, ...]:
+    return (msgspec.structs.replace(DAEMON, **changes),)
+
+
+FAULTS: list[tuple[str, Urgency, str, dict[str, Any]]] = [
+    (
+        "lost_entries",
+        Urgency.CRITICAL,
+        "1 ledger has entries that no registered bookie has: 7",
+        {"losses": NotedLosses(1, (("7", LOSS),))},
+    ),
+    ("lost_entries", Urgency.CRITICAL, "20,000 ledgers have entries", {"losses": NotedLosses(20_000)}),
+    (
+        "maintenance_overdue",
+        Urgency.WARNING,
+        "the maintenance of bookie b1:3181 is overdue by 1m",
+        {"maintenance": maintenance(NOW_MS - 60_000)},
+    ),
+    (
+        "deadlines",
+        Urgency.NOTICE,
+        "bookie b1:3181 is gone; the ledgers will be marked in 4m",
+        {"deadlines": (("b1:3181", AWAY),)},
+    ),
+    ("daemon_silent", Urgency.WARNING, "not reported for 1h", {"daemons": daemon(written_ms=NOW_MS - HOUR_MS)}),
+    (
+        "auditor_task",
+        Urgency.WARNING,
+        "its task audit fails: no progress for 120 s (never succeeded)",
+        {"daemons": daemon(lanes=(LaneStatus(name="audit", error="no progress for 120 s", failures=2),))},
+    ),
+    ("failed_repairs", Urgency.NOTICE, "3 marked ledgers", {"failures": 3}),
+    ("unreadable_note", Urgency.WARNING, "cannot be read", {"unreadable": ("node /x cannot be read",)}),
+    (
+        "no_progress",
+        Urgency.WARNING,
+        "no worker has finished one for 2h",
+        {"daemons": daemon(worker=msgspec.structs.replace(WORKER, finished_ms=NOW_MS - 2 * HOUR_MS))},
+    ),
+    ("no_worker", Urgency.WARNING, "no daemon is a worker: host-1 (role auditor)", {"daemons": (AUDITOR,)}),
+]
+
+
+def test_nothing_is_found_while_all_is_well() -> None:
+    assert list(recovery_findings(GOOD, OLD, NOW_MS)) == []
+    assert list(recovery_findings(RecoveryLook(), OLD, NOW_MS)) == [], "a cluster without a daemon of bkctl"
+
+
+@pytest.mark.parametrize(("part", "severity", "words", "changes"), FAULTS)
+def test_each_fault_is_found(part: str, severity: Urgency, words: str, changes: dict[str, Any]) -> None:
+    (finding,) = recovery_findings(msgspec.structs.replace(GOOD, **changes), OLD, NOW_MS)
+    assert (finding.part, finding.severity) == (part, severity)
+    assert words in finding.sentence
+    assert finding.command.startswith("bkctl ")
+    look = ClusterLook(
+        now_ms=NOW_MS,
+        zookeeper_ms=2.0,
+        marks=MarkCount(1, 1, OLD.oldest_ms),
+        locks=RepairLocks(0, {}),
+        recovery=msgspec.structs.replace(GOOD, **changes),
+    )
+    assert finding in findings_of(look)
+
+
+def test_a_bookie_in_maintenance_is_not_awaited() -> None:
+    look = msgspec.structs.replace(GOOD, deadlines=(("b1:3181", AWAY),), maintenance=maintenance(NOW_MS + 1))
+    assert list(recovery_findings(look, None, NOW_MS)) == []
+
+
+def test_workers_are_idle_only_while_marks_wait() -> None:
+    look = msgspec.structs.replace(GOOD, daemons=daemon(worker=msgspec.structs.replace(WORKER, finished_ms=None)))
+    assert idle_seconds(look, None, NOW_MS) is None
+    assert idle_seconds(look, OLD, NOW_MS) == 3 * 3600
+    assert idle_seconds(look, WaitingMarks(NOW_MS - 1000, has_locks=True), NOW_MS) == 1
+    assert idle_seconds(msgspec.structs.replace(GOOD, daemons=(AUDITOR,)), OLD, NOW_MS) is None
+
+
+def test_workers_that_autorecovery_switches_off_are_not_blamed() -> None:
+    (no_worker,) = recovery_findings(msgspec.structs.replace(GOOD, daemons=(AUDITOR,)), OLD, NOW_MS)
+    look = ClusterLook(
+        now_ms=NOW_MS,
+        zookeeper_ms=2.0,
+        marks=MarkCount(1, 1, OLD.oldest_ms),
+        autorecovery=AutorecoveryStatus(off_since_ms=1),
+        recovery=msgspec.structs.replace(GOOD, daemons=(AUDITOR,)),
+    )
+    assert no_worker not in findings_of(look)
+    locked = WaitingMarks(OLD.oldest_ms, has_locks=True)
+    assert list(recovery_findings(msgspec.structs.replace(GOOD, daemons=(AUDITOR,)), locked, NOW_MS)) == []
