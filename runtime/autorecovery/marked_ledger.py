@@ -114,11 +114,11 @@ class MarkedLedgerRepair:
         try:
             stored = await self._ports.ledgers.read(picked.ledger_id)
             registrations = await self._live_bookies.refresh()
-            asked = registrations.live.intersection(bookies_in_question(picked.mark, stored.value))
-            if asked:  # they may be in the list only because it is older than the mark
+            if registrations.live.intersection(_named(picked, stored.value)):
+                # They may be in the list only because it is older than the mark.
                 age_s = (self._ports.clock.monotonic_ns() - picked_ns) / 1e9
                 registrations = await self._live_bookies.refresh(age_s)
-                asked &= registrations.live
+            asked = registrations.live.intersection(bookies_in_question(picked.mark, stored.value))
             gone = stored.value.bookies() - registrations.live
             if gone:
                 await self._replace_lost(task, stored, gone, seen)
@@ -226,6 +226,12 @@ class MarkedLedgerRepair:
 
 def _asks_for_placement(picked: PickedLedger) -> bool:
     return picked.mark.mark is not None and not picked.mark.mark.missing_bookies
+
+
+def _named(picked: PickedLedger, metadata: LedgerMetadata) -> frozenset[str]:
+    """Members that the mark names, also those without entries; all members if the mark cannot be read."""
+    mark, members = picked.mark.mark, frozenset(metadata.bookies())
+    return members if mark is None else members.intersection(mark.missing_bookies)
 
 
 def live_copies(ledger_id: int, metadata: LedgerMetadata, live: Collection[str]) -> int:
