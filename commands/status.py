@@ -8,19 +8,17 @@ import msgspec
 import typer
 
 from commands.command import command, group
-from commands.config import OutputForm
 from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, Outcome
-from commands.parse import parse_duration_s
+from commands.errors import Outcome
 from commands.rendering import Column, Lines, Table, counted, percent, size, time_text
 from commands.session import open_session, require_metadata_uri
+from commands.watch import clear_screen, parse_watch
 
 if TYPE_CHECKING:
     from runtime.metadata.replication.recovery_look import RecoveryLook
     from runtime.replication.cluster_status import BookieLook, ClusterLook
     from runtime.replication.status_finding import StatusFinding, Urgency
 
-_CLEAR = b"\x1b[H\x1b[2J"
 _TIMEOUT_S = 1.5
 """Longest wait for a session with ZooKeeper, and for the answer of a bookie."""
 _CLOSE_TIMEOUT_S = 0.5
@@ -56,11 +54,7 @@ async def show_status(
     a bookie does not answer. What was not measured is "unknown". --watch also estimates how long repairs will take.
     Exits with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer.
     """
-    if interval is not None and not watch:
-        raise InvalidArgumentError("--interval needs --watch")
-    interval_s = parse_duration_s(interval or "2s")
-    if watch and not (context.console.is_for_people or context.console.form is OutputForm.JSONL):
-        raise InvalidArgumentError("--watch prints tables or lines: use -o table, wide or jsonl")
+    interval_s = parse_watch(context, interval, is_watching=watch)
     require_metadata_uri(context)
     if watch:
         await _watch(context, interval_s)
@@ -76,8 +70,7 @@ async def _watch(context: CommandContext, interval_s: float) -> None:
     first: ClusterLook | None = None
     while True:
         status = await _look(context)
-        if context.console.width is not None:
-            context.console.raw(_CLEAR)
+        clear_screen(context)
         _print(context, _Look(status, None if first is None else seconds_left(first, status)))
         if first is None or first.marks is None:
             first = status

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from commands.autorecovery.access import readable
+from commands.autorecovery.pending_rows import PendingRows
 from commands.command import command
 from commands.context import CommandContext
-from commands.errors import Outcome
+from commands.errors import InvalidArgumentError, Outcome
 from commands.listing import require_no_listing_options
 from commands.parse import parse_duration_s
-from commands.rendering import Column, Table, time_text
+from commands.rendering import Column, Table, counted, duration, size
 from commands.session import Session, open_session
+from commands.watch import clear_screen, parse_watch
 
 if TYPE_CHECKING:
     from runtime.metadata.replication.marks import ListedMark
+    from runtime.metadata.replication.recovery_notes import RecoveryNotes
 
 
 def show_age(value: object) -> str:
@@ -35,12 +38,47 @@ _TABLE = Table(
     Column("ledger_id", "LEDGER", is_right=True),
     Column("missing_bookies", "MISSING"),
     Column("age_s", "AGE", show_age, is_right=True),
+    Column("copies_left", "COPIES", is_right=True),
+    Column("bytes", "BYTES", size, is_right=True, priority=1),
+    Column("reason", "REASON"),
+    Column("worker", "WORKER", priority=1),
+    Column("owner", "OWNER", priority=2),
+    Column("problem", "PROBLEM", priority=1),
+    Column("detail", "DETAIL", is_wide=True),
+    Column("attempts", "ATTEMPTS", is_right=True, is_wide=True),
+    Column("retry_at", "NEXT TRY", is_wide=True),
     Column("marked_at", "MARKED", is_wide=True),
     Column("locked", "LOCKED", is_wide=True),
-    Column("worker", "WORKER"),
-    Column("problem", "PROBLEM"),
     name="ledger_id",
 )
+
+
+class _Wanted(NamedTuple):
+    """Which marks are listed."""
+
+    missing: str | None
+    not_missing: str | None
+    age_s_min: float
+
+    async def marks(self, session: Session) -> AsyncGenerator[ListedMark, None]:
+        """These marks, by ledger id."""
+        from runtime.metadata.replication.marks import list_marks
+
+        listed = list_marks(
+            session.store, session.root, session.foreign, missing=self.missing, not_missing=self.not_missing
+        )
+        async with aclosing(listed):
+            async for found in listed:
+                if session.age_s(found.marked_ms) >= self.age_s_min:
+                    yield found
+
+
+class _Look(NamedTuple):
+    """One listing: how many were listed, how many ledgers are marked in all, and when."""
+
+    listed: int
+    marked: int
+    now_ms: int
 
 
 @command("pending", example="autorecovery pending --stuck-for 1h", is_listing=True)
@@ -57,62 +95,89 @@ async def list_pending(
     ] = None,
     count: Annotated[bool, typer.Option("--count", help="Show only the number of items")] = False,
     fail_if_any: Annotated[bool, typer.Option("--fail-if-any", help="Exit with 10 if there is any")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="List again and again, until Ctrl-C")] = False,
+    interval: Annotated[
+        str | None, typer.Option("--interval", metavar="DURATION", help="Time between two lists (default: 2s)")
+    ] = None,
 ) -> Outcome:
-    """List ledgers marked as under-replicated, with their missing bookies and the current worker.
+    """List ledgers marked as under-replicated: copies left, and why each waits.
 
-    A ledger without missing bookies is listed because it violates the placement policy. Unreadable marks are always
-    listed, with the reason, because they could name any bookie; bkctl autorecovery repair-marks --deep clears them.
+    Without missing bookies, a ledger violates the placement policy. Unreadable marks are always listed; bkctl
+    autorecovery repair-marks --deep clears them. BYTES are to be copied, by the metadata.
     """
-    from runtime.metadata.replication.marks import list_marks
-
-    if count:
-        require_no_listing_options(context.settings)
-    age_s_min = 0.0 if stuck_for is None else parse_duration_s(stuck_for)
-    number = 0
-    async with (
-        open_session(context) as session,
-        aclosing(
-            list_marks(session.store, session.root, session.foreign, missing=missing, not_missing=not_missing)
-        ) as marks,
-    ):
-        if count:
-            async for found in marks:
-                number += session.age_s(found.marked_ms) >= age_s_min
-            context.console.record("PendingCount", {"count": number}, name="count")
-            return _outcome(number, fail_if_any=fail_if_any)
-        locked = await _locked(session)
-        with context.console.listing(_TABLE) as listing:
-            async for found in marks:
-                if session.age_s(found.marked_ms) < age_s_min:
-                    continue
-                number += 1
-                if listing.is_full:
-                    listing.truncate()
-                    break
-                listing.add(await _row(context, session, found, is_locked=found.ledger_id in locked))
-    return _outcome(number, fail_if_any=fail_if_any)
-
-
-async def _locked(session: Session) -> frozenset[int]:
-    from runtime.metadata.replication.lock import list_locked_ids
-
-    return frozenset(await list_locked_ids(session.store, session.root, session.foreign))
-
-
-async def _row(context: CommandContext, session: Session, found: ListedMark, *, is_locked: bool) -> dict[str, object]:
-    from runtime.metadata.replication.lock import read_lock_holder
-
-    reading = read_lock_holder(session.store, session.root, found.ledger_id) if is_locked else None
-    return {
-        "ledger_id": str(found.ledger_id),
-        "missing_bookies": None if found.mark is None else list(found.mark.missing_bookies),
-        "marked_at": time_text(found.marked_ms),
-        "age_s": session.age_s(found.marked_ms),
-        "locked": is_locked,
-        "worker": None if reading is None else await readable(context, reading),
-        "problem": None if found.problem is None else str(found.problem),
-    }
-
-
-def _outcome(number: int, *, fail_if_any: bool) -> Outcome:
+    wanted = _Wanted(missing, not_missing, 0.0 if stuck_for is None else parse_duration_s(stuck_for))
+    interval_s = parse_watch(context, interval, is_watching=watch)
+    if watch and (count or fail_if_any):
+        raise InvalidArgumentError("--watch never ends: leave out --count and --fail-if-any")
+    if watch:
+        await _watch(context, wanted, interval_s)
+    number = await _count(context, wanted) if count else (await _list(context, wanted)).listed
     return Outcome.FINDINGS if fail_if_any and number else Outcome.OK
+
+
+async def _watch(context: CommandContext, wanted: _Wanted, interval_s: float) -> None:
+    """Until the command is interrupted."""
+    import asyncio
+
+    first: _Look | None = None
+    while True:
+        clear_screen(context)
+        look = await _list(context, wanted, first)
+        first = first or look
+        await asyncio.sleep(interval_s)
+
+
+async def _count(context: CommandContext, wanted: _Wanted) -> int:
+    require_no_listing_options(context.settings)
+    number = 0
+    async with open_session(context) as session, aclosing(wanted.marks(session)) as marks:
+        async for _ in marks:
+            number += 1
+    context.console.record("PendingCount", {"count": number}, name="count")
+    return number
+
+
+async def _list(context: CommandContext, wanted: _Wanted, first: _Look | None = None) -> _Look:
+    """List once. ``first``: an earlier list, for the time left."""
+    from runtime.metadata.replication.marks import list_marked_ids
+    from runtime.metadata.replication.recovery_notes import RecoveryNotes
+
+    number = 0
+    async with open_session(context) as session:
+        notes = RecoveryNotes(session.store, session.root)
+        rows = PendingRows(context, session, await session.ledgers(), notes)
+        await rows.prepare()
+        async with aclosing(wanted.marks(session)) as marks, aclosing(rows.of(marks)) as found:
+            with context.console.listing(_TABLE) as listing:
+                async for row in found:
+                    number += 1
+                    if listing.is_full:
+                        listing.truncate()
+                        break
+                    rows.count(row)
+                    listing.add(row)
+        if not context.console.is_for_people or not number:
+            return _Look(number, number, session.now_ms)
+        marked = 0
+        async with aclosing(list_marked_ids(session.store, session.root, session.foreign)) as ids:
+            async for _ in ids:
+                marked += 1
+        look = _Look(number, marked, session.now_ms)
+        context.console.say(await _summary(notes, rows, look, first))
+    return look
+
+
+async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _Look, first: _Look | None) -> str:
+    from runtime.metadata.replication.recovery_look import read_daemons
+    from runtime.replication.pending_ledger import repair_pace
+
+    text = f"{counted(look.marked, 'ledger')} marked; of those listed: about {size(rows.bytes_missing)} to copy"
+    if rows.failed:
+        text += f", {counted(rows.failed, 'failed repair')}"
+    pace = None
+    if first is not None and first.marked > look.marked:
+        pace = (first.marked - look.marked) * 1000 / max(1, look.now_ms - first.now_ms)
+    elif rows.oldest_ms is not None:
+        pace = repair_pace(await read_daemons(notes), rows.oldest_ms)
+    left = "unknown (--watch measures it)" if first is None else "unknown"
+    return f"{text}; time left: {left if pace is None else 'about ' + duration(look.marked / pace)}"

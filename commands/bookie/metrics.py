@@ -10,11 +10,10 @@ import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, open_admin
 from commands.command import command
-from commands.config import OutputForm
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError
-from commands.parse import parse_duration_s
 from commands.rendering import Column, Row, Table, decimal
+from commands.watch import clear_screen, parse_watch
 
 if TYPE_CHECKING:
     from runtime.admin.client import AdminClient
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 _TYPE = re.compile(r"# TYPE (\S+) (\S+)")
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: -?[0-9]+)?")
 _ADDED_UP = ("_count", "_sum", "_bucket")
-_CLEAR = b"\x1b[H\x1b[2J"
 
 _TABLE = Table(
     "BookieMetrics",
@@ -75,11 +73,7 @@ async def show_metrics(
     docs/reference/metrics.md.
     """
     pattern = _pattern(grep)
-    if interval is not None and not watch:
-        raise InvalidArgumentError("--interval needs --watch")
-    interval_s = parse_duration_s(interval or "2s")
-    if watch and not (context.console.is_for_people or context.console.form is OutputForm.JSONL):
-        raise InvalidArgumentError("--watch prints tables or lines: use -o table, wide or jsonl")
+    interval_s = parse_watch(context, interval, is_watching=watch)
     async with open_admin(context, bookie_id, directory) as client:
         if watch:
             await _watch(context, client, pattern, interval_s)
@@ -101,8 +95,7 @@ async def _watch(
         now, at = await _read(client, pattern), loop.time()
         known = {(each.name, each.labels): each.value for each in before}
         rows = [_rate_row(each, known, at - read_at) for each in now]
-        if context.console.width is not None:
-            context.console.raw(_CLEAR)
+        clear_screen(context)
         context.console.rows(_RATES, rows)
         before, read_at = now, at
 

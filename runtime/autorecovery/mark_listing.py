@@ -13,7 +13,6 @@ from contextlib import aclosing
 
 from runtime.autorecovery.config import AutorecoveryRole
 from runtime.autorecovery.failed_ledgers import FailedLedgers
-from runtime.autorecovery.marked_ledger import live_copies
 from runtime.autorecovery.work_queue import WorkQueue, urgency
 from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
@@ -21,6 +20,7 @@ from runtime.metadata.pipeline import pipelined
 from runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes, daemon_key
 from runtime.metadata.replication.work import ReplicationWork
 from runtime.metadata.store import MetadataStore
+from runtime.replication.audit import live_copies
 from runtime.replication.live_bookies import LiveBookies
 
 READS_IN_FLIGHT_MAX = 64

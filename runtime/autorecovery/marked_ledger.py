@@ -234,12 +234,6 @@ def _named(picked: PickedLedger, metadata: LedgerMetadata) -> frozenset[str]:
     return members if mark is None else members.intersection(mark.missing_bookies)
 
 
-def live_copies(ledger_id: int, metadata: LedgerMetadata, live: Collection[str]) -> int:
-    """Live copies of the entries that have the fewest. Pure."""
-    rows = judge_ledger(write_set_rows(ledger_id, metadata), live).rows
-    return min(row.live_copies if row.write_set.write_set else row.write_set.write_quorum_size or 0 for row in rows)
-
-
 def _failure(failure: LedgerFailure, metadata: LedgerMetadata, gone: Collection[str]) -> RepairFailure:
     """A failure as a note. Entries without a registered bookie that has them need one to return."""
     is_rare = failure.reason is FailureReason.LOST

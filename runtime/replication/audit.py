@@ -122,6 +122,12 @@ def judge_ledger(rows: Iterable[WriteSetRow], live_bookies: Collection[str]) -> 
     return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
 
 
+def live_copies(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> int:
+    """Live copies of the entries that have the fewest."""
+    rows = judge_ledger(write_set_rows(ledger_id, metadata), live_bookies).rows
+    return min(row.live_copies if row.write_set.write_set else row.write_set.write_quorum_size or 0 for row in rows)
+
+
 def replication_of(row: WriteSetRow, live_bookies: Collection[str]) -> ReplicationRow:
     """Judge one write set. A bookie that occurs in it twice counts as one copy."""
     if row.problem is not None:

@@ -215,8 +215,8 @@ async def test_pending_on_a_terminal(stage: Stage) -> None:
     )
     assert code == 0
     heading, row = [line.split() for line in output.strip().splitlines() if "LEDGER" in line or A in line]
-    assert heading == ["LEDGER", "MISSING", "AGE", "WORKER", "PROBLEM"]
-    assert row[:3] == ["1", A, "2h"]
+    assert heading == ["LEDGER", "MISSING", "AGE", "COPIES", "BYTES", "REASON", "WORKER", "OWNER", "PROBLEM"]
+    assert [*row[:3], row[5]] == ["1", A, "2h", "deleted"]
 
 
 async def test_running(stage: Stage) -> None:
