@@ -53,7 +53,7 @@ _TABLE = Table(
 )
 
 
-class _Wanted(NamedTuple):
+class _MarkFilter(NamedTuple):
     """Which marks are listed."""
 
     missing: str | None
@@ -73,7 +73,7 @@ class _Wanted(NamedTuple):
                     yield found
 
 
-class _Look(NamedTuple):
+class _PendingLook(NamedTuple):
     """One listing: how many were listed, how many ledgers are marked in all, and when."""
 
     listed: int
@@ -105,7 +105,7 @@ async def list_pending(
     Without missing bookies, a ledger violates the placement policy. Unreadable marks are always listed; bkctl
     autorecovery repair-marks --deep clears them. BYTES are to be copied, by the metadata.
     """
-    wanted = _Wanted(missing, not_missing, 0.0 if stuck_for is None else parse_duration_s(stuck_for))
+    wanted = _MarkFilter(missing, not_missing, 0.0 if stuck_for is None else parse_duration_s(stuck_for))
     interval_s = parse_watch(context, interval, is_watching=watch)
     if watch and (count or fail_if_any):
         raise InvalidArgumentError("--watch never ends: leave out --count and --fail-if-any")
@@ -115,11 +115,11 @@ async def list_pending(
     return Outcome.FINDINGS if fail_if_any and number else Outcome.OK
 
 
-async def _watch(context: CommandContext, wanted: _Wanted, interval_s: float) -> None:
+async def _watch(context: CommandContext, wanted: _MarkFilter, interval_s: float) -> None:
     """Until the command is interrupted."""
     import asyncio
 
-    first: _Look | None = None
+    first: _PendingLook | None = None
     while True:
         clear_screen(context)
         look = await _list(context, wanted, first)
@@ -127,7 +127,7 @@ async def _watch(context: CommandContext, wanted: _Wanted, interval_s: float) ->
         await asyncio.sleep(interval_s)
 
 
-async def _count(context: CommandContext, wanted: _Wanted) -> int:
+async def _count(context: CommandContext, wanted: _MarkFilter) -> int:
     require_no_listing_options(context.settings)
     number = 0
     async with open_session(context) as session, aclosing(wanted.marks(session)) as marks:
@@ -137,7 +137,7 @@ async def _count(context: CommandContext, wanted: _Wanted) -> int:
     return number
 
 
-async def _list(context: CommandContext, wanted: _Wanted, first: _Look | None = None) -> _Look:
+async def _list(context: CommandContext, wanted: _MarkFilter, first: _PendingLook | None = None) -> _PendingLook:
     """List once. ``first``: an earlier list, for the time left."""
     from runtime.metadata.replication.marks import list_marked_ids
     from runtime.metadata.replication.recovery_notes import RecoveryNotes
@@ -157,17 +157,17 @@ async def _list(context: CommandContext, wanted: _Wanted, first: _Look | None = 
                     rows.count(row)
                     listing.add(row)
         if not context.console.is_for_people or not number:
-            return _Look(number, number, session.now_ms)
+            return _PendingLook(number, number, session.now_ms)
         marked = 0
         async with aclosing(list_marked_ids(session.store, session.root, session.foreign)) as ids:
             async for _ in ids:
                 marked += 1
-        look = _Look(number, marked, session.now_ms)
+        look = _PendingLook(number, marked, session.now_ms)
         context.console.say(await _summary(notes, rows, look, first))
     return look
 
 
-async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _Look, first: _Look | None) -> str:
+async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _PendingLook, first: _PendingLook | None) -> str:
     from runtime.metadata.replication.recovery_look import read_daemons
     from runtime.replication.pending_ledger import repair_pace
 
