@@ -87,18 +87,21 @@ def _deadline_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFindin
 
 
 def _daemon_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]:
+    silent = [each for each in look.daemons if now_ms - each.written_ms > SILENCE_WARNING_MS]
+    if silent:
+        names = first_names([f"{each.host} (process {each.pid})" for each in silent])
+        wait = age(now_ms, min(each.written_ms for each in silent))
+        sentence = f"daemons have not reported for up to {wait} and may hang: {names}"
+        yield StatusFinding(Urgency.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
     for daemon in look.daemons:
-        name = f"the daemon of {daemon.host} (process {daemon.pid})"
-        if now_ms - daemon.written_ms > SILENCE_WARNING_MS:
-            sentence = f"{name} has not reported for {age(now_ms, daemon.written_ms)}: it may hang"
-            yield StatusFinding(Urgency.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
         for lane in daemon.lanes:
             if lane.error is None:
                 continue
             since = (
                 "never succeeded" if lane.succeeded_ms is None else f"succeeded {age(now_ms, lane.succeeded_ms)} ago"
             )
-            sentence = f"{name} is the auditor, and its task {lane.name} fails: {lane.error} ({since})"
+            name = f"the auditor on {daemon.host} (process {daemon.pid})"
+            sentence = f"{name} reports that its task {lane.name} fails: {lane.error} ({since})"
             yield StatusFinding(Urgency.WARNING, "auditor_task", sentence, STATUS_COMMAND)
 
 

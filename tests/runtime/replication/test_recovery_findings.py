@@ -71,7 +71,12 @@ FAULTS: list[tuple[str, Urgency, str, dict[str, Any]]] = [
         "bookie b1:3181 is gone; the ledgers will be marked in 4m",
         {"deadlines": (("b1:3181", AWAY),)},
     ),
-    ("daemon_silent", Urgency.WARNING, "not reported for 1h", {"daemons": daemon(written_ms=NOW_MS - HOUR_MS)}),
+    (
+        "daemon_silent",
+        Urgency.WARNING,
+        "have not reported for up to 1h and may hang: host-1 (process 7)",
+        {"daemons": daemon(written_ms=NOW_MS - HOUR_MS)},
+    ),
     (
         "auditor_task",
         Urgency.WARNING,
