@@ -97,7 +97,8 @@ class HelpGroup(TyperGroup):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Where the options are explained."""
-        formatter.write(f"\nRun {ctx.command_path} COMMAND --help; shared options: bkctl options.\n")
+        text = f"Run {ctx.command_path} COMMAND --help; shared options: bkctl options."
+        formatter.write(f"\n{textwrap.fill(text, formatter.width)}\n")
 
 
 def group_of(parameter: Any) -> str | None:

@@ -9,6 +9,7 @@ from prometheus_client import GC_COLLECTOR, PROCESS_COLLECTOR
 
 from runtime.admin.exposition import FAILURES_HELP, FAILURES_NAME
 from runtime.admin.metric import AnyMetric, MetricType
+from runtime.autorecovery.metrics import catalogue_of
 from runtime.bookie.metrics.catalogue import CATALOGUE
 from runtime.bookie.metrics.java_only import MISSING
 
@@ -29,6 +30,10 @@ its names, types, labels and units, so dashboards and alerts for Java bookies wo
 - A metric that cannot be read is left out of the scrape, and the log has the reason.
 - Scrapes within half a second get the same text.
 """
+
+DAEMON = """`bkctl autorecovery start` reports these. Names that begin with `auditor_` or `replication_worker_` are
+Java's. Values of the auditor exist only while this daemon is the auditor. The process and interpreter metrics above are
+there, too."""
 
 TITLES = {
     "bookkeeper_server": "Requests",
@@ -53,6 +58,8 @@ def page() -> str:
         if title == TITLES["jvm"]:
             rows += process_rows()
         parts += [f"## {title}\n", table(("metric", "type", "labels", "meaning"), sorted(rows, key=name_of))]
+    rows = [row(each.name, each.type.value, labels_of(each), each.help) for each in catalogue_of(lambda: 0)]
+    parts += [f"## Autorecovery daemon\n\n{DAEMON}\n", table(("metric", "type", "labels", "meaning"), rows)]
     parts += [
         "## Metrics of a Java bookie that do not exist here\n",
         table(("metric", "reason"), [cells(f"`{name}`", why) for why, names in MISSING.items() for name in names]),

@@ -100,7 +100,7 @@ async def list_pending(
         str | None, typer.Option("--interval", metavar="DURATION", help="Time between two lists (default: 2s)")
     ] = None,
 ) -> Outcome:
-    """List ledgers marked as under-replicated: copies left, and why each waits.
+    """List ledgers marked as under-replicated, and why each waits.
 
     Without missing bookies, a ledger violates the placement policy. Unreadable marks are always listed; bkctl
     autorecovery repair-marks --deep clears them. BYTES are to be copied, by the metadata.

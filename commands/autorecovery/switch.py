@@ -45,7 +45,7 @@ async def disable(
         str | None, typer.Option("--reason", metavar="TEXT", help="The reason, which status shows")
     ] = None,
 ) -> None:
-    """Disable automatic replication for the whole cluster, until it is enabled again.
+    """Disable automatic replication in the whole cluster.
 
     Repairs of ledgers that have started are finished; no others start. Lost bookies are not detected and periodic
     checks do not run. Replication is not re-enabled automatically, not even after --for, which is informational.

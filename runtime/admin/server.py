@@ -135,12 +135,12 @@ class AdminServer:
         if expected is None:
             raise AdminError(
                 Problem.REFUSED,
-                "changes over TCP need a token (adminTokenFile); use the socket on the bookie's machine",
+                "changes over TCP need a token (adminTokenFile); use the socket on its machine",
             )
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         token = given.strip().encode("utf-8", "surrogateescape")
         if scheme.lower() != "bearer" or not hmac.compare_digest(token, expected):
-            raise AdminError(Problem.UNAUTHORIZED, "give the token of this bookie: Authorization: Bearer TOKEN")
+            raise AdminError(Problem.UNAUTHORIZED, "give the token of this server: Authorization: Bearer TOKEN")
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         limits, body = self._limits, bytearray()

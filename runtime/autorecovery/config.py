@@ -92,8 +92,7 @@ class AutorecoveryConfig(msgspec.Struct, frozen=True, kw_only=True):
         """ConfigurationError if the worker is to copy to its own bookie and has none."""
         if self.replication_target is ReplicationTarget.LOCAL and self.own_bookie is None:
             raise ConfigurationError(
-                "replication_target local needs the bookie of this machine: give its id with --bookie-id (bookieId), "
-                "or run the daemon with bookie start --with-autorecovery"
+                "replication_target local needs the bookie of this machine: give its id with --bookie-id (bookieId)"
             )
 
 

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from runtime.admin.calls import ALL_ADDRESSES
+from runtime.admin.server import AdminServer
+from runtime.admin.tcp_ports import open_tcp_ports, require_token_file
 from runtime.autorecovery.auditor import Auditor
-from runtime.autorecovery.config import AutorecoveryRole, DaemonConfig
+from runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
 from runtime.autorecovery.daemon import AutorecoveryDaemon, DaemonIdentity
 from runtime.autorecovery.office import AuditorOffice
+from runtime.autorecovery.routes import DaemonRoutes
 from runtime.autorecovery.worker import Worker
 from runtime.client import LedgerClient
 from runtime.errors import ConfigurationError, MetadataAuthError
@@ -26,13 +31,17 @@ from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import is_pulsar_uri, parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from runtime.ports import ServiceManager
+from runtime.net.host import OsHost, listen_tcp
+from runtime.net.local_socket import listen_unix, run_directory
+from runtime.net.loop import LaneWorkers, LoopClock
+from runtime.net.secret_file import read_secret
+from runtime.ports import ServiceManager, Workers
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 
 CONNECT_PAUSE_S: Final = 2.0
+_ADMIN_LANE: Final = "admin"
 
 
 class ProcessPlace(msgspec.Struct, frozen=True):
@@ -59,13 +68,65 @@ async def run_autorecovery(
     try:
         client = await _unless_stopped(_connect(config), stop)
         if client is not None:
-            manager.notify(STATUS="running")
-            await _new_daemon(config, client, place).serve(stop)
+            await _serve(config, client, place, stop, manager)
     finally:
         manager.notify(STOPPING=1, STATUS="stopping")
         if client is not None:
             await client.close()
     logger.info("the autorecovery daemon ended cleanly")
+
+
+async def _serve(
+    config: DaemonConfig, client: LedgerClient, place: ProcessPlace, stop: asyncio.Event, manager: ServiceManager
+) -> None:
+    daemon = _new_daemon(config, client, place)
+    ports = client.ports
+    routes = DaemonRoutes(daemon, client.store, ports.ledgers.root, ports.clock)
+    server, workers = AdminServer(routes.routes()), LaneWorkers()
+    try:
+        address = await _open_admin(config.autorecovery, place, server, routes, workers)
+        daemon.identity = msgspec.structs.replace(daemon.identity, admin=address)
+        logger.info("admin interface: %s", address or "none")
+        manager.notify(STATUS="running")
+        await daemon.serve(stop)
+    finally:
+        await server.close()
+        await workers.close()
+
+
+async def _open_admin(
+    config: AutorecoveryConfig, place: ProcessPlace, server: AdminServer, routes: DaemonRoutes, workers: Workers
+) -> str | None:
+    """Open the socket and the configured port; its address for the note of the daemon. ConfigurationError."""
+    admin = config.admin
+
+    async def read(path: str) -> bytes:
+        return await workers.run(_ADMIN_LANE, read_secret, path)
+
+    async def read_token() -> bytes | None:
+        return None if admin.token_file is None else await read(admin.token_file)
+
+    await require_token_file(admin, read)
+    opened = await open_tcp_ports(server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes())
+    path = await _open_socket(config.admin_socket, place, server)
+    if opened.http is None:
+        return None if path is None else f"unix:{path}"
+    host = place.host if admin.http_host in ALL_ADDRESSES else admin.http_host
+    return f"http://{host}:{opened.http}"
+
+
+async def _open_socket(configured: str | None, place: ProcessPlace, server: AdminServer) -> str | None:
+    """Path of the unix socket; None: none was configured, and the usual one cannot be opened. ConfigurationError."""
+    try:
+        path = configured or os.path.join(run_directory(), f"autorecovery-{place.pid}.admin.sock")
+        await server.open_local(listen_unix, path)
+    except (OSError, ConfigurationError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        if configured is not None:
+            raise ConfigurationError(f"cannot open the admin socket {configured}: {reason}") from error
+        logger.warning("there is no admin socket: %s; choose another path with --admin-socket", reason)
+        return None
+    return path
 
 
 async def _connect(config: DaemonConfig) -> LedgerClient:

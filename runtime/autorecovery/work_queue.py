@@ -34,6 +34,11 @@ class WorkQueue:
     def __len__(self) -> int:
         return len(self._ranks)
 
+    @property
+    def known_count(self) -> int:
+        """Candidates and postponed ledgers; some may be done already."""
+        return len(self._ranks) + len(self._due_ms)
+
     def offer(self, rank: int) -> None:
         """Add a candidate, unless its ledger is postponed. Each ledger once per listing."""
         if _ledger_id(rank) in self._due_ms:

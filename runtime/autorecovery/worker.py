@@ -124,6 +124,7 @@ class Worker:
             ledgers_repaired=self._ledgers_repaired,
             ledgers_failed=self._ledgers_failed,
             bytes_copied=self._engine.moment().bytes_copied + self._repair.bytes_rewritten,
+            waiting=self._queue.known_count,
         )
 
     async def serve(self) -> None:

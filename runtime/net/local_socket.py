@@ -42,7 +42,7 @@ async def listen_unix(accept: Callable[[], asyncio.BaseProtocol], path: str) -> 
     too long becomes a symbolic link to a socket in the run directory.
     """
     path = _absolute(path)
-    place = path if is_short(path) else os.path.join(_run_directory(), _short_name(path))
+    place = path if is_short(path) else os.path.join(run_directory(), _short_name(path))
     if not is_short(place):
         raise ConfigurationError(
             f"the path of the socket {place} is too long: set RUNTIME_DIRECTORY to a shorter directory"
@@ -70,7 +70,7 @@ def is_short(path: str) -> bool:
     return len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX
 
 
-def _run_directory() -> str:
+def run_directory() -> str:
     """A directory for sockets that only this user can enter; ConfigurationError."""
     above = os.environ.get("RUNTIME_DIRECTORY") or os.environ.get("XDG_RUNTIME_DIR")
     try:

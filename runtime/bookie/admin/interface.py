@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
 from runtime.admin.calls import ALL_ADDRESSES
 from runtime.admin.server import AdminServer
+from runtime.admin.tcp_ports import open_tcp_ports
 from runtime.bookie.admin.cluster_routes import ClusterRoutes
 from runtime.bookie.admin.gc_routes import GarbageCollectionRoutes
 from runtime.bookie.admin.java_routes import ADMIN_LANE, JavaRoutes
@@ -15,12 +15,9 @@ from runtime.bookie.admin.mode_routes import ModeRoutes
 from runtime.bookie.admin.state_route import StateRoute
 from runtime.bookie.ports import BookiePorts
 from runtime.bookie.view import BookieView
-from runtime.config import AdminConfig
-from runtime.errors import ConfigurationError, PortInUseError
+from runtime.errors import ConfigurationError
 from runtime.metadata.bookies.service_info import BookieAddress
-from runtime.ports import Host
 from storage import filenames
-from storage.advice import with_path
 
 
 def socket_path(ledger_directory: str) -> str:
@@ -47,19 +44,11 @@ class AdminInterface:
 
     async def open_port(self) -> None:
         """Open the TCP port for everything or for scrapes alone, if configured; ConfigurationError."""
-        view, config, ports = self._view, self._view.config.admin, self._view.ports
-        if config.is_http_enabled:
-            host, port = config.http_host, config.http_port
-            try:
-                view.http_port = await self._server.open_tcp(ports.listen, host, port, self._read_token)
-            except OSError as error:
-                raise admin_port_error(error, config, ports.host) from error
-        elif config.has_scrape_port:
-            host, port, routes = config.scrape_host, config.scrape_port, self._java.probe_routes()
-            try:
-                view.scrape_port = await self._server.open_tcp(ports.listen, host, port, self._read_token, routes)
-            except OSError as error:
-                raise scrape_port_error(error, config, ports.host) from error
+        view, ports = self._view, self._view.ports
+        opened = await open_tcp_ports(
+            self._server, view.config.admin, ports.listen, ports.host, self._read_token, self._java.probe_routes()
+        )
+        view.http_port, view.scrape_port = opened
 
     async def open_socket(self) -> None:
         """Open the unix socket; ConfigurationError. The directories must be locked."""
@@ -74,8 +63,8 @@ class AdminInterface:
         await self._server.close()
 
     async def _read_token(self) -> bytes | None:
-        path, ports = self._view.config.admin.token_file, self._view.ports
-        return None if path is None else await ports.workers.run(ADMIN_LANE, ports.read_secret, path)
+        path = self._view.config.admin.token_file
+        return None if path is None else await read_admin_secret(self._view.ports, path)
 
 
 def published_address(view: BookieView, host: str) -> BookieAddress | None:
@@ -86,31 +75,6 @@ def published_address(view: BookieView, host: str) -> BookieAddress | None:
     return BookieAddress(host if configured in ALL_ADDRESSES else configured, view.http_port)
 
 
-async def require_token_file(config: AdminConfig, ports: BookiePorts) -> None:
-    """ConfigurationError if the admin port has a token file that cannot be used."""
-    if config.token_file is None or not config.is_http_enabled:
-        return
-    try:
-        await ports.workers.run(ADMIN_LANE, ports.read_secret, config.token_file)
-    except (OSError, ConfigurationError) as error:
-        raise ConfigurationError(
-            f"cannot use the token file of the admin interface (adminTokenFile): {with_path(error)}"
-        ) from error
-
-
-def admin_port_error(error: OSError, config: AdminConfig, host: Host) -> ConfigurationError:
-    """The error to raise when the admin port cannot be opened."""
-    return _port_error(error, f"admin port {config.http_host}", config.http_port, "httpServerPort", host)
-
-
-def scrape_port_error(error: OSError, config: AdminConfig, host: Host) -> ConfigurationError:
-    """The error to raise when the scrape port cannot be opened."""
-    key = "prometheusStatsHttpPort, or none with prometheusStatsHttpEnable=false"
-    return _port_error(error, f"scrape port {config.scrape_host}", config.scrape_port, key, host)
-
-
-def _port_error(error: OSError, where: str, port: int, key: str, host: Host) -> ConfigurationError:
-    if error.errno == errno.EADDRINUSE:
-        owner = host.describe_owner(port)
-        return PortInUseError(f"the {where}:{port} is in use by {owner}: choose another one with {key}")
-    return ConfigurationError(f"cannot open the {where}:{port}: {os.strerror(error.errno or 0)}")
+async def read_admin_secret(ports: BookiePorts, path: str) -> bytes:
+    """A secret of the admin interface; OSError, ConfigurationError."""
+    return await ports.workers.run(ADMIN_LANE, ports.read_secret, path)

@@ -21,7 +21,8 @@ from typing import Any, Self
 import msgspec
 
 from runtime.admin.jobs import Jobs
-from runtime.bookie.admin.interface import AdminInterface, published_address, require_token_file
+from runtime.admin.tcp_ports import require_token_file
+from runtime.bookie.admin.interface import AdminInterface, published_address, read_admin_secret
 from runtime.bookie.boot.folder_claim import FolderClaim, release
 from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.boot.stages import Stages
@@ -194,7 +195,7 @@ class BookieServer:
 
     async def _bind(self) -> BookieListener:
         config = self._config
-        await require_token_file(config.admin, self._ports)  # before anything changes
+        await require_token_file(config.admin, functools.partial(read_admin_secret, self._ports))  # before any change
         listener = BookieListener(
             ListenerLimits(
                 frame_bytes_max=config.frame_bytes_max,

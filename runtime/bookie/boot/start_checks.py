@@ -13,7 +13,8 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from runtime.bookie.admin.interface import admin_port_error, require_token_file, scrape_port_error
+from runtime.admin.tcp_ports import admin_port_error, require_token_file, scrape_port_error
+from runtime.bookie.admin.interface import read_admin_secret
 from runtime.bookie.boot.folder_claim import FolderClaim
 from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.boot.storage_boot import ReplayStoppedError
@@ -148,7 +149,7 @@ class StartChecks:
         )
 
     async def _admin_token(self) -> Finding:
-        await require_token_file(self._config.admin, self._ports)
+        await require_token_file(self._config.admin, functools.partial(read_admin_secret, self._ports))
         path = self._config.admin.token_file
         return Finding("none: changes over TCP are refused" if path is None else f"{path} can be used")
 

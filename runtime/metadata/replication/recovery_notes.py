@@ -107,7 +107,10 @@ class HeldLedger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker did so far; times in ms since 1970, None: not yet. ``bytes_copied`` counts payload."""
+    """What a worker did so far; times in ms since 1970, None: not yet. ``bytes_copied`` counts payload.
+
+    ``waiting``: marked ledgers that it knows and has not begun.
+    """
 
     held: tuple[HeldLedger, ...]
     finished_ms: int | None
@@ -115,6 +118,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     ledgers_repaired: int
     ledgers_failed: int
     bytes_copied: int
+    waiting: int = 0
 
 
 class DaemonNote(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
+import json
+import os
 import signal
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from runtime.metadata.paths import Paths
+from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
 from runtime.metadata.store import children_of
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.loop import LoopClock
 from tests.processes import BkctlProcess, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster
@@ -129,3 +136,87 @@ def test_a_dry_run_shows_the_settings(metadata_uri: str) -> None:
     shown = run_bkctl("autorecovery", "start", "-n", "--role", "worker", "-o", "json", "--metadata-uri", metadata_uri)
     assert shown.exit_code == 0, shown.stderr
     assert shown.json()["autorecovery"]["role"] == "worker"
+
+
+def _curl(socket_path: str, method: str, path: str, body: str = "") -> tuple[int, str]:
+    """Status and body of one request on a unix socket."""
+    connection = UnixConnection(socket_path)
+    with contextlib.closing(connection):
+        connection.request(method, path, body or None)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=WAIT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(WAIT_S)
+        self.sock.connect(self._path)
+
+
+async def test_its_admin_interface(cluster_uri: str, start: Callable[..., Daemon], tmp_path: Path) -> None:
+    path = str(tmp_path / "a.sock")
+    daemon = start(cluster_uri, "--admin-socket", path)
+    root = daemon.uri.root
+    async with await ZooKeeperStore.connect(daemon.uri.servers) as store:
+
+        async def is_auditor() -> bool:
+            return any(note.is_auditor and note.admin for note in await notes_of(store, root))
+
+        await until(daemon, is_auditor)
+        [note] = await notes_of(store, root)
+        assert note.admin == f"unix:{path}"
+
+        async def ask(method: str, path_: str, body: str = "") -> tuple[int, str]:
+            return await asyncio.to_thread(_curl, path, method, path_, body)
+
+        java = "/api/v1/autorecovery"
+        assert await ask("GET", "/heartbeat") == (200, "OK\n")
+        assert await ask("GET", f"{java}/who_is_auditor") == (200, f"Auditor: {note.bookie_id}")
+        assert json.loads((await ask("GET", f"{java}/status"))[1]) == {"enabled": True}
+        assert (await ask("GET", f"{java}/lost_bookie_recovery_delay"))[0] == 404
+        assert (await ask("PUT", f"{java}/trigger_audit"))[0] == 200
+        assert (await ask("PUT", f"{java}/status?enabled=maybe"))[0] == 400
+        assert json.loads((await ask("PUT", f"{java}/status?enabled=false"))[1]) == {"enabled": False}
+        assert (await ask("PUT", f"{java}/trigger_audit"))[0] == 404
+        assert (await ask("PUT", f"{java}/status?enabled=true"))[0] == 200
+        assert await ask("PUT", f"{java}/lost_bookie_recovery_delay", '{"delay_seconds": 5}') == (
+            200,
+            "Success set lostBookieRecoveryDelay to 5",
+        )
+        assert (await ask("PUT", f"{java}/lost_bookie_recovery_delay", '{"delay_seconds": "7"}'))[0] == 400
+        assert await ask("GET", f"{java}/lost_bookie_recovery_delay") == (200, "lostBookieRecoveryDelay value: 5")
+        marks = UnderReplicationMarks(store, root, LoopClock())
+        await asyncio.to_thread(run_bkctl, "autorecovery", "disable", "--yes", BKCTL_METADATA_URI=cluster_uri)
+        await marks.mark(17, ["b1:3181"])
+        listed = f"{java}/list_under_replicated_ledger"
+        assert json.loads((await ask("GET", f"{listed}?missingreplica=b1:3181"))[1]) == [17]
+        assert json.loads((await ask("GET", f"{listed}?printmissingreplica=true"))[1]) == {"17": ["b1:3181"]}
+        assert (await ask("GET", f"{listed}?excludingmissingreplica=b1:3181"))[0] == 404
+        state = json.loads((await ask("GET", "/api/v1/bkctl/autorecovery"))[1])
+        assert (state["is_auditor"], state["pid"]) == (True, daemon.process.pid)
+        assert {lane["name"] for lane in state["lanes"]} >= {"liveness", "audit"}
+        assert json.loads((await ask("GET", "/api/v1/bkctl/autorecovery/ready"))[1])["ready"]
+        metrics = (await ask("GET", "/metrics"))[1]
+        assert "\nbkctl_autorecovery_is_auditor 1.0\n" in metrics
+        assert '\nbkctl_auditor_lane_failures{lane="audit"} 0.0\n' in metrics
+        assert "\nreplication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED " in metrics
+    assert daemon.end() == 0
+    assert not os.path.lexists(path)
+
+
+async def test_a_port_in_use(cluster_uri: str, start: Callable[..., Daemon]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        daemon = start(
+            cluster_uri, BKCTL_AUTORECOVERY_ADMIN_IS_HTTP_ENABLED="true", BKCTL_AUTORECOVERY_ADMIN_HTTP_PORT=str(port)
+        )
+        assert await asyncio.to_thread(daemon.process.wait, WAIT_S) != 0
+    assert f"admin port 127.0.0.1:{port} is in use by" in daemon.log
+    assert "httpServerPort" in daemon.log

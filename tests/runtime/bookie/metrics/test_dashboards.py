@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from runtime.admin.exposition import ViewCollector, metrics_text
+from runtime.bookie.boot.process import SWITCH_INTERVAL_S
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.collection.long_work import CompactionKind
 from runtime.bookie.metrics.catalogue import CATALOGUE
@@ -96,6 +98,8 @@ class Dashboard:
     async def watching_queues(self) -> AsyncIterator[None]:
         """Look at the lengths of queues in each turn of the loop: a request would take several."""
         queues = {each for each in wanted() if each.name in QUEUES}
+        before_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)  # as in the process of a bookie: the lanes must get their turns
 
         async def watch() -> None:
             while True:
@@ -108,6 +112,7 @@ class Dashboard:
         finally:
             task.cancel()
             await asyncio.wait([task])
+            sys.setswitchinterval(before_s)
 
     def _note(self, samples: Samples, panels: set[Wanted]) -> None:
         for panel in panels:

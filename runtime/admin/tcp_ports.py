@@ -1,0 +1,75 @@
+"""The TCP ports of an admin interface: one for everything, or one for scrapes alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from runtime.admin.messages import Route
+from runtime.admin.server import AdminServer, ReadToken
+from runtime.config import AdminConfig
+from runtime.errors import ConfigurationError, PortInUseError
+from runtime.ports import Host, Listen
+from storage.advice import with_path
+
+
+class OpenPorts(NamedTuple):
+    """Port numbers; None: not open."""
+
+    http: int | None = None
+    scrape: int | None = None
+
+
+async def open_tcp_ports(
+    server: AdminServer,
+    config: AdminConfig,
+    listen: Listen,
+    host: Host,
+    read_token: ReadToken,
+    scrape_routes: Sequence[Route],
+) -> OpenPorts:
+    """Open the port for everything or for scrapes alone, if configured; ConfigurationError."""
+    if config.is_http_enabled:
+        try:
+            return OpenPorts(http=await server.open_tcp(listen, config.http_host, config.http_port, read_token))
+        except OSError as error:
+            raise admin_port_error(error, config, host) from error
+    if config.has_scrape_port:
+        address, port = config.scrape_host, config.scrape_port
+        try:
+            return OpenPorts(scrape=await server.open_tcp(listen, address, port, read_token, scrape_routes))
+        except OSError as error:
+            raise scrape_port_error(error, config, host) from error
+    return OpenPorts()
+
+
+async def require_token_file(config: AdminConfig, read_secret: Callable[[str], Awaitable[bytes]]) -> None:
+    """ConfigurationError if the admin port has a token file that cannot be used."""
+    if config.token_file is None or not config.is_http_enabled:
+        return
+    try:
+        await read_secret(config.token_file)
+    except (OSError, ConfigurationError) as error:
+        raise ConfigurationError(
+            f"cannot use the token file of the admin interface (adminTokenFile): {with_path(error)}"
+        ) from error
+
+
+def admin_port_error(error: OSError, config: AdminConfig, host: Host) -> ConfigurationError:
+    """The error to raise when the admin port cannot be opened."""
+    return _port_error(error, f"admin port {config.http_host}", config.http_port, "httpServerPort", host)
+
+
+def scrape_port_error(error: OSError, config: AdminConfig, host: Host) -> ConfigurationError:
+    """The error to raise when the scrape port cannot be opened."""
+    key = "prometheusStatsHttpPort, or none with prometheusStatsHttpEnable=false"
+    return _port_error(error, f"scrape port {config.scrape_host}", config.scrape_port, key, host)
+
+
+def _port_error(error: OSError, where: str, port: int, key: str, host: Host) -> ConfigurationError:
+    if error.errno == errno.EADDRINUSE:
+        owner = host.describe_owner(port)
+        return PortInUseError(f"the {where}:{port} is in use by {owner}: choose another one with {key}")
+    return ConfigurationError(f"cannot open the {where}:{port}: {os.strerror(error.errno or 0)}")
