@@ -62,6 +62,7 @@ class RecoveryDaemon:
         """SIGKILL; fine if it does not run."""
         if self._process is not None and self.is_running:
             kill_and_wait(self.pid)
+            self._process.wait(WAIT_MAX_S)  # closes the connection over which its exit code comes
 
     def halt(self) -> None:
         """SIGSTOP."""
