@@ -48,7 +48,7 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one verification or recovery, for all of its ledgers together unless noted otherwise."""
 
     ledgers_in_parallel: Annotated[int, Setting(
-        "Ledgers processed at once; a recovery holds the replication lock of each", unit="ledgers", low=1)] = 64
+        "Ledgers processed at once; a recovery holds the replication lock of each", unit="ledgers", low=1)] = 256
     bytes_in_flight_max: Annotated[int, Setting("Bytes of entries in flight",
         unit="bytes", low=1)] = 64 * 1024 * 1024
     entries_in_flight_max: Annotated[int, Setting("Entries that are read one by one at the same time",
