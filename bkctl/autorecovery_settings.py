@@ -23,23 +23,35 @@ _LOG_NAMES = LogSettings.__struct_fields__
 
 def resolve_daemon_settings(sources: Sources, flags: DaemonFlags) -> DaemonSettings:
     """Merge all sources; ConfigurationError. ``config.metadata_uri`` is empty if no source specifies a cluster."""
-    metadata_uri, _ = resolve_metadata_uri(sources)
-    values, of_commands = daemon_values(sources, flags), resolve_settings(sources)
+    values = daemon_values(sources, flags)
     log = {path: given for path, given in values.items() if path[-1] in _LOG_NAMES}
-    own = {path: given for path, given in values.items() if path not in log}
-    zookeeper = settings_of("zookeeper")
-    config = DaemonConfig(
+    config = _build_daemon(sources, {path: given for path, given in values.items() if path not in log})
+    return DaemonSettings(config=config, log=build(log, LogSettings, settings_of(_SECTION), _SECTION))
+
+
+def resolve_daemon_of_bookie(sources: Sources) -> DaemonConfig:
+    """The daemon of a bookie; ConfigurationError. The log and the port in bk_server.conf are those of the bookie."""
+    values = daemon_values(sources, DaemonFlags(), is_java_admin_used=False)
+    return _build_daemon(sources, {path: given for path, given in values.items() if path[-1] not in _LOG_NAMES})
+
+
+def _build_daemon(sources: Sources, values: Givens) -> DaemonConfig:
+    metadata_uri, _ = resolve_metadata_uri(sources)
+    of_commands, zookeeper = resolve_settings(sources), settings_of("zookeeper")
+    return DaemonConfig(
         metadata_uri=metadata_uri or "",
-        autorecovery=build(own, AutorecoveryConfig, settings_of(_SECTION), _SECTION),
+        autorecovery=build(values, AutorecoveryConfig, settings_of(_SECTION), _SECTION),
         replication=of_commands.replication,
         client=of_commands.client,
         zookeeper=build(server_zookeeper_values(sources), ZooKeeperConfig, zookeeper, "zookeeper"),
     )
-    return DaemonSettings(config=config, log=build(log, LogSettings, settings_of(_SECTION), _SECTION))
 
 
-def daemon_values(sources: Sources, flags: DaemonFlags) -> Givens:
-    """The values from all sources for [autorecovery]."""
+def daemon_values(sources: Sources, flags: DaemonFlags, *, is_java_admin_used: bool = True) -> Givens:
+    """The values from all sources for [autorecovery].
+
+    ``is_java_admin_used`` False: without those of bk_server.conf for the admin interface.
+    """
     settings, origin = settings_of(_SECTION), sources.toml_path or ""
     table = dict(sources.toml.autorecovery)
     log: Givens = {
@@ -49,6 +61,7 @@ def daemon_values(sources: Sources, flags: DaemonFlags) -> Givens:
     }
     values = toml_values(table, AutorecoveryConfig, _SECTION, origin, (_SECTION,)) | log
     if sources.conf is not None:
-        values |= java_values(sources.conf, settings)
+        of_java = (each for each in settings if is_java_admin_used or each.path[:2] != (_SECTION, "admin"))
+        values |= java_values(sources.conf, of_java)
     values |= variable_values(sources.environment, settings, values)
     return values | flag_values(flags, settings)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
+from collections.abc import Callable, Iterator
 
 logger = logging.getLogger(__name__)
+
+
+_followers: list[Callable[[], None]] = []
+"""As global as the level itself."""
 
 
 class LogLevel(enum.StrEnum):
@@ -33,3 +39,15 @@ def change_log_level(level: LogLevel, cause: str) -> None:
         root.setLevel(logging.INFO)
         logger.info("%s: log level = %s (was %s)", cause, level, was)
         root.setLevel(level.upper())
+        for follower in _followers:
+            follower()
+
+
+@contextlib.contextmanager
+def following_log_level(on_change: Callable[[], None]) -> Iterator[None]:
+    """Call ``on_change`` after each change in this block."""
+    _followers.append(on_change)
+    try:
+        yield
+    finally:
+        _followers.remove(on_change)

@@ -85,9 +85,9 @@ def daemon_notes(zookeeper: KazooClient, metadata_uri: str) -> dict[int, DaemonN
     return {each.pid: each for each in found}
 
 
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, max_s: float = WAIT_MAX_S) -> None:
     """Return when it is so; AssertionError names ``what`` was waited for."""
-    deadline = time.monotonic() + WAIT_MAX_S
+    deadline = time.monotonic() + max_s
     while not is_so():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.05)

@@ -56,7 +56,7 @@ async def change_setting(
     if nothing_to_do is not None:
         nothing_to_change(context, plan)
         return False
-    async with open_change(context, plan) as change:
+    async with open_change(context, plan, session.store, is_locked=False) as change:
         is_changed = await carry_out()
         change.details["changed"] = is_changed
     return is_changed

@@ -69,7 +69,7 @@ async def start(
 
     Run it before you stop a bookie, and maintenance end when it is back. Checks first what bookie restart-check checks,
     and refuses a second bookie while one is away. An auditor of bkctl leaves exactly these bookies out. For Java's the
-    recovery delay is raised; it holds for a single bookie.
+    recovery delay is raised; it holds for a single bookie. An auditor of Java that is elected meanwhile ignores both.
     """
     from runtime.metadata.replication.recovery_notes import RecoveryNotes
 
@@ -82,6 +82,7 @@ async def start(
         wanted = await _decide(context, session, notes, chosen, duration_s, rack)
         others = await _others(notes, chosen)
         objections = [f"bookie {each} is in maintenance already" for each in others]
+        objections += await _look_at_heirs(context, session, notes, chosen)
         verdict = await _check_stop(context, session, chosen)
         objections += [f"{each.reason.value}: {each.detail}" for each in verdict.reasons]
         for each in verdict.warnings:
@@ -133,7 +134,10 @@ async def end(
             nothing_to_change(context, session.plan(summary=("no bookie is in maintenance",)))
         else:
             plan = session.plan(items=items, summary=tuple(_end_summary(away)))
-            async with open_change(context, plan) as change, mode_turn(context, session.store, session.root, change):
+            async with (
+                open_change(context, plan, session.store, is_locked=False) as change,
+                mode_turn(context, session.store, session.root, change),
+            ):
                 for each in ending:
                     fate = await end_maintenance(notes, session.switches, each)
                     rows.append({"bookie_id": each.bookie_id, "delay": fate.value})
@@ -223,6 +227,35 @@ async def _decide(
     return _Start(bookie_ids, duration_s, rack, kind, delay, delay_to_set(delay, duration_s))
 
 
+async def _look_at_heirs(
+    context: CommandContext, session: Session, notes: RecoveryNotes, bookie_ids: tuple[str, ...]
+) -> list[str]:
+    """Warn of Java's auditors that may be elected meanwhile: at its start, one audits whatever the delay.
+
+    Returns an objection if one certainly will be, because the auditor stops with one of these bookies.
+    """
+    from runtime.metadata.replication.election import list_candidates
+    from runtime.metadata.replication.recovery_look import read_daemons
+
+    ours = {each.bookie_id for each in await read_daemons(notes)}
+    candidates = await list_candidates(session.store, session.root, session.foreign)
+    heirs = [each for each in candidates[1:] if each.bookie_id not in bookie_ids]
+    java = [each for each in heirs if each.bookie_id not in ours]
+    if not java:
+        return []
+    auditor = candidates[0].bookie_id
+    if auditor in bookie_ids and java[0] is heirs[0]:
+        return [
+            f"bookie {auditor} is the auditor: when it stops, Java's auditor of {java[0].bookie_id} takes over, and "
+            "marks the ledgers of bookies that are away at once: bkctl autorecovery disable prevents that"
+        ]
+    context.console.warn(
+        f"if Java's auditor of {java[0].bookie_id} is elected meanwhile, it marks the ledgers of bookies that are away "
+        "at once, whatever the delay: stop Java's auditors first, or run bkctl autorecovery disable instead"
+    )
+    return []
+
+
 async def _others(notes: RecoveryNotes, bookie_ids: Collection[str]) -> list[str]:
     """Other bookies in maintenance; ConflictError if one of ``bookie_ids`` is already."""
     from runtime.errors import ConflictError
@@ -293,7 +326,10 @@ async def _carry_out(
         summary.append(f"the recovery delay will be {wanted.delay_set_s} s instead of {wanted.delay.seconds} s")
     arguments = {"for_s": wanted.duration_s, "rack": wanted.rack}
     plan = session.plan(summary=summary, items=items, arguments=arguments)
-    async with open_change(context, plan) as change, mode_turn(context, session.store, session.root, change):
+    async with (
+        open_change(context, plan, session.store, is_locked=False) as change,
+        mode_turn(context, session.store, session.root, change),
+    ):
         if await _others(notes, wanted.bookie_ids) != others:
             raise ConflictError(
                 "nothing was changed: another maintenance was started or ended meanwhile: run the command again"

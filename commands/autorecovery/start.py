@@ -9,14 +9,13 @@ import os
 import signal
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
-
 from commands.command import command
-from commands.context import CommandContext, DaemonFlags, LogFormat, LogSettings
+from commands.context import CommandContext, DaemonFlags, LogFormat, LogSettings, shown_config
 from commands.effect import Effect
+from commands.errors import InvalidArgumentError
 from commands.session import require_metadata_uri
 from commands.shared_options import setting_option
-from runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole
+from runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, ReplicationTarget
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:
@@ -52,8 +51,10 @@ async def start(
         require_metadata_uri(context)
         settings = context.load_daemon_settings(flags)
         settings.config.autorecovery.require_own_bookie()
+        if bookie_id is not None and settings.config.autorecovery.replication_target is not ReplicationTarget.LOCAL:
+            raise InvalidArgumentError("--bookie-id has no effect unless replication_target is local: leave it out")
         if context.settings.is_dry_run:
-            context.console.record("AutorecoveryConfig", msgspec.to_builtins(settings.config))
+            context.console.record("AutorecoveryConfig", shown_config(settings.config))
             return
         from commands.server_log import ServerLog
         from runtime.autorecovery.process import ProcessPlace, run_autorecovery

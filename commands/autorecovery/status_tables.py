@@ -154,13 +154,13 @@ def _holders(locks: Sequence[HeldLock]) -> list[Row]:
 
 
 def _awaited(look: RecoveryLook) -> list[Row]:
-    excused = {each.bookie_id for each in look.maintenance}
+    ends_ms = {each.bookie_id: 0 if each.note is None else each.note.end_ms for each in look.maintenance}
     return [
         {
             "bookie_id": bookie_id,
             "gone_since": time_text(note.lost_ms),
-            "marked_at": time_text(note.due_ms),
-            "in_maintenance": bookie_id in excused,
+            "marked_at": time_text(max(note.due_ms, ends_ms.get(bookie_id, 0))),
+            "in_maintenance": bookie_id in ends_ms,
         }
         for bookie_id, note in look.deadlines
     ]

@@ -12,6 +12,7 @@ import msgspec
 
 from runtime.bookie.boot.process import OnServing, run_bookie
 from runtime.bookie.cookies.folders import read_folder
+from runtime.bookie.ports import ChildDaemon
 from runtime.config import BookieConfig
 from runtime.errors import RefusedError
 from runtime.metadata.cluster.root import init_cluster
@@ -43,8 +44,9 @@ async def run_with_own_zookeeper(
     stop: asyncio.Event,
     on_serving: OnServing,
     manager: ServiceManager,
+    autorecovery: ChildDaemon | None,
 ) -> None:
-    """Run ZooKeeper and the bookie until the bookie ends; the last three arguments are those of ``run_bookie``.
+    """Run ZooKeeper and the bookie until the bookie ends; the last four arguments are those of ``run_bookie``.
 
     RefusedError, with nothing started or written, when a directory has the cookie of another cluster.
     """
@@ -59,7 +61,8 @@ async def run_with_own_zookeeper(
             f"nothing is configured: using an embedded ZooKeeper and ./{data_directory} "
             f"(export BKCTL_METADATA_URI='{uri}')"
         )
-        await run_bookie(msgspec.structs.replace(config, metadata_uri=uri), stop, on_serving, manager)
+        config = msgspec.structs.replace(config, metadata_uri=uri)
+        await run_bookie(config, stop, on_serving, manager, autorecovery)
 
 
 def _refuse_foreign_folders(config: BookieConfig, known: OwnCluster | None) -> None:

@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -19,17 +19,18 @@ from commands.context import (
     CommandContext,
     LogFormat,
     LogSettings,
-    shown_secret,
+    shown_config,
 )
 from commands.effect import Effect
 from commands.help_page import BOOKIE, STORAGE, HelpCommand
 from commands.shared_options import setting_option, takes_bookie_options
 from runtime.config import BookieConfig
-from storage.setting import described
 
 if TYPE_CHECKING:
     from commands.bookie.reloader import Reloader
     from commands.event_loop import ServerStop
+    from runtime.autorecovery.config import DaemonConfig
+    from runtime.bookie.ports import ChildDaemon
     from runtime.ports import ServiceManager
 
 
@@ -50,6 +51,7 @@ async def start(
     context: CommandContext,
     flags: BookieFlags,
     read_only: Annotated[bool | None, setting_option(BookieConfig, "is_read_only")] = None,
+    with_autorecovery: Annotated[bool | None, setting_option(BookieConfig, "is_autorecovery_enabled")] = None,
     log_file: Annotated[str | None, setting_option(LogSettings, "log_file", "FILE")] = None,
     log_format: Annotated[LogFormat | None, setting_option(LogSettings, "log_format", "FORM")] = None,
 ) -> None:
@@ -60,7 +62,13 @@ async def start(
     """
     from commands.event_loop import stoppable_server
 
-    flags = msgspec.structs.replace(flags, is_read_only=read_only, log_file=log_file, log_format=log_format)
+    flags = msgspec.structs.replace(
+        flags,
+        is_read_only=read_only,
+        is_autorecovery_enabled=with_autorecovery,
+        log_file=log_file,
+        log_format=log_format,
+    )
     with stoppable_server() as stop:
         settings = context.load_bookie_settings(flags)
         if context.settings.is_dry_run:
@@ -70,7 +78,7 @@ async def start(
             for note in ignored_key_notes(settings.comparison):
                 context.console.say(note)
             await require_meant_cluster(context)
-            context.console.record("BookieConfig", _shown(settings.config))
+            context.console.record("BookieConfig", _shown(settings))
         else:
             from commands.bookie.reloader import Reloader
             from commands.server_log import ServerLog
@@ -97,15 +105,11 @@ def _warn(context: CommandContext, settings: BookieSettings) -> None:
         context.console.warn(warning)
 
 
-def _shown(config: BookieConfig) -> dict[str, object]:
-    """The settings for display, without secrets that are written out."""
-    body: dict[str, object] = msgspec.to_builtins(config)
-    for path in (each.path for each in described(BookieConfig) if each.setting.is_secret):
-        table: Any = body
-        for name in path[:-1]:
-            table = (table or {}).get(name)
-        if table:
-            table[path[-1]] = shown_secret(table[path[-1]])
+def _shown(settings: BookieSettings) -> dict[str, object]:
+    """The settings for display; those of the daemon only if there is one."""
+    body = shown_config(settings.config)
+    if settings.autorecovery is not None:
+        body["autorecovery"] = shown_config(settings.autorecovery.autorecovery)
     return body
 
 
@@ -128,12 +132,20 @@ async def _run(
         stop.note_serving()
         reloader.note_serving(take_over)
 
+    autorecovery = None if settings.autorecovery is None else _new_child(settings.autorecovery)
     if settings.data_directory is None:
         from runtime.bookie.boot.process import run_bookie
 
-        await run_bookie(settings.config, stop.event, note_serving, manager)
+        await run_bookie(settings.config, stop.event, note_serving, manager, autorecovery)
     else:
         from commands.bookie.own_cluster import run_with_own_zookeeper
 
         say, directory = context.console.say, settings.data_directory
-        await run_with_own_zookeeper(settings.config, directory, say, stop.event, note_serving, manager)
+        await run_with_own_zookeeper(settings.config, directory, say, stop.event, note_serving, manager, autorecovery)
+
+
+def _new_child(config: DaemonConfig) -> ChildDaemon:
+    from runtime.autorecovery.child import AutorecoveryChild
+    from runtime.net.loop import LoopClock
+
+    return AutorecoveryChild(config, LoopClock())

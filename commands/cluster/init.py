@@ -53,7 +53,7 @@ async def init(
             instance_id=existing.instance_id if existing is not None else None,
             items=({"action": "create" if existing is None else "complete", "path": session.root},),
         )
-        async with open_change(context, plan) as change:
+        async with open_change(context, plan, session.store, is_locked=False) as change:
             layout = context.settings.zookeeper.layout
             random_source, uri = random.SystemRandom(), session.uri
             info, is_created = await init_cluster(session.store, uri.root, uri.tree, random_source, layout)

@@ -7,11 +7,13 @@ Any process may take the office over at any time: what must survive is in ZooKee
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 
 import msgspec
 
+from runtime.autorecovery.backlog import Backlog
 from runtime.autorecovery.census import ReplicaCensus
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.copy_check import CopyCheck
@@ -26,6 +28,8 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.replication.audit_request import AuditRequest
 from runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
 from runtime.metadata.store import MetadataStore, Node
+
+logger = logging.getLogger(__name__)
 
 REPEAT_S = 3600.0
 """Time between two passes while ledgers name a lost bookie: a worker may clear a mark that is still needed."""
@@ -79,6 +83,7 @@ class Auditor:
         self._audits = Lane("audit", self._audit, ports.clock, interval_s=self._interval_s)
         self._audits.due_in(self._interval_s or REPEAT_S)  # the first look at the bookies wakes it
         self._returns = ReturnedBookies(ports, store, root, config, self.publisher)
+        self.backlog = Backlog(store, root, ports.clock)
         self.copies = CopyCheck(ports, store, root, config, notes, self.publisher)
         self.replicas = ReplicaCensus(ports, store, root, config, notes)
         self.placement = PlacementCheck(ports, store, root, config, notes, self.publisher)
@@ -88,7 +93,8 @@ class Auditor:
             (self.placement.lane, config.placement_check_interval_s),
         )
         switched_on = (lane for lane, interval_s in checks if interval_s)
-        self.lanes: tuple[Lane, ...] = (self.liveness.lane, self._audits, self._returns.lane, *switched_on)
+        always = (self.liveness.lane, self._audits, self._returns.lane, self.backlog.lane)
+        self.lanes: tuple[Lane, ...] = (*always, *switched_on)
         self._is_disabled = False
         self._wishes = self._wishes_served = 0
         self._is_owed = True
@@ -123,6 +129,11 @@ class Auditor:
         """Audit now, without waiting for the deadlines of bookies that are gone."""
         self.liveness.hurry()
         self._note_audit_wish()
+
+    @property
+    def alarm(self) -> str | None:
+        """Why nothing is marked although bookies are gone: too many of them."""
+        return self.liveness.alarm
 
     def figures(self) -> AuditFigures:
         """For metrics."""
@@ -213,7 +224,10 @@ class Auditor:
             return DISABLED
         self._wishes_served = wishes
         self._note_pass(scan, covered, lost)
-        return _summary(scan, tally)
+        summary = _summary(scan, tally)
+        if tally.written or tally.failed:
+            logger.info("audit finished: %s", summary)
+        return summary
 
     def _note_pass(self, scan: LostBookieScan, covered: ScanAim, lost_before: Mapping[str, LostBookieNote]) -> None:
         """A pass has ended."""

@@ -108,6 +108,7 @@ class AutorecoveryDaemon:
             lanes=() if auditor is None else tuple(msgspec.structs.replace(lane.status) for lane in auditor.lanes),
             worker=None if self.worker is None else self.worker.status(),
             admin=self.identity.admin,
+            alarm=None if auditor is None else auditor.alarm,
         )
 
     @property

@@ -15,7 +15,6 @@ from runtime.autorecovery.deadlines import LostVerdict, follow_bookies, judge_lo
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.client.ports import ClientPorts
 from runtime.errors import MetadataFormatError
-from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
 from runtime.metadata.replication.switches import RecoveryDelay, ReplicationSwitches
@@ -51,7 +50,6 @@ class Liveness:
         self._paths = Paths(root)
         self._config = config
         self._notes = notes
-        self._cookies = CookieStore(store, root)
         self._switches = ReplicationSwitches(store, root)
         self._on_look = on_look
         self._on_return = on_return
@@ -67,6 +65,8 @@ class Liveness:
         """Seen registered, or named by metadata."""
         self._idle: frozenset[str] = frozenset()
         """Lost bookies that no ledger names, by the last pass."""
+        self._unreadable: set[str] = set()
+        """Bookies whose note of a maintenance cannot be read, which was reported."""
         self._are_names_known = False
         self._is_alarm_reported = False
         self._delay_s: float | None = None
@@ -121,7 +121,7 @@ class Liveness:
     async def _look(self, turn: Turn) -> str:
         await self._store.sync(self._paths.root)  # the server of a new session may lag
         registrations = await self._ports.registrations.snapshot()
-        cookies = frozenset(await self._cookies.ids())
+        cookies = frozenset(await self._ports.registrations.with_cookie())
         excused_until_ms = await self._excused()
         if not self.has_looked:
             self.lost = await self._load()
@@ -130,7 +130,7 @@ class Liveness:
             return "waits for the recovery delay"
         self.live = registrations.live
         self._known |= self.live
-        await self._follow(cookies)
+        await self._follow(cookies, excused_until_ms)
         turn.beat()
         now_ms = self._ports.clock.now_ms()
         counted = (cookies | self._known) - self._idle
@@ -140,7 +140,7 @@ class Liveness:
         self._on_look()
         return self._summary()
 
-    async def _follow(self, cookies: frozenset[str]) -> None:
+    async def _follow(self, cookies: frozenset[str], excused_until_ms: Mapping[str, int]) -> None:
         """Update the deadlines, first in ZooKeeper."""
         assert self._delay_s is not None
         now_ms, delay_ms = self._ports.clock.now_ms(), int(self._delay_s * 1000)
@@ -155,7 +155,9 @@ class Liveness:
             if self.lost.get(bookie_id) != note:
                 await self._notes.deadlines.put(bookie_id, note)
         returned = {each: note for each, note in self.lost.items() if each in self.live}
-        self._log_changes(notes, returned)
+        for bookie_id in sorted(returned):
+            logger.info("bookie %s is registered again", bookie_id)
+        self._log_lost(notes, excused_until_ms)
         self.lost = notes
         self._known -= self._idle - cookies - self.live
         self._idle = self._idle.intersection(notes)
@@ -164,13 +166,13 @@ class Liveness:
         if returned:
             self._on_return(returned)
 
-    def _log_changes(self, notes: Mapping[str, LostBookieNote], returned: Mapping[str, LostBookieNote]) -> None:
-        for bookie_id in sorted(returned):
-            logger.info("bookie %s is registered again", bookie_id)
+    def _log_lost(self, notes: Mapping[str, LostBookieNote], excused_until_ms: Mapping[str, int]) -> None:
         now_ms = self._ports.clock.now_ms()
         for bookie_id in sorted(notes.keys() - self.lost.keys()):
-            wait_s = max(0, notes[bookie_id].due_ms - now_ms) / 1000
-            logger.warning("bookie %s is gone: its ledgers will be marked in %g s", bookie_id, wait_s)
+            end_ms = excused_until_ms.get(bookie_id, 0)
+            remark = ", in maintenance" if end_ms > now_ms else ""
+            wait_s = max(0, notes[bookie_id].due_ms - now_ms, end_ms - now_ms) / 1000
+            logger.warning("bookie %s is gone%s: its ledgers will be marked in %.0f s", bookie_id, remark, wait_s)
 
     def _judge(self, excused_until_ms: Mapping[str, int], counted: frozenset[str] | set[str], now_ms: int) -> None:
         assert self._delay_s is not None
@@ -192,7 +194,7 @@ class Liveness:
         verdict = self.verdict
         if verdict.is_alarm and self._are_names_known and not self._is_alarm_reported:
             self._is_alarm_reported = True
-            logger.error("ALARM: %s", _alarm(verdict, self._config.lost_bookies_share_max))
+            logger.error("ALARM: %s", self.alarm)
         elif self._is_alarm_reported and not verdict.is_alarm:
             self._is_alarm_reported = False
             logger.warning("the alarm is over: %d of %d bookies are gone", verdict.gone, verdict.counted)
@@ -202,7 +204,9 @@ class Liveness:
         found = {}
         async for bookie_id, note in self._notes.maintenance.all():
             if isinstance(note, MetadataFormatError):
-                logger.warning("the note of the maintenance of bookie %s is ignored: %s", bookie_id, note)
+                if bookie_id not in self._unreadable:
+                    self._unreadable.add(bookie_id)
+                    logger.warning("the note of the maintenance of bookie %s is ignored: %s", bookie_id, note)
             else:
                 found[bookie_id] = note.value.end_ms
         return found
@@ -217,19 +221,23 @@ class Liveness:
                 found[bookie_id] = note.value
         return found
 
+    @property
+    def alarm(self) -> str | None:
+        """The alarm in a sentence, while there is one."""
+        verdict = self.verdict
+        if not verdict.is_alarm:
+            return None
+        return (
+            f"{verdict.gone} of {verdict.counted} bookies are gone, more than "
+            f"{self._config.lost_bookies_share_max:.0%}: no ledger is marked until some are back"
+        )
+
     def _summary(self) -> str:
-        if self.verdict.is_alarm:
-            return _alarm(self.verdict, self._config.lost_bookies_share_max)
+        if self.alarm is not None:
+            return self.alarm
         text = f"{len(self.live)} bookies are registered"
         if self.lost:
             names = sorted(self.lost)
             more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
             text += f"; gone: {', '.join(names[:_NAMES_MAX])}{more}"
         return text
-
-
-def _alarm(verdict: LostVerdict, share_max: float) -> str:
-    return (
-        f"{verdict.gone} of {verdict.counted} bookies are gone, more than {share_max:.0%}: "
-        "no ledger is marked until some are back"
-    )

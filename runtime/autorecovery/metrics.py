@@ -57,6 +57,11 @@ def _copy_counts(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], 
     return [] if auditor is None or auditor.copies.progress is None else [((), auditor.copies.progress.counts)]
 
 
+def _backlogs(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], int]]:
+    auditor = _auditor(daemon)
+    return [] if auditor is None or auditor.backlog.ledgers is None else [((), auditor.backlog.ledgers)]
+
+
 def _daemons(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], AutorecoveryDaemon]]:
     return [((), daemon)]
 
@@ -67,6 +72,7 @@ _LANE: Final = Scope(("lane",), _lanes)
 _WORKER: Final = Scope((), _workers)
 _REPLICAS: Final = Scope((), _replicas)
 _PLACEMENT: Final = Scope((), _placements)
+_BACKLOG: Final = Scope((), _backlogs)
 _COPIES: Final = Scope((), _copy_counts)
 
 
@@ -116,6 +122,27 @@ _JAVA: Final[tuple[AnyMetric, ...]] = (
     ),
 )
 
+_WORK: Final[tuple[AnyMetric, ...]] = (
+    gauge(
+        "bkctl_replication_worker_ledgers_waiting",
+        _WORKER,
+        "Marked ledgers that this worker knows and has not begun.",
+        lambda status: status.waiting,
+    ),
+    gauge(
+        "bkctl_replication_worker_ledgers_held",
+        _WORKER,
+        "Ledgers that this worker repairs now.",
+        lambda status: len(status.held),
+    ),
+    counter(
+        "bkctl_replication_worker_bytes_copied",
+        _WORKER,
+        "Bytes of entries that were copied.",
+        lambda status: status.bytes_copied,
+    ),
+)
+
 
 def _own(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
     def age_s(time_ms: int | None) -> float:
@@ -131,6 +158,7 @@ def _own(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
         gauge("bkctl_autorecovery_problems", _DAEMON, "What fails now; the status names it.", _problems),
         gauge("bkctl_auditor_bookies_lost", _AUDITOR, "Known bookies that are not registered.", _lost),
         gauge("bkctl_auditor_is_alarm", _AUDITOR, "1 while too many bookies are gone, so nothing is marked.", _alarm),
+        gauge("bkctl_auditor_ledgers_marked", _BACKLOG, "Marked ledgers of the cluster, counted every 30 s.", float),
         gauge("bkctl_auditor_ledgers_lost", _AUDITOR, "Ledgers with entries without a copy, at the last pass.", _gone),
         gauge("bkctl_auditor_ledgers_unreadable", _AUDITOR, "Ledgers with unreadable metadata.", _unreadable),
         _ledgers("bkctl_auditor_ledgers_with_one_copy", "Ledgers with one live copy", lambda note: note.one_copy),
@@ -151,24 +179,6 @@ def _own(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
             _LANE,
             "Runs of this task of the auditor that failed or hung.",
             lambda status: status.failures,
-        ),
-        gauge(
-            "bkctl_replication_worker_ledgers_waiting",
-            _WORKER,
-            "Marked ledgers that this worker knows and has not begun.",
-            lambda status: status.waiting,
-        ),
-        gauge(
-            "bkctl_replication_worker_ledgers_held",
-            _WORKER,
-            "Ledgers that this worker repairs now.",
-            lambda status: len(status.held),
-        ),
-        counter(
-            "bkctl_replication_worker_bytes_copied",
-            _WORKER,
-            "Bytes of entries that were copied.",
-            lambda status: status.bytes_copied,
         ),
         gauge(
             "bkctl_replication_worker_idle_seconds",
@@ -205,7 +215,7 @@ def _unreadable(auditor: Auditor) -> float:
 
 def catalogue_of(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
     """All metrics of a daemon; ages are computed with ``now_ms``."""
-    return (*_JAVA, *_own(now_ms))
+    return (*_JAVA, *_own(now_ms), *_WORK)
 
 
 def daemon_metrics(daemon: AutorecoveryDaemon, clock: Clock) -> MetricsText:

@@ -40,6 +40,10 @@ class AuditorPart(Protocol):
     def lanes(self) -> Sequence[Lane]:
         """Its tasks."""
 
+    @property
+    def alarm(self) -> str | None:
+        """Why it marks nothing although bookies are gone."""
+
     async def serve(self) -> None:
         """Audit until cancelled."""
 

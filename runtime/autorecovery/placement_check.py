@@ -30,8 +30,8 @@ from runtime.metadata.store import MetadataStore
 from runtime.placement.choice import Choice, PlacementNeed, choose_replacements
 from runtime.placement.isolation import IsolationDemand, admitted_bookies, isolation_demand
 from runtime.placement.rules import PlacementRules, places_of, spreads, write_quorums
-from runtime.placement.survey import BookieSurvey
-from runtime.placement.view import ClusterView, is_default_rack, region_of
+from runtime.placement.survey import BookieSurvey, rules_that_apply
+from runtime.placement.view import ClusterView, is_default_rack
 from runtime.replication.fragments import segment_entries
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class PlacementJudge:
         self._survey = survey
         self._registrations = registrations
         self._live = registrations.live
-        self._rules = rules_that_apply(survey, registrations)
+        self._rules = rules_that_apply(survey, registrations.live)
         self._source = source
         self._verdicts: dict[tuple[tuple[str, ...], int, IsolationDemand | None], PlacementVerdict] = {}
 
@@ -200,18 +200,6 @@ class PlacementJudge:
                 if faults_of(view, self._rules, changed, write_quorum_size, isolation) < faults:
                     return PlacementVerdict(is_broken=True, is_improvable=True)
         return PlacementVerdict(is_broken=True, is_improvable=False)
-
-
-def rules_that_apply(survey: BookieSurvey, registrations: Registrations) -> PlacementRules:
-    """The rules of the cluster, without those that no ensemble of the registered bookies could keep. Pure."""
-    view = survey.view(registrations.live)
-    racks = {rack for bookie_id in registrations.live if (rack := view.rack_of(bookie_id)) is not None}
-    rules = survey.rules
-    if len({region_of(rack) for rack in racks}) < 2:
-        rules = msgspec.structs.replace(rules, min_regions_per_write_quorum=0)
-    if len(racks) < 2:
-        rules = msgspec.structs.replace(rules, min_racks_per_write_quorum=0, needs_known_rack=False)
-    return rules
 
 
 def faults_of(

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.autorecovery.placement_check import faults_of, rules_that_apply
+from runtime.autorecovery.placement_check import faults_of
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.bookies.registration import Registrations
 from runtime.placement.choice import Choice, PlacementNeed, choose_replacements
 from runtime.placement.isolation import isolation_demand
 from runtime.placement.rules import BrokenRule, judge_ensemble
-from runtime.placement.survey import BookieSurvey
+from runtime.placement.survey import BookieSurvey, rules_that_apply
 from runtime.replication.fragments import segment_entries
 
 
@@ -34,7 +34,7 @@ def placement_moves(
     """The moves for all segments with entries that break a rule."""
     moves = PlacementMoves({}, {})
     quorum, isolation = metadata.write_quorum_size, isolation_demand(metadata.custom_metadata)
-    rules = rules_that_apply(survey, registrations)
+    rules = rules_that_apply(survey, registrations.live)
     lenient = msgspec.structs.replace(rules, is_strict=False)
     for position, segment in enumerate(metadata.segments if metadata.is_closed else metadata.segments[:-1]):
         if not segment_entries(metadata, position).count:

@@ -14,18 +14,21 @@ from typing import Final
 import msgspec
 
 from runtime.admin.calls import ALL_ADDRESSES
+from runtime.admin.exposition import ViewCollector
 from runtime.admin.server import AdminServer
 from runtime.admin.tcp_ports import open_tcp_ports, require_token_file
 from runtime.autorecovery.auditor import Auditor
 from runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
 from runtime.autorecovery.daemon import AutorecoveryDaemon, DaemonIdentity
+from runtime.autorecovery.metrics import catalogue_of
 from runtime.autorecovery.office import AuditorOffice
 from runtime.autorecovery.routes import DaemonRoutes
 from runtime.autorecovery.worker import Worker
 from runtime.client import LedgerClient
 from runtime.errors import ConfigurationError, MetadataAuthError
 from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.ledgers.ledgers import open_ledger_store
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.paths import Paths
 from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.request_budget import BudgetedStore, share_of_budget
 from runtime.metadata.store import MetadataStore
@@ -57,8 +60,9 @@ async def run_autorecovery(
     stop: asyncio.Event,
     on_serving: Callable[[], None],
     manager: ServiceManager,
+    on_daemon: Callable[[ViewCollector], None] | None = None,
 ) -> None:
-    """Run a daemon until ``stop`` is set, then give locks and vote back.
+    """Run a daemon until ``stop`` is set, then give locks and vote back. ``on_daemon`` gets its metrics.
 
     It waits for ZooKeeper and for the cluster. ConfigurationError, MetadataAuthError if ZooKeeper rejects this process.
     """
@@ -68,7 +72,10 @@ async def run_autorecovery(
     try:
         client = await _unless_stopped(_connect(config), stop)
         if client is not None:
-            await _serve(config, client, place, stop, manager)
+            daemon = _new_daemon(config, client, place)
+            if on_daemon is not None:
+                on_daemon(ViewCollector(daemon, catalogue_of(client.ports.clock.now_ms)))
+            await _serve(config, client, daemon, place, stop, manager)
     finally:
         manager.notify(STOPPING=1, STATUS="stopping")
         if client is not None:
@@ -77,9 +84,13 @@ async def run_autorecovery(
 
 
 async def _serve(
-    config: DaemonConfig, client: LedgerClient, place: ProcessPlace, stop: asyncio.Event, manager: ServiceManager
+    config: DaemonConfig,
+    client: LedgerClient,
+    daemon: AutorecoveryDaemon,
+    place: ProcessPlace,
+    stop: asyncio.Event,
+    manager: ServiceManager,
 ) -> None:
-    daemon = _new_daemon(config, client, place)
     ports = client.ports
     routes = DaemonRoutes(daemon, client.store, ports.ledgers.root, ports.clock)
     server, workers = AdminServer(routes.routes()), LaneWorkers()
@@ -147,6 +158,7 @@ async def _connect(config: DaemonConfig) -> LedgerClient:
                 try:
                     layout = config.zookeeper.layout
                     ledgers = await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=layout)
+                    _report_missing_layout(ledgers)
                     return LedgerClient.on_session(budgeted, ledgers, config.client)
                 except ConfigurationError:
                     raise
@@ -156,6 +168,13 @@ async def _connect(config: DaemonConfig) -> LedgerClient:
         except BaseException:
             await store.close()
             raise
+
+
+def _report_missing_layout(ledgers: LedgerStore) -> None:
+    """It is legal before the first ledger is created, and otherwise damage."""
+    if not ledgers.is_layout_recorded:
+        path, name = Paths(ledgers.root).layout, ledgers.tree.value
+        logger.warning("%s is missing: ledgers are looked for in the layout %s; see bkctl metadata doctor", path, name)
 
 
 def _report(before: str, problem: str) -> str:

@@ -31,7 +31,7 @@ GROUP_BITS = 16
 """Marks of ledgers with the same id above these bits are in one directory."""
 _GROUPS_MAX = 4096
 _REPORTS_MAX = 20
-"""Ledgers that are reported by name; further ones are only counted."""
+"""Ledgers that are reported by name in one pass; further ones are only counted."""
 
 
 class MarkRequest(msgspec.Struct, frozen=True):
@@ -92,7 +92,8 @@ class Publisher:
         """Set by a change since autorecovery was last seen enabled."""
         self._groups: dict[int, asyncio.Lock] = {}
         """Groups of ledgers with a mark; the lock is held until its directories exist."""
-        self._reports = 0
+        self._reports: collections.Counter[int] = collections.Counter()
+        """By level: losses have a higher one than marks that cannot be written, which must not hide them."""
         self.outcomes: collections.Counter[MarkOutcome] = collections.Counter()
         """All requests so far."""
         self.repeated: set[int] | None = None
@@ -104,6 +105,7 @@ class Publisher:
         The requests are read as they are needed. The caller closes their iterator.
         """
         tally = PublishTally()
+        self._reports.clear()
         self._groups.clear()  # directories without marks are deleted
         allowed = self._while_enabled(requests, tally)
         async with aclosing(allowed), aclosing(pipelined(allowed, self._mark, self._window)) as outcomes:
@@ -170,7 +172,7 @@ class Publisher:
         return await self._marks.mark(ledger_id, missing_bookies)
 
     def _report(self, level: int, sentence: str) -> None:
-        self._reports += 1
-        if self._reports <= _REPORTS_MAX:
-            ending = "; further ledgers are not reported" if self._reports == _REPORTS_MAX else ""
+        self._reports[level] += 1
+        if self._reports[level] <= _REPORTS_MAX:
+            ending = "; further ledgers are not reported" if self._reports[level] == _REPORTS_MAX else ""
             logger.log(level, "%s%s", sentence, ending)

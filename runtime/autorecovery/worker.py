@@ -81,6 +81,8 @@ class Worker:
         self._ports = ports
         self._clock = ports.clock
         self._config = config
+        self._own_bookie = own_bookie
+        self._is_own_bookie_missed = False
         self._replication = replication
         self._store = store
         self._wake = asyncio.Event()
@@ -234,7 +236,10 @@ class Worker:
             writer = self._writers.pop(ledger_id, None)
             is_due = writer is not None and writer.due_ms <= self._clock.now_ms()
             seen = writer.segment if writer is not None and is_due else None
-            outcome = await self._repair.run(picked, picked_ns, seen, activity)
+            outcome = await picked.lock.while_held(lambda: self._repair.run(picked, picked_ns, seen, activity))
+            if outcome is None:
+                self._live_bookies.note_outage()
+                outcome = MarkedOutcome(is_interrupted=True)
             await self._settle(picked, outcome, former, writer)
         finally:
             del self._held[ledger_id]
@@ -265,10 +270,12 @@ class Worker:
         if outcome.failures:
             self._ledgers_failed += 1
             failure = combined(outcome.failures)
-            logger.warning("ledger %d is not repaired: %s", ledger_id, failure.detail)
             note = await self._failed.note(ledger_id, former, failure)
+            if former is None or former.detail != note.detail:  # very many ledgers may fail again and again
+                logger.warning("ledger %d is not repaired: %s", ledger_id, failure.detail)
             self._listing.postpone(ledger_id, note)
         elif outcome.is_for_others:
+            await self._look_at_own_bookie()
             self._postpone(ledger_id, OTHERS_PAUSE_S)
         elif outcome.is_done:
             await self._finish(picked, outcome, former)
@@ -286,6 +293,13 @@ class Worker:
                 await self._marks.mark(ledger_id, sorted(lost))
         self._ledgers_repaired += 1
         self._finished_ms = self._clock.now_ms()
+
+    async def _look_at_own_bookie(self) -> None:
+        """Report that it cannot take copies, once."""
+        is_missed = self._own_bookie not in (await self._live_bookies.refresh()).writable
+        if is_missed and not self._is_own_bookie_missed:
+            logger.warning("bookie %s, the only one that this worker copies to, is not writable", self._own_bookie)
+        self._is_own_bookie_missed = is_missed
 
     def _postpone(self, ledger_id: int, pause_s: float) -> None:
         self._queue.postpone(ledger_id, self._clock.now_ms() + int(1000 * self._about(pause_s)))

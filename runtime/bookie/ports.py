@@ -24,6 +24,18 @@ class ConnectMetadata(Protocol):
         """A connected session; MetadataUnavailableError, ConfigurationError."""
 
 
+class ChildDaemon(Protocol):
+    """A daemon in a child process of the bookie. None of its failures concerns the bookie."""
+
+    restarts: int
+    """How often it was started again."""
+    metrics: bytes
+    """Its metrics as text; empty while it does not run, or does not report."""
+
+    async def serve(self, metadata_uri: str, bookie_id: str) -> None:
+        """Keep it running until cancelled, then let it end. Never raises."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BookiePorts:
     """The adapters of one bookie. The caller that created them closes ``workers`` after the bookie has stopped."""
@@ -43,6 +55,7 @@ class BookiePorts:
     """Requests to other bookies; connects to a bookie at the first request to it."""
     release: str
     """Name and version of this program, as published in the registration."""
+    autorecovery: ChildDaemon | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,9 +14,16 @@ from collections.abc import Sequence
 import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import negatives_needed
 from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.replication.marks import ListedMark
-from runtime.replication.audit import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
+from runtime.replication.audit import (
+    LedgerVerdict,
+    ReplicationState,
+    has_enough_answers,
+    judge_ledger,
+    write_set_rows,
+)
 from runtime.replication.checker import LedgerCheck
 from runtime.replication.fragments import format_ranges
 
@@ -124,11 +131,14 @@ def _missing_copies(
         return MarkVerdict(
             MarkFinding.NO_LIVE_COPY, f"all bookies that store some of its entries are down: {_named(missing)}"
         )
-    answers_min = metadata.write_quorum_size - metadata.ack_quorum_size + 1
+    quorums = metadata.write_quorum_size, metadata.ack_quorum_size
     last_first = metadata.last_segment.first_entry_id
-    if not metadata.is_closed and any(
-        row.live_copies < answers_min for row in incomplete if row.write_set.segment_first_entry_id == last_first
+    if not metadata.is_closed and not all(
+        has_enough_answers(row.write_set.write_set, *quorums, registrations.live)
+        for row in incomplete
+        if row.write_set.segment_first_entry_id == last_first
     ):
+        answers_min = negatives_needed(*quorums)
         return MarkVerdict(
             MarkFinding.NOT_CLOSABLE,
             f"closing it needs answers of {answers_min} bookies of each write set of its last segment; down: "
@@ -190,7 +200,9 @@ def _judge_placement(placement: PlacementAnswer) -> MarkVerdict:
         return MarkVerdict(MarkFinding.PLACEMENT_NOT_REPAIRED, "by the settings no worker repairs placement")
     if placement.broken is None:
         return MarkVerdict(
-            MarkFinding.PLACEMENT_UNKNOWN, "it asks for a repair of placement; no rules are configured here"
+            MarkFinding.PLACEMENT_UNKNOWN,
+            'it asks for a repair of placement, and no source of racks is set here: set one, or policy = "random" '
+            "below [client.placement] if racks do not matter",
         )
     if placement.broken:
         return MarkVerdict(MarkFinding.PLACEMENT_BROKEN, "; ".join(placement.broken))

@@ -56,7 +56,13 @@ class RepairWorker:
         self.copies = CopyReader(ports.bookies, ports.clock, single_reads, config, self._live_bookies.is_live)
         self.pacer = SharedPacer(ports.clock)
         targets = TargetChooser(
-            self._live_bookies, ports.suspects, ports.clock, ports.placement, config.placement, setup.only_targets
+            self._live_bookies,
+            ports.suspects,
+            ports.clock,
+            ports.placement,
+            config.placement,
+            setup.only_targets,
+            setup.process_count,
         )
         replicator = Replicator(
             ports,
@@ -190,6 +196,11 @@ class SharedPacer:
         if self._is_limited:
             for rate in self._rates(source, target):
                 rate.correct(taken_bytes, real_bytes)
+
+    async def take_read(self, bookie_id: str, size_bytes: int) -> None:
+        """Wait until about this much may be read from one bookie to verify its copies. It is no part of the copies."""
+        if self._is_limited:
+            await self._rate_of(bookie_id).take(size_bytes)
 
     def _rates(self, source: str, target: str) -> list[CopyRate]:
         return [self.total, *(self._rate_of(bookie_id) for bookie_id in (source, target))]

@@ -57,11 +57,12 @@ async def worker_of_its_own(
     *,
     holder: str = "other-host",
     replication: ReplicationConfig | None = None,
+    tree: LedgerTree = LedgerTree.HIERARCHICAL,
 ) -> Worker:
     """A worker of another process: everything that it reads from ZooKeeper goes through this store."""
     ports = dataclasses.replace(
         cluster.ports,
-        ledgers=await open_ledger_store(store, ROOT, LedgerTree.HIERARCHICAL),
+        ledgers=await open_ledger_store(store, ROOT, tree),
         registrations=RegistrationClient(store, ROOT),
     )
     notes = RecoveryNotes(store, ROOT)

@@ -73,14 +73,17 @@ def test_t30_a_lost_bookie_is_marked_after_its_delay() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)
         lost, other = await pair(cluster, "b1", "b2"), await pair(cluster, "b2", "b3")
-        async with auditing(cluster):
+        async with auditing(cluster) as auditor:
             await cluster.clock.sleep(1)
             await cluster.stop("b1")
             await cluster.clock.sleep(20)
             assert await marks(cluster) == {}
+            assert auditor.backlog.ledgers == 0
             await cluster.clock.sleep(50)
             assert await marks(cluster) == {lost: ("b1",)}
             assert other not in await marks(cluster)
+            await cluster.clock.sleep(30)
+            assert auditor.backlog.ledgers == 1
 
     simulate(scenario)
 
@@ -292,16 +295,22 @@ def test_t35_garbage_is_reported_by_name_and_passed_over(caplog: pytest.LogCaptu
         store = cluster.metadata_store
         await store.set(cluster.ports.ledgers.path(bad), b"junk", -1)
         await store.create(f"{Paths(ROOT).available}/no bookie", b"")
+        await store.create(f"{Paths(ROOT).cookies}/no cookie", b"", make_parents=True)
+        await store.create(f"{RecoveryNotes(store, ROOT).maintenance.path}/b3", b"junk", make_parents=True)
         async with auditing(cluster, NO_DELAY) as auditor:
             await cluster.clock.sleep(1)
             await cluster.stop("b1")
             await cluster.clock.sleep(100)
             assert await marks(cluster) == {first: ("b1",), last: ("b1",)}
             assert auditor.lanes[1].status.result == "3 ledgers, 2 marks written, 1 unreadable"
+            assert set(auditor.liveness.lost) == {"b1"}
         assert f"ledger {bad}:" in caplog.text
         assert caplog.text.count("no bookie is not a bookie id") == 1
+        assert caplog.text.count("no cookie is not a bookie id") == 1
+        assert caplog.text.count("the note of the maintenance of bookie b3 is ignored") == 1
+        assert "audit finished: 3 ledgers, 2 marks written, 1 unreadable" in caplog.text
 
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         simulate(scenario)
 
 
@@ -390,10 +399,12 @@ def test_nothing_is_marked_while_too_many_bookies_are_gone(caplog: pytest.LogCap
             assert await marks(cluster) == {}
             assert "3 of 4 bookies are gone, more than 50%" in auditor.lanes[0].status.result
             assert auditor.figures().is_alarm
+            assert "no ledger is marked" in (auditor.alarm or "")
             await cluster.start("b1")
             await cluster.clock.sleep(1)
             assert await marks(cluster) == {ledgers[1]: ("b2",), ledgers[2]: ("b3",)}
             assert not auditor.figures().is_alarm
+            assert auditor.alarm is None
         assert caplog.text.count("ALARM: 3 of 4 bookies are gone") == 1
 
     simulate(scenario)
@@ -446,7 +457,7 @@ def test_a_loss_is_noted_instead_of_a_mark_and_ends_when_a_copy_is_back() -> Non
     simulate(scenario)
 
 
-def test_a_bookie_in_maintenance_is_marked_after_its_end() -> None:
+def test_a_bookie_in_maintenance_is_marked_after_its_end(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)
         ledgers = [await pair(cluster, "b1", "b2"), await pair(cluster, "b3", "b2")]
@@ -465,7 +476,10 @@ def test_a_bookie_in_maintenance_is_marked_after_its_end() -> None:
             await cluster.clock.sleep(100)
             assert await marks(cluster) == {ledgers[0]: ("b1",), ledgers[1]: ("b3",)}
 
-    simulate(scenario)
+    with caplog.at_level(logging.WARNING):
+        simulate(scenario)
+    assert "bookie b1 is gone, in maintenance: its ledgers will be marked in 1799 s" in caplog.text
+    assert "bookie b3 is gone: its ledgers will be marked in 60 s" in caplog.text
 
 
 def test_a_trigger_finds_bookies_without_cookie_at_once() -> None:
@@ -521,6 +535,29 @@ def test_a_mark_of_java_is_merged_and_a_garbage_mark_is_left_alone(caplog: pytes
             assert (await cluster.metadata_store.get(path)).data == b"\xff"
             assert auditor.lanes[1].status.result == "2 ledgers, 1 marks written, 1 not marked because of an error"
         assert f"ledger {garbage} cannot be marked" in caplog.text
+
+    simulate(scenario)
+
+
+def test_reports_of_one_pass_are_limited_and_do_not_keep_later_ones_from_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        theirs = UnderReplicationMarks(cluster.metadata_store, ROOT, cluster.clock)
+        for _ in range(30):
+            ledger_id = await pair(cluster, "b1", "b2")
+            await theirs.mark(ledger_id, ["b1"])
+            await cluster.metadata_store.set(Paths(ROOT).mark(ledger_id), b"\xff", -1)
+        async with auditing(cluster, NO_DELAY):
+            await cluster.clock.sleep(1)
+            await cluster.stop("b1")
+            await cluster.clock.sleep(1)
+            assert caplog.text.count("cannot be marked") == 20
+            await pair(cluster, "b1")
+            await ReplicationSwitches(cluster.metadata_store, ROOT).set_recovery_delay(0)
+            await cluster.clock.sleep(1)
+            assert "no registered bookie has a copy of some entries: b1" in caplog.text
 
     simulate(scenario)
 

@@ -14,6 +14,7 @@ from runtime.errors import ConfigurationError
 from runtime.ledger.changes import replace_bookies
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.bookies.registration import BookieMode
+from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote, RecoveryNotes, daemon_key
@@ -386,9 +387,12 @@ def test_t38_after_its_session_a_worker_changes_nothing_until_it_has_the_lock_ag
             cluster.server.end_session(store.session_id)
             lock = await ReplicationLocks(others, ROOT, "java-host").acquire(ledger_id)
             assert lock is not None
+            await cluster.clock.sleep(1)
+            given_up = worker.status()
+            assert given_up.held == ()
             await cluster.clock.sleep(90)
             assert await version_of(cluster, ledger_id) == 0
-            assert worker.status().held == ()
+            assert worker.status().bytes_copied == given_up.bytes_copied
             await lock.release()
             await until_unmarked(cluster)
         assert await version_of(cluster, ledger_id) == 1
@@ -463,7 +467,9 @@ def test_nothing_is_taken_while_autorecovery_is_disabled() -> None:
 # -- failures -------------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_ledger_is_tried_by_all_workers_together_with_pauses_that_double() -> None:
+def test_a_failed_ledger_is_tried_by_all_workers_together_with_pauses_that_double(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b2", "b3")
         ledger_id = await marked(cluster, CLOSED, "b1")
@@ -496,6 +502,7 @@ def test_a_failed_ledger_is_tried_by_all_workers_together_with_pauses_that_doubl
         await asyncio.gather(*(store.close() for store in stores))
 
     simulate(scenario)
+    assert caplog.text.count("is not repaired: ") == 1, "it is logged again only for another reason"
 
 
 def test_a_ledger_without_a_copy_is_tried_rarely_and_when_a_bookie_returns() -> None:
@@ -633,6 +640,22 @@ async def cluster_target(cluster: RepairCluster, ledger_id: int) -> str:
     return (await cluster.ensembles(ledger_id))[0][0]
 
 
+def test_a_local_worker_says_that_its_own_bookie_is_not_registered(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4")
+        for _ in range(3):
+            await marked(cluster, CLOSED, "b1")
+        config = AutorecoveryConfig(replication_target=ReplicationTarget.LOCAL)
+        async with serving(worker_on(cluster, config, own_bookie="b5")):
+            await cluster.clock.sleep(300)
+            assert len(await marked_ids(cluster)) == 3
+            await cluster.start("b5")
+            await until_unmarked(cluster)
+
+    simulate(scenario)
+    assert caplog.text.count("bookie b5, the only one that this worker copies to, is not writable") == 1
+
+
 def test_a_local_worker_needs_a_bookie_of_its_own() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         with pytest.raises(ConfigurationError, match="replication_target local needs the bookie of this machine"):
@@ -741,5 +764,33 @@ def test_an_idle_worker_costs_next_to_nothing_and_begins_at_once() -> None:
                 await until(cluster, lambda ledger_id=ledger_id: is_moved(cluster, ledger_id, "b1"), 0.01)  # type: ignore[misc]
                 assert cluster.clock.monotonic_ns() - marked_ns < 0.5e9
         await asyncio.gather(store.close(), other.close())
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("tree", [LedgerTree.FLAT, LedgerTree.LONG_HIERARCHICAL])
+def test_without_layout_a_ledger_that_is_not_found_is_not_taken_as_deleted(tree: LedgerTree) -> None:
+    """LAYOUT is lost, and the metadata URI names another layout than that of the ledgers."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", "b4")
+        ledger_id = await marked(cluster, CLOSED, "b3", entries=10)
+        await cluster.stop("b3")
+        await cluster.metadata_store.delete(Paths(ROOT).layout)
+        store, _ = await process_on(cluster)
+        async with serving(await worker_of_its_own(cluster, store, tree=tree)):
+            notes = RecoveryNotes(store, ROOT).failures
+
+            async def is_noted() -> bool:
+                return await notes.find(str(ledger_id)) is not None
+
+            await until(cluster, is_noted)
+            note = await notes.find(str(ledger_id))
+            assert note is not None
+            assert f"{ROOT}/LAYOUT is missing" in note.value.detail
+            assert await marked_ids(cluster) == [ledger_id]
+        async with serving(worker_on(cluster)):  # it uses the right layout
+            await until_unmarked(cluster)
+        assert "b3" not in (await metadata_of(cluster, ledger_id)).bookies()
 
     simulate(scenario)

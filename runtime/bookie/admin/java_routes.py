@@ -51,7 +51,9 @@ class JavaRoutes:
         return text_answer("OK\n")
 
     async def _show_metrics(self, _: AdminRequest) -> AdminAnswer:
-        return AdminAnswer(self._metrics.text(), content_type=CONTENT_TYPE)
+        daemon = self._view.ports.autorecovery
+        text = self._metrics.text() + (b"" if daemon is None else daemon.metrics)
+        return AdminAnswer(text, content_type=CONTENT_TYPE)
 
     async def _info(self, _: AdminRequest) -> AdminAnswer:
         file_system, directories = self._view.ports.file_system, self._view.config.storage.ledger_directories

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.boot.service_reports import ServiceReports
 from runtime.bookie.boot.stages import waiting_aloud
-from runtime.bookie.ports import BookiePorts
+from runtime.bookie.ports import BookiePorts, ChildDaemon
 from runtime.config import BookieConfig, ClientConfig
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.frame_connection import Resolver
@@ -42,7 +42,7 @@ SWITCH_INTERVAL_S = 0.0001
 """How long a lane may hold the interpreter while the loop waits for it. The default of 5 ms costs as much as a sync."""
 
 
-def real_ports() -> BookiePorts:
+def real_ports(autorecovery: ChildDaemon | None = None) -> BookiePorts:
     """Adapters for this machine; call it on the event loop. The caller closes ``workers``."""
     clock = LoopClock()
 
@@ -62,6 +62,7 @@ def real_ports() -> BookiePorts:
         connect_metadata=ZooKeeperStore.connect,
         connect_bookies=connect_bookies,
         release=f"bkctl {importlib.metadata.version('bkctl')}",
+        autorecovery=autorecovery,
     )
 
 
@@ -80,15 +81,21 @@ async def running_bookie(config: BookieConfig, ports: BookiePorts | None = None)
         await ports.workers.close()
 
 
-async def run_bookie(config: BookieConfig, stop: asyncio.Event, on_serving: OnServing, manager: ServiceManager) -> None:
-    """Run a bookie until ``stop`` is set, then shut it down cleanly.
+async def run_bookie(
+    config: BookieConfig,
+    stop: asyncio.Event,
+    on_serving: OnServing,
+    manager: ServiceManager,
+    autorecovery: ChildDaemon | None = None,
+) -> None:
+    """Run a bookie until ``stop`` is set, then shut it down cleanly. ``autorecovery`` runs while it serves.
 
     Calls ``on_serving`` once the bookie serves, with a function that applies changed settings. Until then the call can
     be cancelled; the files are then as after a kill, and nothing is registered. Raises errors of the start (see
     ``running_bookie``) and errors that end the bookie: RegistrationError, BookieFailedError.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    ports = real_ports()
+    ports = real_ports(autorecovery)
     async with contextlib.AsyncExitStack() as running:
         server = BookieServer(config, ports)
         running.push_async_callback(_close_workers, server, ports)

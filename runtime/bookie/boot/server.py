@@ -190,6 +190,9 @@ class BookieServer:
             repair.request()
         parts = BookieParts(storage, path, self._modes, collector, repair)
         self.view.online_rebuild = OnlineRebuild(parts, self._ports, config.storage, self._fail)
+        if (daemon := self._ports.autorecovery) is not None:
+            keeping = daemon.serve(config.metadata_uri, self.bookie_id)
+            await run("run autorecovery", self._begin(keeping), _end)
         await run("accept jobs", self._accept_jobs(), lambda _: self.view.jobs.stop())
         await log_start(self.view)
 

@@ -10,6 +10,7 @@ from runtime.admin.metric import PATH, Scope, counter, duration, gauge
 from runtime.bookie.disks.modes import ReadOnlyReason
 from runtime.bookie.disks.rules import DiskSample
 from runtime.bookie.metrics.scopes import (
+    AUTORECOVERY,
     BOOKIE,
     INDEX_DISKS,
     INDEX_PATHS,
@@ -156,6 +157,18 @@ STATE: Final = (
         INTEGRITY,
         "Bytes of lost entries that were fetched from other bookies.",
         lambda progress: progress.bytes_fetched,
+    ),
+    gauge(
+        "bkctl_autorecovery_is_running",
+        AUTORECOVERY,
+        "1 while the autorecovery daemon of this bookie runs and reports, else 0.",
+        lambda daemon: bool(daemon.metrics),
+    ),
+    counter(
+        "bkctl_autorecovery_restarts",
+        AUTORECOVERY,
+        "How often the autorecovery daemon of this bookie ended and was started again.",
+        lambda daemon: daemon.restarts,
     ),
     gauge(
         "bkctl_index_rebuild_running",

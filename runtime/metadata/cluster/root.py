@@ -11,6 +11,7 @@ import msgspec
 from runtime.config import LayoutConfig
 from runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError, RefusedError
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
+from runtime.metadata.ledgers.ledgers import require_no_other_tree
 from runtime.metadata.paths import Paths
 from runtime.metadata.store import CreateNode, MetadataStore, find_node
 
@@ -65,8 +66,9 @@ async def init_cluster(
     A new root appears complete in one transaction. In an existing one, only missing directories and LAYOUT are added. A
     missing INSTANCEID stays missing, because existing cookies without it would no longer match.
     ``layout_config`` selects the layout to record when ``tree`` is None.
-    ConfigurationError when the existing layout is a different one. RefusedError when a restore is unfinished: the nodes
-    that it has not yet created keep bookies out on purpose.
+    ConfigurationError when the existing layout is a different one, MetadataFormatError when none is recorded and there
+    are nodes of a different one. RefusedError when a restore is unfinished: the nodes that it has not yet created keep
+    bookies out on purpose.
     """
     paths = Paths(root)
     nodes = [
@@ -80,7 +82,10 @@ async def init_cluster(
     if not is_created:
         if await is_restore_unfinished(store, root):
             raise RefusedError(f"nothing was changed: {unfinished_restore_text(root)}")
-        chosen_tree = choose_tree(await _read_layout(store, root, layout_config), tree, layout_config)
+        recorded = await _read_layout(store, root, layout_config)
+        chosen_tree = choose_tree(recorded, tree, layout_config)
+        if recorded is None:
+            await require_no_other_tree(store, root, chosen_tree)
         await _create_if_absent(store, paths.available)
         await _create_if_absent(store, paths.read_only)
         await _create_if_absent(store, paths.layout, encode_layout(LedgerLayout(chosen_tree)))

@@ -6,6 +6,7 @@ commands.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -29,16 +30,18 @@ class UnderReplicationTree:
         self._store = store
         self._paths = Paths(root)
         self._is_known = False
+        self._checking = asyncio.Lock()
 
     async def require(self) -> None:
         """Check the format of the tree, creating it if it is missing; ClusterNotFoundError, MetadataFormatError."""
-        if self._is_known:
-            return
-        try:
-            await self._check_layout()
-        except NoNodeError:
-            await self.create()
-        self._is_known = True
+        async with self._checking:  # hundreds of ledgers may ask for their first lock together
+            if self._is_known:
+                return
+            try:
+                await self._check_layout()
+            except NoNodeError:
+                await self.create()
+            self._is_known = True
 
     async def create(self) -> None:
         """Create missing directories: ``metaformat`` deletes them while other processes expect them."""

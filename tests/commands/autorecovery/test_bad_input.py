@@ -107,7 +107,7 @@ async def test_bad_nodes_are_named_and_everything_else_is_repaired(
         daemon = start_daemon(uri)
         cluster.stop_bookie(gone)
         await wait_for_repair(client, ledger_ids, gone, daemon)
-        await wait_for_log(daemon, "ledger 9999: ", *garbage[1:])
+        await wait_for_log(daemon, "ledger 9999: ", f"{paths.layout} is missing", *garbage[1:])
         assert all([await client.store.exists(path) for path in garbage])
 
 

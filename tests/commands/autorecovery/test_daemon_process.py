@@ -125,6 +125,7 @@ def test_what_it_refuses(metadata_uri: str, tmp_path: Path) -> None:
     for refused, reason in (
         (run_bkctl("autorecovery", "start"), "no cluster specified"),
         (run_bkctl("autorecovery", "start", *uri, BKCTL_AUTORECOVERY_REPLICATION_TARGET="local"), "needs the bookie"),
+        (run_bkctl("autorecovery", "start", *uri, "--bookie-id", "10.0.0.1:3181"), "--bookie-id has no effect"),
         (run_bkctl("autorecovery", "start", *uri, BKCTL_AUTORECOVERY_CHECK_PERIOD_S="-1"), "must be at least 0"),
     ):
         assert refused.exit_code == 1
@@ -132,10 +133,15 @@ def test_what_it_refuses(metadata_uri: str, tmp_path: Path) -> None:
     assert run_bkctl("autorecovery", "start", "--role", "both-of-them").exit_code == 1
 
 
-def test_a_dry_run_shows_the_settings(metadata_uri: str) -> None:
-    shown = run_bkctl("autorecovery", "start", "-n", "--role", "worker", "-o", "json", "--metadata-uri", metadata_uri)
+def test_a_dry_run_shows_the_settings_without_secrets(metadata_uri: str, tmp_path: Path) -> None:
+    toml = tmp_path / "bkctl.toml"
+    toml.write_text('[zookeeper.sasl]\nusername = "ann"\npassword = "tulip"\n')
+    words = ("autorecovery", "start", "-n", "--role", "worker", "--config", str(toml), "--metadata-uri", metadata_uri)
+    shown = run_bkctl(*words, "-o", "json")
     assert shown.exit_code == 0, shown.stderr
     assert shown.json()["autorecovery"]["role"] == "worker"
+    assert shown.json()["zookeeper"]["sasl"]["username"] == "ann"
+    assert "tulip" not in shown.stdout + shown.stderr
 
 
 def _curl(socket_path: str, method: str, path: str, body: str = "") -> tuple[int, str]:
@@ -205,6 +211,7 @@ async def test_its_admin_interface(cluster_uri: str, start: Callable[..., Daemon
         assert json.loads((await ask("GET", "/api/v1/bkctl/autorecovery/ready"))[1])["ready"]
         metrics = (await ask("GET", "/metrics"))[1]
         assert "\nbkctl_autorecovery_is_auditor 1.0\n" in metrics
+        assert "\nbkctl_auditor_ledgers_marked " in metrics
         assert '\nbkctl_auditor_lane_failures{lane="audit"} 0.0\n' in metrics
         assert "\nreplication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED " in metrics
     assert daemon.end() == 0

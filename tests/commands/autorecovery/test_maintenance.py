@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from runtime.metadata.replication.election import AuditorElection
 from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
 from runtime.metadata.replication.switches import ReplicationSwitches
 from tests.commands.autorecovery.test_autorecovery import A, B, Stage
@@ -33,6 +36,21 @@ async def with_our_auditor(stage: Stage) -> None:
     await stage.elect(AUDITOR)
     note = DaemonNote(bookie_id=AUDITOR, host="h", pid=7, role="both", started_ms=1, written_ms=2, is_auditor=True)
     await RecoveryNotes(stage.store, stage.paths.root).daemons.put("1", note)
+
+
+@contextlib.asynccontextmanager
+async def candidate(stage: Stage, bookie_id: str) -> AsyncIterator[None]:
+    """Java's daemon of this bookie waits to be elected."""
+    waiting = asyncio.ensure_future(
+        AuditorElection(stage.store, stage.paths.root, bookie_id, lambda _: None).campaign()
+    )
+    while len(await stage.store.children(stage.paths.auditor_election)) < 2:  # noqa: ASYNC110  it is another's vote
+        await asyncio.sleep(0.01)
+    yield
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    votes = await stage.store.children(stage.paths.auditor_election)
+    await stage.store.delete(f"{stage.paths.auditor_election}/{max(votes)}")
 
 
 async def delay_text(stage: Stage) -> tuple[bytes, int]:
@@ -118,6 +136,29 @@ async def test_with_our_auditor_no_delay_is_touched(stage: Stage) -> None:
     assert await stage.store.exists(stage.paths.lost_bookie_recovery_delay) is None
     assert (await stage.succeed("maintenance", "end"))["ended"] == 2
     assert await bookies_in_maintenance(stage) == []
+
+
+async def test_an_auditor_of_java_that_may_take_over_is_reported(stage: Stage) -> None:
+    await register(stage, A)
+    await with_our_auditor(stage)
+    async with candidate(stage, B):
+        started = await stage.run("maintenance", "start", A, "--for", "30m", "--dry-run")
+    assert (started.exit_code, f"if Java's auditor of {B} is elected meanwhile" in started.stderr) == (0, True), started
+    alone = await stage.run("maintenance", "start", A, "--for", "30m")
+    assert (alone.exit_code, "is elected meanwhile" in alone.stderr) == (0, False), alone
+
+
+async def test_a_bookie_whose_stop_ends_the_auditor_of_java(stage: Stage) -> None:
+    await register(stage, A, B)
+    await stage.elect(A)
+    await ReplicationSwitches(stage.store, stage.paths.root).set_recovery_delay(0)
+    async with candidate(stage, B):
+        refused = await stage.run("maintenance", "start", A, "--for", "30m")
+        assert (refused.exit_code, "nothing was changed" in refused.stderr) == (3, True), refused
+        assert f"bookie {A} is the auditor: when it stops, Java's auditor of {B} takes over" in refused.stderr
+        assert await bookies_in_maintenance(stage) == []
+        other = await stage.run("maintenance", "start", B, "--for", "30m", "--accept-risk")
+        assert (other.exit_code, "is the auditor" in other.stderr) == (0, False), other
 
 
 async def test_two_operators_at_once(stage: Stage) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Any
+
+import msgspec
 
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.election import AuditorElection
@@ -24,8 +28,9 @@ from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from tests.processes import run_bkctl
+from tests.recovery_daemons import WAIT_MAX_S
 
-A, B = "10.0.0.1:3181", "10.0.0.2:3181"
+A, B, C = "10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181"
 HOUR_MS = 3_600_000
 
 
@@ -63,8 +68,10 @@ async def _plant(store: ZooKeeperStore, root: str) -> None:
     notes = RecoveryNotes(store, root)
     await notes.daemons.put("77", _daemon(now_ms))
     await notes.deadlines.put(B, LostBookieNote(lost_ms=now_ms, due_ms=now_ms + HOUR_MS))
+    await notes.deadlines.put(C, LostBookieNote(lost_ms=now_ms, due_ms=now_ms))
     over = MaintenanceNote(start_ms=now_ms - 2 * HOUR_MS, end_ms=now_ms - HOUR_MS, user="ann")
     await notes.maintenance.put(A, over)
+    await notes.maintenance.put(C, msgspec.structs.replace(over, end_ms=now_ms + 2 * HOUR_MS))
     await notes.losses.put("5", LostLedgerNote(found_ms=now_ms, missing_bookies=(B,), reason="no copy is left"))
     failed = FailedLedgerNote(
         worker="host-a", attempts=1, first_ms=1, last_ms=1, retry_ms=2, reason="NOT_ENOUGH_BOOKIES", detail="none"
@@ -76,6 +83,18 @@ async def _plant(store: ZooKeeperStore, root: str) -> None:
     text = f'replica: "{B}"\nctime: {now_ms - 9 * HOUR_MS}\n'
     await store.set(Paths(root).mark(5), text.encode(), ANY_VERSION)
     assert await ReplicationLocks(store, root, "java-host").acquire(9) is not None
+
+
+def _complete_overview(metadata_uri: str) -> dict[str, Any]:
+    """``bkctl status``, again until it had time for all parts and marks: it waits two seconds at most."""
+    deadline = time.monotonic() + WAIT_MAX_S
+    while True:
+        result = run_bkctl("status", BKCTL_METADATA_URI=metadata_uri)
+        body: dict[str, Any] = result.json()
+        if not body["unknown"] and body["marks_at_least"] == 3:
+            assert result.exit_code == 14, result
+            return body
+        assert time.monotonic() < deadline, result
 
 
 async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
@@ -99,8 +118,11 @@ async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
         assert (daemon["host"], daemon["repaired"], daemon["failed"]) == ("host-a", 40, 2)
         assert [(each["ledger_id"], each["waits_for"]) for each in daemon["holds"]] == [("9", "space on bookies")]
         assert [(each["holder"], each["first_ledger_ids"]) for each in body["holders"]] == [("java-host", ["9"])]
-        assert [(each["bookie_id"], each["in_maintenance"]) for each in body["bookies_gone"]] == [(B, False)]
-        assert [(each["bookie_id"], each["overdue"]) for each in body["maintenance"]] == [(A, True)]
+        gone = {each["bookie_id"]: each for each in body["bookies_gone"]}
+        assert [(each, gone[each]["in_maintenance"]) for each in sorted(gone)] == [(B, False), (C, True)]
+        assert [(each["bookie_id"], each["overdue"]) for each in body["maintenance"]] == [(A, True), (C, False)]
+        ends = {each["bookie_id"]: each["until"] for each in body["maintenance"]}
+        assert gone[B]["marked_at"] < gone[C]["marked_at"] == ends[C]
         assert [(each["ledger_id"], each["missing_bookies"]) for each in body["losses"]] == [("5", [B])]
         for words in (
             "1 ledger has entries that no registered bookie has: 5: bkctl ledger explain 5",
@@ -116,9 +138,13 @@ async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
         assert "9 (space on bookies)" in table.stdout
         assert "Tasks of the auditor" in table.stdout
 
-        overview = await asyncio.to_thread(run_bkctl, "status", BKCTL_METADATA_URI=metadata_uri)
-        assert overview.exit_code == 14, overview
-        body = overview.json()
+        body = await asyncio.to_thread(_complete_overview, metadata_uri)
         parts = {each["part"] for each in body["findings"]}
         assert parts >= {"lost_entries", "maintenance_overdue", "auditor_task", "no_progress", "deadlines"}
         assert (body["auditor_kind"], body["ledgers_with_losses"], body["bookies_awaited"]) == ("bkctl", 1, 1)
+
+        note = msgspec.structs.replace(_daemon(LoopClock().now_ms()), is_auditor=False)
+        await RecoveryNotes(store, uri.root).daemons.put("77", note)
+        beside_java = await asyncio.to_thread(run_bkctl, "autorecovery", "status", BKCTL_METADATA_URI=metadata_uri)
+        body = beside_java.json()
+        assert (body["auditor_kind"], body["bookies_gone"]) == ("java", []), "the deadlines are from an earlier auditor"

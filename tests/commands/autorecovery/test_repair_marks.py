@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from runtime.client import LedgerClient
 from runtime.ledger.metadata_format import encode_ledger_metadata
@@ -87,15 +88,23 @@ async def test_a_plan_that_no_longer_fits_is_refused(stage: Stage) -> None:
     assert await stage.store.exists(path) is not None
 
 
-async def test_marks_that_ask_only_for_placement_follow_the_setting(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("bk_server.conf", "repairedPlacementPolicyNotAdheringBookieEnabled=false\n"),
+        ("config.toml", '[client.placement]\npolicy = "random"\n'),
+    ],
+)
+async def test_marks_that_ask_only_for_placement_follow_the_settings(stage: Stage, name: str, text: str) -> None:
     path = await _marked(stage, 2)
     for bookie_id in (A, B):
         await stage.store.create(f"{stage.paths.available}/{bookie_id}")
     kept = await stage.succeed("repair-marks", "--yes")
     assert [(row["state"], row["hopeless"]) for row in kept["items"]] == [("placement rules unknown", False)]
-    conf = Path(stage.state).with_name("bk_server.conf")
-    await asyncio.to_thread(conf.write_text, "repairedPlacementPolicyNotAdheringBookieEnabled=false\n")
-    cleared = await stage.succeed("repair-marks", "--yes", "--conf", str(conf))
+    file = Path(stage.state).with_name(name)
+    await asyncio.to_thread(file.write_text, text)
+    option = "--conf" if name.endswith("conf") else "--config"
+    cleared = await stage.succeed("repair-marks", "--yes", option, str(file))
     assert (cleared["cleared"], cleared["items"]) == (1, [])
     assert await stage.store.exists(path) is None
 

@@ -70,11 +70,11 @@ def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: st
         assert f"settings were not reloaded: {conf}: compactionRate = fast: not a whole number" in third
 
         admin = ("httpServerEnabled=true", "httpServerPort=0")
-        write("compactionRate=70", "logLevel=warning", "openFileLimit=1", "autoRecoveryDaemonEnabled=true", *admin)
+        write("compactionRate=70", "logLevel=warning", "openFileLimit=1", "extraServerComponents=a.B", *admin)
         process.send_signal(signal.SIGHUP)
         fourth = wait_said(log, "setting changed: log level = warning (was info)", process)
         assert "bk_server.conf: openFileLimit has no effect" in fourth
-        assert "compared with a Java bookie: autoRecoveryDaemonEnabled: " in fourth
+        assert "compared with a Java bookie: extraServerComponents: " in fourth
         assert "httpServerHost" not in fourth, "the port opens only after a restart"
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0

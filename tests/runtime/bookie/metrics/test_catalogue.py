@@ -21,8 +21,8 @@ from runtime.protocol.status import Status
 from tests.runtime.bookie.collected_bookie import collected_bookie
 from tests.runtime.bookie.metrics.test_exposition import samples_of
 
-ABSENT = ("bookie_index_", "bkctl_requests_failed")
-"""Without separate index directories, and before any request has failed."""
+ABSENT = ("bookie_index_", "bkctl_requests_failed", "bkctl_autorecovery_")
+"""Without separate index directories, before any request has failed, and without an autorecovery daemon."""
 
 
 def test_each_metric_has_its_own_name_and_one_sentence() -> None:

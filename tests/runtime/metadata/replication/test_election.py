@@ -41,7 +41,7 @@ class Party:
         return campaign.done() and self.election.is_elected
 
     async def win(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.campaign()
         assert self.election.is_elected
 
