@@ -65,15 +65,14 @@ async def _watch(context: CommandContext, interval_s: float) -> None:
     """Until the command is interrupted."""
     import asyncio
 
-    from runtime.replication.cluster_status import seconds_left
+    from runtime.replication.cluster_status import first_counted, seconds_left
 
     first: ClusterLook | None = None
     while True:
         status = await _look(context)
+        first = first_counted(first, status)
         clear_screen(context)
-        _print(context, _Look(status, None if first is None else seconds_left(first, status)))
-        if first is None or first.marks is None:
-            first = status
+        _print(context, _Look(status, seconds_left(first, status)))
         await asyncio.sleep(interval_s)
 
 
@@ -272,8 +271,8 @@ def _marks_text(status: ClusterLook) -> str:
         return "no ledger is marked as under-replicated (bkctl audit counts copies)"
     age = "" if marks.oldest_ms is None else f", oldest mark {_age(status, marks.oldest_ms)}"
     if why_unknown is not None:
-        return f"{marks} ledgers are marked{age}; others: {why_unknown}"
-    return f"{marks} ledgers are marked{age}; with one copy left: unknown (bkctl audit)"
+        return f"{marks.ledgers} marked{age}; others: {why_unknown}"
+    return f"{marks.ledgers} marked{age}; with one copy left: unknown (bkctl audit)"
 
 
 def _repairs_text(status: ClusterLook) -> str:
@@ -297,6 +296,8 @@ def _time_left_text(look: _Look) -> str:
     if look.seconds_left is not None:
         others = "" if why_unknown is None else f"; ledgers that are not marked: {why_unknown}"
         return f"about {age_text(look.seconds_left)} at the pace of this watch{others}"
+    if look.status.root is not None and look.status.root.recovering:
+        return "unknown (the command that moves the ledgers shows it)"
     if why_unknown is not None:
         return why_unknown
     if look.status.marks is not None and look.status.marks.at_most == 0:
@@ -324,7 +325,8 @@ def _autorecovery_text(status: ClusterLook) -> str:
         return text
     state = "enabled" if switches.off_since_ms is None else f"disabled for {_age(status, switches.off_since_ms)}"
     checked = "never" if switches.full_check_ms is None else f"{_age(status, switches.full_check_ms)} ago"
-    return f"{state}, {text}{_kind_text(status.recovery)}, delay {switches.delay_s or 0}s, last full check {checked}"
+    delay = "not set" if switches.delay_s is None else f"{switches.delay_s}s"
+    return f"{state}, {text}{_kind_text(status.recovery)}, delay {delay}, last full check {checked}"
 
 
 def _kind_text(recovery: RecoveryLook | None) -> str:

@@ -2,53 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, closing, contextmanager
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, aclosing, contextmanager
+from typing import TYPE_CHECKING, TypeAlias
 
-from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.errors import MetadataFormatError
+from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.store import Versioned
-from runtime.replication.audit import WriteSetRow, judge_ledger, write_set_rows
-from runtime.replication.audit_report import AuditTotals
+from runtime.replication.audit import LedgerVerdict, WriteSetRow, judge_ledger, write_set_rows
+from runtime.replication.cluster_audit.counter import AuditCounter
+from runtime.replication.cluster_audit.facts import AuditFacts
+from runtime.replication.cluster_audit.totals import AuditTotals
+from spark_reports.live import LOOKUP_BATCH, LiveLookup
 
 if TYPE_CHECKING:
     from spark_reports.rows import WriteSetFile
 
 
-async def read_write_sets(ledgers: LedgerStore, subtree: str | None) -> AsyncGenerator[list[WriteSetRow], None]:
-    """Rows of every ledger below a subtree (None: of all), one list per ledger.
+FoundLedgers: TypeAlias = AsyncGenerator[tuple[int, Versioned[LedgerMetadata] | MetadataFormatError], None]
+"""Ledgers with their metadata, or the reason why that cannot be read."""
 
-    Metadata that cannot be read becomes a row with a ``problem``; ledgers deleted meanwhile are left out.
-    """
-    async with aclosing(ledgers.read_all(subtree)) as found_ledgers:
+
+async def read_write_sets(found_ledgers: FoundLedgers) -> AsyncGenerator[list[WriteSetRow], None]:
+    """Rows of every ledger, one list per ledger. Metadata that cannot be read becomes a row with a ``problem``."""
+    async with aclosing(found_ledgers):
         async for ledger_id, found in found_ledgers:
             if isinstance(found, Versioned):
-                yield write_set_rows(ledger_id, found.value)
+                yield write_set_rows(ledger_id, found.value, found.ctime_ms)
             else:
                 yield [WriteSetRow(ledger_id, problem=str(found))]
 
 
 async def count_ledgers(
-    ledger_rows: AsyncGenerator[list[WriteSetRow], None],
-    live_bookies: frozenset[str],
+    groups: Iterable[FoundLedgers],
+    facts: AuditFacts,
     *,
     out_directory: str | None,
     part_number: int = 0,
+    lookup: LiveLookup | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> AuditTotals:
-    """Judge ledgers and sum them up; ``out_directory`` gets their write sets, as the part of this number."""
-    totals = AuditTotals()
+    """Judge ledgers and sum them up; ``out_directory`` gets their write sets, as the part of this number.
+
+    ``groups``: of a file, one for each piece. ``lookup``: looks ledgers with findings up again, and replaces their
+    verdicts. It is closed at the end.
+    """
+    counter, live_bookies = AuditCounter(facts), facts.registrations.live
     ledgers_seen = 0
-    with _write_set_file(out_directory, part_number) as output:
-        async with aclosing(ledger_rows):
-            async for write_sets in ledger_rows:
+    async with AsyncExitStack() as at_end:
+        output = at_end.enter_context(_write_set_file(out_directory, part_number))
+
+        def add(verdict: LedgerVerdict) -> None:
+            counter.add(verdict)
+            if output is not None:
+                output.add(verdict.rows)
+
+        found: list[LedgerVerdict] = []
+        if lookup is not None:
+            await at_end.enter_async_context(lookup)
+        async with aclosing(_each_ledger(groups, lookup)) as ledgers:
+            async for write_sets in ledgers:
                 verdict = judge_ledger(write_sets, live_bookies)
-                totals.add_ledger(verdict)
-                if output is not None:
-                    output.add(verdict.rows)
+                if lookup is None or not lookup.is_wanted(verdict, counter):
+                    add(verdict)
+                else:
+                    found.append(verdict)
+                    if len(found) >= LOOKUP_BATCH:
+                        for each in await lookup.look_up(found, counter):
+                            add(each)
+                        found.clear()
                 ledgers_seen += 1
-                if on_progress is not None and ledgers_seen % 100 == 0:
-                    on_progress(ledgers_seen)
+                if ledgers_seen % 100 == 0:
+                    await asyncio.sleep(0)  # a file never waits: without this, signals would
+                    if on_progress is not None:
+                        on_progress(ledgers_seen)
+        if lookup is not None and found:
+            for each in await lookup.look_up(found, counter):
+                add(each)
+    return _with_lookups(counter.totals, lookup)
+
+
+async def _each_ledger(
+    groups: Iterable[FoundLedgers], lookup: LiveLookup | None
+) -> AsyncGenerator[list[WriteSetRow], None]:
+    for group in groups:
+        if lookup is not None:
+            lookup.start_piece()
+        async with aclosing(read_write_sets(group)) as ledgers:
+            async for write_sets in ledgers:
+                yield write_sets
+
+
+def _with_lookups(totals: AuditTotals, lookup: LiveLookup | None) -> AuditTotals:
+    if lookup is not None:
+        totals.counts.looked_up += lookup.looked_up
+        totals.counts.not_looked_up += lookup.not_looked_up
+        totals.counts.deleted_since += lookup.deleted_since
+        totals.counts.healthy_since += lookup.healthy_since
     return totals
 
 
@@ -59,5 +110,5 @@ def _write_set_file(out_directory: str | None, part_number: int) -> Iterator[Wri
         return
     from spark_reports.rows import WriteSetFile  # noqa: PLC0415
 
-    with closing(WriteSetFile(out_directory, part_number)) as file:
+    with WriteSetFile(out_directory, part_number) as file:
         yield file

@@ -10,13 +10,35 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from runtime.errors import RefusedError
+from runtime.replication.cluster_audit.report import TABLES
 from spark_reports.errors import SparkReportError
 
 WRITE_SETS = "write_sets"
 """Directory with one row per write set: ``spark_reports.rows.REPLICATION_SCHEMA``."""
 
-DATASETS = (WRITE_SETS, "bookies", "under_replicated", "unreadable", "summary")
-"""A report consists of these directories of Parquet files."""
+DATASETS = (WRITE_SETS, *TABLES)
+"""A report has these directories of Parquet files."""
+
+REPORT_JSON = "report.json"
+REPORT_PAGE = "report.html"
+
+
+UNFINISHED_SUFFIX = ".unfinished"
+
+
+def finish_write_sets(directory: str, part_count: int) -> None:
+    """Delete what tasks left that were repeated; SparkReportError unless every part is there."""
+    folder = os.path.join(directory, WRITE_SETS)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    for name in names:
+        if name.endswith(UNFINISHED_SUFFIX):
+            os.remove(os.path.join(folder, name))
+    found = sum(name.endswith(".parquet") for name in names)
+    if found != part_count:
+        raise SparkReportError(
+            f"{folder} has {found} of {part_count} parts of the report: all machines of the cluster must share the "
+            "directory of the report"
+        )
 
 
 @contextmanager
@@ -36,6 +58,9 @@ def new_report(directory: str | None) -> Iterator[None]:
         except BaseException as error:
             for name in DATASETS:
                 shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+            for name in (REPORT_JSON, REPORT_PAGE):
+                with contextlib.suppress(OSError):
+                    os.remove(os.path.join(directory, name))
             with contextlib.suppress(OSError):  # another process may have written into it
                 for path in made:
                     os.rmdir(path)

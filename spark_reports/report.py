@@ -1,136 +1,189 @@
 """`bkctl audit`: the same report by Spark or by one plain pass over the metadata.
 
-Both judge copies against one snapshot of the registered bookies, which the caller takes, and both write the same
-Parquet below ``out_directory``: ``write_sets`` (a row per write set), ``bookies``, ``under_replicated``,
-``unreadable``, ``summary``. Neither Spark nor Arrow is imported until it is needed: they take half a second.
+Both judge by one snapshot of the bookies, which the caller takes (``AuditFacts``), and both write the same Parquet
+below ``out_directory``: ``write_sets``, with a row per write set, and the tables of the report. Neither Spark nor
+Arrow is imported until it is needed: they take half a second.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from runtime.config import ZooKeeperConfig
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.replication.audit_report import AuditReport, AuditTotals
-from spark_reports.counting import count_ledgers, read_write_sets
+from runtime.metadata.snapshot.cluster import ClusterFile
+from runtime.replication.cluster_audit.facts import AuditFacts
+from runtime.replication.cluster_audit.report import AuditReport
+from runtime.replication.cluster_audit.result import report_of
+from runtime.replication.cluster_audit.totals import AuditTotals
+from spark_reports.counting import FoundLedgers, count_ledgers
 from spark_reports.errors import SparkReportError
-from spark_reports.output import new_report
+from spark_reports.failures import failure_of
+from spark_reports.hadoop_files import fetch_file
+from spark_reports.job_progress import PartsProgress, watched_job
+from spark_reports.live import LiveLookup
+from spark_reports.output import finish_write_sets, new_report
+from spark_reports.place import SparkPlace, is_growing
+from spark_reports.secrets import take_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-_RAISED = re.compile(r"[A-Za-z_.]*Error: (?:\[Errno \d+\] )?")
-_CAUSED = re.compile(r"Caused by: [A-Za-z0-9_.$]+: ")
+_GROWING_PARTS = 64
+"""Parts of a job on a cluster that gives more executors while tasks wait. All may run at once."""
+_LEDGERS_PER_PART = 100_000
+"""A part takes seconds: so much is read again when an executor is lost, and progress is shown after each."""
 
 
 async def audit_plainly(
-    ledgers: LedgerStore,
-    registrations: Registrations,
+    groups: Iterable[FoundLedgers],
+    facts: AuditFacts,
     *,
     out_directory: str | None = None,
+    lookup: LiveLookup | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> AuditReport:
     """Audit by one pass in this process; ``on_progress`` gets the number of ledgers seen, after every hundred.
 
+    ``groups``: all ledgers; of a file, one for each piece. ``lookup``: looks those with findings up in ZooKeeper.
     RefusedError when ``out_directory`` is not empty; MetadataUnavailableError. Unreadable ledgers are in the report.
     """
     with new_report(out_directory):
-        rows = read_write_sets(ledgers, None)
-        totals = await count_ledgers(rows, registrations.live, out_directory=out_directory, on_progress=on_progress)
-        return _finish(totals, registrations, out_directory)
+        totals = await count_ledgers(groups, facts, out_directory=out_directory, lookup=lookup, on_progress=on_progress)
+        return _finish(totals, facts, out_directory)
+
+
+Prepare: TypeAlias = "Callable[[SparkSession], AbstractContextManager[tuple[ClusterFile | None, AuditFacts]]]"
+"""Finds what is to be audited, with a session that can fetch files: a cluster in a file, or None: that in ZooKeeper."""
 
 
 def audit_with_spark(
-    metadata_uri: str,
-    registrations: Registrations,
+    metadata_uri: str | None,
+    prepare: Prepare,
     *,
     zookeeper: ZooKeeperConfig | None = None,
     out_directory: str | None = None,
-    cores: int | None = None,
+    place: SparkPlace,
     on_starting: Callable[[], None] = lambda: None,
+    on_waiting: Callable[[], None] = lambda: None,
+    on_parts: PartsProgress | None = None,
+    outage_max_s: float | None = None,
 ) -> AuditReport:
-    """Audit with Spark on ``cores`` of this machine (None: all); the executors read their own ledgers from ZooKeeper.
+    """Audit with Spark at ``place``; the executors read their own ledgers.
 
-    Blocks for the whole job. ``on_starting`` is called when all arguments have been checked and Spark starts.
+    Blocks for the whole job. ``on_starting`` is called when all arguments have been checked and Spark starts,
+    ``on_waiting`` when a cluster gives no executor for a while, ``on_parts`` with the progress of the job.
+    ``outage_max_s``: how long the executors wait for ZooKeeper in the middle; None: as long as the default setting.
+
     ConfigurationError when SPARK_HOME is wrong; RefusedError when ``out_directory`` is not empty; SparkReportError when
     Spark does not start or a task fails. What Spark itself reported is then logged, for debugging.
     """
-    from spark_reports.session import local_session  # noqa: PLC0415
+    from spark_reports.session import spark_session  # noqa: PLC0415
 
-    with new_report(out_directory), local_session(cores, on_starting=on_starting) as session:
+    with (
+        new_report(out_directory),
+        spark_session(place, on_starting=on_starting, on_waiting=on_waiting) as session,
+        prepare(session) as (cluster, facts),
+    ):
         return audit_in_session(
             session,
             metadata_uri,
-            registrations,
-            cores or os.cpu_count() or 1,
+            facts,
+            None if is_growing(session.sparkContext.getConf()) else session.sparkContext.defaultParallelism,
+            cluster=cluster,
             zookeeper=zookeeper,
             out_directory=out_directory,
+            on_parts=on_parts,
+            outage_max_s=outage_max_s,
+            ledgers=place.ledgers,
         )
+
+
+def _on_executors(session: SparkSession, cluster: ClusterFile | None) -> ClusterFile | None:
+    """The file under the name that executors on other machines have it, if there are any."""
+    from pyspark import SparkFiles  # noqa: PLC0415
+
+    if cluster is None or session.sparkContext.master.startswith("local"):
+        return cluster
+    name = os.path.basename(cluster.path)
+    if SparkFiles.get(name) != cluster.path:  # otherwise it was fetched from elsewhere, and all have it
+        fetch_file(session, cluster.path)
+    return msgspec.structs.replace(cluster, path=name)
 
 
 def audit_in_session(
     session: SparkSession,
-    metadata_uri: str,
-    registrations: Registrations,
-    running_partitions: int,
+    metadata_uri: str | None,
+    facts: AuditFacts,
+    running_partitions: int | None,
     *,
+    cluster: ClusterFile | None = None,
     zookeeper: ZooKeeperConfig | None = None,
     out_directory: str | None = None,
+    on_parts: PartsProgress | None = None,
+    outage_max_s: float | None = None,
+    ledgers: int | None = None,
 ) -> AuditReport:
-    """Audit in a session that exists already, of any master; SparkReportError."""
+    """Audit in a session that exists already, of any master.
+
+    SparkReportError; MetadataOutageError, MetadataAuthError or MetadataFormatError if a task failed with it.
+    ``running_partitions``: how many tasks run at once, which divides the request budget; None: any number.
+    ``ledgers``: about how many there are; the more, the more parts.
+    Reads the ledgers of ``cluster`` if it is given; its findings are looked up in ZooKeeper if there is a metadata URI.
+    """
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark import StorageLevel  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    from spark_reports.write_set_source import AUDIT_NAME, AuditSource  # noqa: PLC0415
+    from spark_reports.write_set_source import AUDIT_NAME, AuditSource, with_secrets  # noqa: PLC0415
 
-    session.dataSource.register(AuditSource)
+    config, secrets = take_secrets(zookeeper or ZooKeeperConfig(), os.environ)
+    session.dataSource.register(with_secrets(AuditSource, secrets))
     options = {
-        "metadata_uri": metadata_uri,
-        "zookeeper": msgspec.json.encode(zookeeper or ZooKeeperConfig()).decode(),
-        "running_partitions": str(running_partitions),
-        "live_bookies": msgspec.json.encode(registrations.live).decode(),
-        "out_directory": out_directory or "",
+        "metadata_uri": metadata_uri or "",
+        "cluster_file": msgspec.json.encode(_on_executors(session, cluster)).decode(),
+        "zookeeper": msgspec.json.encode(config).decode(),
+        "facts": msgspec.json.encode(facts).decode(),
+        "out_directory": os.path.abspath(out_directory) if out_directory else "",
     }
-    totals = AuditTotals()
+    parts = max(4 * running_partitions if running_partitions else _GROWING_PARTS, (ledgers or 0) // _LEDGERS_PER_PART)
+    options["partitions_max"], options["running_partitions"] = str(parts), str(running_partitions or parts)
+    if outage_max_s is not None:
+        options["outage_max_s"] = str(outage_max_s)
+    totals, parts_merged = AuditTotals(), 0
     try:
         # Kept, so that the totals of one partition after the other come to the driver, which never holds all of them.
         frame = session.read.format(AUDIT_NAME).options(**options).load().persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            frame.count()
+            with watched_job(session.sparkContext, on_parts):
+                parts_read = frame.count()
             for row in frame.toLocalIterator():
                 totals.merge(msgspec.json.decode(row["totals"], type=AuditTotals))
+                parts_merged += 1
         finally:
             frame.unpersist()
     except (PySparkException, Py4JError) as error:
         # Py4JError: the JVM failed outside of Python, as on a full disk. Java does not say which disk is full.
         purpose = "" if out_directory is None else f" (the report was for {out_directory})"
-        raise SparkReportError(f"the Spark job failed: {_reason(str(error))}{purpose}") from error
-    return _finish(totals, registrations, out_directory)
-
-
-def _finish(totals: AuditTotals, registrations: Registrations, out_directory: str | None) -> AuditReport:
-    report = totals.report(registrations.writable, registrations.read_only)
+        raise failure_of(str(error), purpose) from error
+    if parts_merged != parts_read:
+        raise SparkReportError(f"the Spark job returned {parts_merged} of {parts_read} parts: run the command again")
     if out_directory is not None:
+        finish_write_sets(out_directory, parts_read)
+    return _finish(totals, facts, out_directory)
+
+
+def _finish(totals: AuditTotals, facts: AuditFacts, out_directory: str | None) -> AuditReport:
+    report = report_of(totals, facts)
+    if out_directory is not None:
+        from spark_reports.report_file import write_report_files  # noqa: PLC0415
         from spark_reports.rows import write_report  # noqa: PLC0415
 
         write_report(out_directory, report)
+        write_report_files(out_directory, report)
     return report
-
-
-def _reason(text: str) -> str:
-    """The sentence of the Python error inside the report of a failed task, else of the innermost Java error, else the
-    first line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    raised = [line for line in lines if _RAISED.match(line)]
-    if raised:
-        return _RAISED.sub("", raised[-1])
-    caused = [line for line in lines if _CAUSED.match(line)]
-    return _CAUSED.sub("", caused[-1]) if caused else next(iter(lines), "no reason given")

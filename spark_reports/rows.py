@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from types import NoneType
+from typing import Self, get_args, get_origin
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from runtime.replication.audit import ReplicationRow, WriteSetRow
-from runtime.replication.audit_report import AuditReport
-from spark_reports.output import WRITE_SETS
+from runtime.replication.cluster_audit.report import TABLES, AuditReport
+from spark_reports.errors import SparkReportError
+from spark_reports.output import UNFINISHED_SUFFIX, WRITE_SETS
+
+_ARROW_TYPES = {str: pa.string(), int: pa.int64(), bool: pa.bool_(), tuple: pa.list_(pa.string())}
 
 ROWS_PER_GROUP = 16_384
 """Few, because the event loop waits while a group is written."""
@@ -30,6 +34,10 @@ WRITE_SET_SCHEMA = pa.schema(
         pa.field("entry_count", pa.int64()),
         pa.field("payload_bytes", pa.int64()),
         pa.field("problem", pa.string()),
+        pa.field("created_ms", pa.int64()),
+        pa.field("owner", pa.string()),
+        pa.field("digest", pa.string()),
+        pa.field("length", pa.int64()),
     ]
 )
 """Columns of ``runtime.replication.audit.WriteSetRow``: ids and counts, sizes in payload bytes of one copy."""
@@ -44,36 +52,6 @@ REPLICATION_SCHEMA = pa.schema(
     ]
 )
 """Columns of ``runtime.replication.audit.ReplicationRow``, flat; ``replication`` is the value of ReplicationState."""
-
-
-_REPORT_SCHEMAS = {
-    "bookies": pa.schema(
-        [
-            ("bookie_id", pa.string()),
-            ("mode", pa.string()),
-            ("ledgers", pa.int64()),
-            ("write_sets", pa.int64()),
-            ("under_replicated_write_sets", pa.int64()),
-            ("last_copy_ledgers", pa.int64()),
-            ("entry_copies", pa.int64()),
-            ("payload_bytes", pa.int64()),
-        ]
-    ),
-    "under_replicated": pa.schema(
-        [
-            ("ledger_id", pa.int64()),
-            ("ledger_state", pa.string()),
-            ("replication", pa.string()),
-            ("expected_copies", pa.int32()),
-            ("live_copies_min", pa.int32()),
-            ("ack_quorum_size", pa.int32()),
-            ("write_sets", pa.int64()),
-            ("entry_count", pa.int64()),
-            ("missing_bookies", pa.list_(pa.string())),
-        ]
-    ),
-    "unreadable": pa.schema([("ledger_id", pa.int64()), ("problem", pa.string())]),
-}
 
 
 def write_set_batch(rows: Sequence[WriteSetRow]) -> pa.RecordBatch:
@@ -108,19 +86,43 @@ def _plain(value: object) -> object:
 
 
 def write_report(directory: str, report: AuditReport) -> None:
-    """Write the small tables of a report: ``bookies``, ``under_replicated``, ``unreadable``, ``summary``."""
-    for name, schema in _REPORT_SCHEMAS.items():
-        _write_table(directory, name, [msgspec.to_builtins(row) for row in getattr(report, name)], schema)
-    _write_table(directory, "summary", [msgspec.to_builtins(report.summary)], None)
+    """Write the tables of a report, and its summary as a table of one row."""
+    for name, kind in TABLES.items():
+        found = getattr(report, name)
+        rows = [msgspec.to_builtins(row) for row in (found if isinstance(found, tuple) else [found])]
+        os.makedirs(os.path.join(directory, name))
+        path = os.path.join(directory, name, "part-0.parquet")
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema_of(kind)), path)
+
+
+def schema_of(kind: type[msgspec.Struct]) -> pa.Schema:
+    """Columns of a table of the report: those of its struct, of which only optional ones can be null."""
+    return pa.schema([_column(field) for field in msgspec.structs.fields(kind)])
+
+
+def _column(field: msgspec.structs.FieldInfo) -> pa.Field:
+    """A column: text, integer, truth value, or a list of texts."""
+    kinds = set(get_args(field.type)) or {field.type}
+    (kind,) = kinds - {NoneType, Ellipsis} if get_origin(field.type) is not tuple else (tuple,)
+    return pa.field(field.name, _ARROW_TYPES[kind], nullable=NoneType in kinds)
 
 
 class WriteSetFile:
-    """Writes judged rows to a part of ``write_sets`` as they come; bounded memory."""
+    """Writes judged rows to a part of ``write_sets`` as they come; bounded memory.
+
+    The part has its name once it is whole: Spark may repeat a task whose first attempt has not ended yet.
+    """
 
     def __init__(self, directory: str, part_number: int) -> None:
+        if not os.path.isdir(directory):
+            raise SparkReportError(
+                f"{directory} is not on {os.uname().nodename}: all machines of the cluster must share the directory of "
+                "the report"
+            )
         os.makedirs(os.path.join(directory, WRITE_SETS), exist_ok=True)
-        path = os.path.join(directory, WRITE_SETS, f"part-{part_number}.parquet")
-        self._writer = pq.ParquetWriter(path, REPLICATION_SCHEMA)
+        self._path = os.path.join(directory, WRITE_SETS, f"part-{part_number}.parquet")
+        self._unfinished_path = f"{self._path}.{os.uname().nodename}-{os.getpid()}{UNFINISHED_SUFFIX}"
+        self._writer = pq.ParquetWriter(self._unfinished_path, REPLICATION_SCHEMA)
         self._rows: list[ReplicationRow] = []
 
     def add(self, rows: Sequence[ReplicationRow]) -> None:
@@ -129,17 +131,20 @@ class WriteSetFile:
         if len(self._rows) >= ROWS_PER_GROUP:
             self._flush()
 
-    def close(self) -> None:
-        """Write what is left and the file's end."""
-        self._flush()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Write what is left and the file's end, and give the file its name; after an error, delete it."""
+        if kind is None:
+            self._flush()
         self._writer.close()
+        if kind is None:
+            os.replace(self._unfinished_path, self._path)
+        else:
+            os.remove(self._unfinished_path)
 
     def _flush(self) -> None:
         if self._rows:
             self._writer.write_batch(replication_batch(self._rows))
             self._rows = []
-
-
-def _write_table(directory: str, name: str, rows: list[Any], schema: pa.Schema | None) -> None:
-    os.makedirs(os.path.join(directory, name))
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), os.path.join(directory, name, "part-0.parquet"))

@@ -1,4 +1,4 @@
-"""A Spark session on this machine alone: loopback, no web page, no noise, this very Python on the executors."""
+"""A Spark session for one report: on this machine alone, without a web page or noise, or on a cluster."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ import logging
 import os
 import pwd
 import signal
+import socket
 import sys
-import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from pyspark.sql import SparkSession
 
 from runtime.errors import ConfigurationError
 from spark_reports.errors import SparkReportError
+from spark_reports.executor_code import code_archive
+from spark_reports.place import LOOPBACK, SparkPlace, is_growing, query_settings, start_settings
+from spark_reports.private_directory import private_directory
 
 _LOG = logging.getLogger(__name__)
-_LOOPBACK = "127.0.0.1"
+_APP_NAME = "bkctl audit"
+_MASTER_TIMEOUT_S = 5.0
+_EXECUTORS_POLL_S = 0.1
+_EXECUTORS_SETTLED_S = 1.0
+_EXECUTORS_EXPECTED_S = 10.0
+_EXECUTORS_TIMEOUT_S = 300.0
 _LOG_CONFIGURATION = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -31,48 +40,42 @@ appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 @contextmanager
-def local_session(
-    cores: int | None = None, *, log_path: str | None = None, on_starting: Callable[[], None] = lambda: None
+def spark_session(
+    place: SparkPlace,
+    *,
+    log_path: str | None = None,
+    on_starting: Callable[[], None] = lambda: None,
+    on_waiting: Callable[[], None] = lambda: None,
 ) -> Iterator[SparkSession]:
     """A session for one report, stopped at the end. It starts a JVM, which takes some seconds.
 
-    ``cores`` None: all of them. ``log_path``: where Spark and its JVM write what they have to say; None: nowhere that
-    stays, but when the report fails it is logged for debugging. ``on_starting`` is called just before Spark
-    starts. Raises ConfigurationError when SPARK_HOME is wrong, SparkReportError when Spark cannot start.
+    ``log_path``: where Spark and its JVM write what they have to say; None: nowhere that stays, but when the report
+    fails it is logged for debugging. ``on_starting`` is called just before Spark starts, ``on_waiting`` when a cluster
+    gives no executor for a while. Raises ConfigurationError when SPARK_HOME is wrong, SparkReportError when Spark
+    cannot start or gets no executor.
     """
+    if place.is_submitted:
+        on_starting()
+        with _temporary_directory() as directory:
+            session = SparkSession.builder.getOrCreate()  # its settings and its log are those of spark-submit
+            try:
+                prepare_session(session, place, directory)
+                yield session
+            finally:
+                session.stop()
+        return
     _check_spark_home()
     _check_user()
+    _check_master(place)
     on_starting()
-    # A path of this virtual environment: the executors must import the same code.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = _LOOPBACK
+    _set_variables(place)
     with _temporary_directory() as directory:
         log_path = os.path.abspath(log_path or os.path.join(directory, "spark.log"))
         configuration_path = os.path.join(directory, "log4j2.properties")
         with open(configuration_path, "w", encoding="utf-8") as configuration:
             configuration.write(_LOG_CONFIGURATION.format(log_path=log_path))
-        builder = SparkSession.builder.master(f"local[{cores or os.cpu_count() or 1}]").appName("bkctl audit")
-        settings = {
-            "spark.driver.bindAddress": _LOOPBACK,
-            "spark.driver.host": _LOOPBACK,
-            # One short job: time to start is all that counts, so no second compiler, no code generation, few threads.
-            "spark.driver.extraJavaOptions": (
-                f"-Dlog4j2.configurationFile=file:{configuration_path} -Djava.io.tmpdir={directory} "
-                f"-Duser.home={directory} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-            ),
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.sql.adaptive.enabled": "false",
-            "spark.local.dir": directory,
-            "spark.sql.execution.arrow.pyspark.enabled": "true",
-            "spark.sql.session.timeZone": "UTC",
-            # A report has few rows after its aggregations: the default of 200 is all start-up cost.
-            "spark.sql.shuffle.partitions": str(2 * (cores or os.cpu_count() or 1)),
-            "spark.sql.warehouse.dir": os.path.join(directory, "warehouse"),
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-        }
-        for name, value in settings.items():
+        builder = SparkSession.builder.master(place.master_url).appName(_APP_NAME)
+        for name, value in start_settings(place, directory, configuration_path).items():
             builder = builder.config(name, value)
         with _logged_on_failure(log_path):
             with _jvm_messages_in(log_path), _signals_noted() as noted:
@@ -83,20 +86,86 @@ def local_session(
             try:
                 for number in noted[:1]:
                     signal.raise_signal(number)
+                if not place.is_local:
+                    wait_for_executors(session, place.master_url, on_waiting)
+                prepare_session(session, place, directory)
                 yield session
             finally:
                 session.stop()
 
 
+def prepare_session(session: SparkSession, place: SparkPlace, directory: str) -> None:
+    """Settings of queries that the user has not chosen; the code of bkctl for executors on other machines.
+
+    ``directory`` gets the code, and must stay as long as the session.
+    """
+    chosen = session.sparkContext.getConf()
+    for name, value in query_settings(place, session.sparkContext.defaultParallelism).items():
+        if not chosen.contains(name):
+            session.conf.set(name, value)
+    if not place.is_local:
+        session.sparkContext.addPyFile(code_archive(directory))
+
+
+def _set_variables(place: SparkPlace) -> None:
+    if place.is_local:
+        # A path of this virtual environment: the executors must import the same code.
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def _check_master(place: SparkPlace) -> None:
+    """Spark itself tries for a minute, and then has no clear answer."""
+    addresses = place.standalone_addresses
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), _MASTER_TIMEOUT_S):
+                return
+        except (OSError, ValueError):
+            continue
+    if addresses:
+        raise SparkReportError(f"no Spark master answers at {place.master}: check the address and the port")
+
+
+def wait_for_executors(session: SparkSession, master: str, on_waiting: Callable[[], None]) -> None:
+    """Wait for the executors that a cluster gives at once. SparkReportError when there is none after some minutes.
+
+    The number of their cores decides how the request budget is divided, so it must not grow a moment later.
+    """
+    context = session.sparkContext
+    if is_growing(context.getConf()):
+        return
+    begin_s, cores, since_s, is_said = time.monotonic(), 0, time.monotonic(), False
+    while True:
+        now_s = time.monotonic()
+        has_executors = context._jsc.sc().getExecutorMemoryStatus().size() > 1  # noqa: SLF001  one is the driver
+        if context.defaultParallelism != cores or not has_executors:
+            cores, since_s = context.defaultParallelism, now_s
+        if has_executors and now_s - since_s >= _EXECUTORS_SETTLED_S:
+            return
+        if not has_executors and now_s - begin_s > _EXECUTORS_TIMEOUT_S:
+            raise SparkReportError(
+                f"{master} gave no executor within {_EXECUTORS_TIMEOUT_S:g} s: its workers may have no free cores or "
+                "too little memory, or cannot connect to this machine (spark.driver.host)"
+            )
+        if not has_executors and not is_said and now_s - begin_s > _EXECUTORS_EXPECTED_S:
+            on_waiting()
+            is_said = True
+        time.sleep(_EXECUTORS_POLL_S)
+
+
 @contextmanager
 def _temporary_directory() -> Iterator[str]:
-    try:
-        temporary = tempfile.TemporaryDirectory(prefix="bkctl-spark-")
-    except OSError as error:
-        raise ConfigurationError(
-            f"Spark needs a directory for temporary files ({error.strerror}): set TMPDIR to a writable one"
-        ) from error
-    with temporary as directory:
+    with ExitStack() as at_end:
+        try:
+            directory = at_end.enter_context(private_directory())
+        except OSError as error:
+            raise ConfigurationError(
+                f"Spark needs a directory for temporary files ({error.strerror}): set TMPDIR to a writable one"
+            ) from error
         yield directory
 
 

@@ -10,35 +10,62 @@
 
 A partition is a group of subtrees of the ledger tree. The driver lists the subtrees only. Each executor lists and
 fetches its own ledgers from ZooKeeper, through one session per running partition and with its part of the request
-budget. Readers are pickled and hold settings only.
+budget. Of a snapshot file of ZooKeeper, a partition is a group of pieces; all executors read the same file. Readers are
+pickled and hold settings only.
 
-Options: ``metadata_uri`` (required); ``zookeeper``, a ``ZooKeeperConfig`` as JSON, whose request budget is that of all
-partitions together; ``running_partitions``, how many of them run at once, default 1; ``partitions_max``, default four
-times that. For the audit also ``live_bookies``, a JSON list of the registered ones, and ``out_directory``: a
-directory for Parquet files of all write sets; empty for none.
+Options: ``metadata_uri``; ``zookeeper``, a ``ZooKeeperConfig`` as JSON, whose request budget is that of all partitions
+together, and whose secrets are those of the executors' machines unless ``with_secrets`` carries them;
+``outage_max_s``, how long a reader waits for ZooKeeper in the middle, default 600; ``running_partitions``, how many
+of them run at once, default 1; ``partitions_max``, default four times that.
+
+``path``: instead of ZooKeeper, read a file of those that ``bkctl audit --from`` takes, which every executor has there
+or, if it is no absolute path, under this name by ``SparkContext.addFile``. One task reads a compressed file or a
+backup; others are divided. ``ledgers_root``: the root in it, default that of the backup, of the metadata URI, or
+/ledgers. ``cluster_file``: a ``ClusterFile`` as JSON, instead of ``path``, if the file was surveyed already; the audit
+then looks findings up again if there is a ``metadata_uri``, too.
+
+For the audit also ``facts``, an ``AuditFacts`` as JSON, and ``out_directory``: a directory for Parquet files of all
+write sets; empty for none.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from typing import TypeVar
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, aclosing, asynccontextmanager, contextmanager
+from types import UnionType
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import pyarrow as pa
+from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import ConfigurationError
+from runtime.metadata.bookies.bookie_rows import usual_racks_path
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.request_budget import BudgetedStore, share_of_budget
-from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.request_budget import share_of_budget
+from runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile, describes_cluster, find_cluster
+from runtime.metadata.snapshot.node_file import SnapshotFile, SnapshotSurvey
+from runtime.metadata.snapshot.opening import LocalPath, PlainFile, open_plain, read_newest
+from runtime.metadata.store import MetadataStore
+from runtime.metadata.uri import ROOT_DEFAULT, MetadataUri, parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.loop import LoopClock
 from runtime.replication.audit import WriteSetRow
-from spark_reports.counting import count_ledgers, read_write_sets
+from runtime.replication.cluster_audit.facts import AuditFacts
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.metadata_outage import OutageWait
+from runtime.replication.outlasting_reads import OutlastingReads
+from spark_reports.counting import FoundLedgers, count_ledgers, read_write_sets
+from spark_reports.live import LiveLookup
+from spark_reports.private_directory import private_directory
 from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
+from spark_reports.secrets import Secrets
+from storage.adapters.filesystem import OsFileSystem
 
 T = TypeVar("T")
 
@@ -47,18 +74,28 @@ AUDIT_NAME = "bookkeeper_audit"
 
 ROWS_PER_BATCH = 8192
 
+_OUTAGE_MAX_S = str(ReplicationConfig().metadata_outage_max_s)
+_CONNECT_MAX_S = 60.0
+"""Longest wait for the first connection of a reader. The driver was connected a moment before."""
+
+_NO_FACTS = '{"registrations": {"writable": [], "read_only": []}, "now_ms": 0}'
+
 _TOTALS_SCHEMA = pa.schema([("totals", pa.binary())])
 
 
 class SourceSettings(msgspec.Struct, frozen=True):
-    """Options of the source, parsed."""
+    """Options of the source, parsed. Ledgers are in ``cluster``, in the file at ``path``, or in ZooKeeper."""
 
-    metadata_uri: str
+    metadata_uri: str | None
     zookeeper: ZooKeeperConfig
     running_partitions: int
     partitions_max: int
-    live_bookies: frozenset[str]
+    facts: AuditFacts
     out_directory: str | None
+    outage_max_s: float
+    cluster: ClusterFile | None = None
+    path: str | None = None
+    ledgers_root: str | None = None
 
     def budget_shares(self, partition_count: int) -> int:
         """In how many parts the request budget goes: one for each partition that runs at the same time."""
@@ -67,22 +104,28 @@ class SourceSettings(msgspec.Struct, frozen=True):
 
 def parse_settings(options: Mapping[str, str]) -> SourceSettings:
     """Options as Spark hands them over; ConfigurationError."""
-    uri = options.get("metadata_uri")
-    if not uri:
-        raise ConfigurationError(f"the data source {SOURCE_NAME} needs the option metadata_uri")
-    parse_metadata_uri(uri)
+    uri, path = options.get("metadata_uri") or None, options.get("path") or None
+    cluster = _decoded(options, "cluster_file", "null", ClusterFile | None)
+    if uri is not None:
+        parse_metadata_uri(uri)
+    elif path is None and cluster is None:
+        raise ConfigurationError(f"the data source {SOURCE_NAME} needs the option metadata_uri or path")
     running = _positive(options, "running_partitions", 1)
     return SourceSettings(
         metadata_uri=uri,
         zookeeper=_decoded(options, "zookeeper", "{}", ZooKeeperConfig),
         running_partitions=running,
         partitions_max=_positive(options, "partitions_max", 4 * running),
-        live_bookies=_decoded(options, "live_bookies", "[]", frozenset[str]),
+        facts=_decoded(options, "facts", _NO_FACTS, AuditFacts),
         out_directory=options.get("out_directory") or None,
+        outage_max_s=_decoded(options, "outage_max_s", _OUTAGE_MAX_S, float),
+        cluster=cluster,
+        path=path,
+        ledgers_root=options.get("ledgers_root") or None,
     )
 
 
-def _decoded(options: Mapping[str, str], name: str, default: str, kind: type[T]) -> T:
+def _decoded(options: Mapping[str, str], name: str, default: str, kind: type[T] | UnionType) -> Any:
     try:
         return msgspec.json.decode(options.get(name, default), type=kind)
     except msgspec.DecodeError as error:
@@ -98,13 +141,17 @@ def _positive(options: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-class SubtreesPartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
-    """Subtrees of the ledger tree that one task reads, and how many tasks share the request budget with it."""
+class LedgersPartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
+    """What one task reads: subtrees of the ledger tree or, of a file, a cluster with some of its pieces.
 
-    def __init__(self, number: int, subtrees: tuple[str, ...], budget_shares: int) -> None:
-        super().__init__(subtrees)
+    ``budget_shares``: how many tasks share the request budget with it.
+    """
+
+    def __init__(self, number: int, subtrees: tuple[str, ...], cluster: ClusterFile | None, budget_shares: int) -> None:
+        super().__init__(number)
         self.number = number
         self.subtrees = subtrees
+        self.cluster = cluster
         self.budget_shares = budget_shares
 
 
@@ -112,6 +159,7 @@ class WriteSetSource(DataSource):  # type: ignore[misc]
     """``bookkeeper_write_sets``, see the module docstring."""
 
     _name, _schema = SOURCE_NAME, WRITE_SET_SCHEMA
+    _secrets = Secrets()
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -128,7 +176,7 @@ class WriteSetSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: object) -> WriteSetReader:  # noqa: ARG002  the source has one schema
         """Reader for the executors."""
-        return WriteSetReader(self._settings)
+        return WriteSetReader(self._settings, self._secrets)
 
 
 class AuditSource(WriteSetSource):
@@ -138,26 +186,48 @@ class AuditSource(WriteSetSource):
 
     def reader(self, schema: object) -> AuditReader:  # noqa: ARG002  the source has one schema
         """Reader for the executors."""
-        return AuditReader(self._settings)
+        return AuditReader(self._settings, self._secrets)
+
+
+def with_secrets(source: type[WriteSetSource], secrets: Secrets) -> type[WriteSetSource]:
+    """The source, with secrets for its executors: ``take_secrets`` collects them. To be registered instead of it.
+
+    Such a class exists in no module, so that Spark's pickle carries all of it.
+    """
+
+    class WithSecrets(source):  # type: ignore[misc, valid-type]
+        _secrets = secrets
+
+    return WithSecrets
 
 
 class WriteSetReader(DataSourceReader):  # type: ignore[misc]
     """Plans partitions on the driver, reads them on the executors. Holds settings only: it is pickled."""
 
-    def __init__(self, settings: SourceSettings) -> None:
+    def __init__(self, settings: SourceSettings, secrets: Secrets | None = None) -> None:
         self._settings = settings
+        self._secrets = secrets or Secrets()
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Groups of subtrees; one empty partition for a cluster without ledgers."""
-        groups = group_subtrees(asyncio.run(self._subtrees()), self._settings.partitions_max)
-        shares = self._settings.budget_shares(len(groups))
-        return [SubtreesPartition(number, group, shares) for number, group in enumerate(groups)]
+        """Groups of subtrees or pieces; one empty partition for a cluster without ledgers."""
+        settings = self._settings
+        if settings.cluster is None and settings.path is None:
+            groups = in_groups(asyncio.run(self._subtrees()), settings.partitions_max)
+            shares = settings.budget_shares(len(groups))
+            return [LedgersPartition(number, group, None, shares) for number, group in enumerate(groups)]
+        cluster, can_be_divided = (settings.cluster, True) if settings.cluster else asyncio.run(_survey(settings))
+        pieces = in_groups(cluster.pieces, settings.partitions_max if can_be_divided else 1)
+        shares = settings.budget_shares(len(pieces))
+        return [
+            LedgersPartition(number, (), msgspec.structs.replace(cluster, pieces=group), shares)
+            for number, group in enumerate(pieces)
+        ]
 
     async def _subtrees(self) -> list[str]:
-        async with open_ledgers(self._settings.metadata_uri, self._settings.zookeeper) as ledgers:
+        async with open_ledgers(self._settings, self._secrets) as ledgers:
             return await ledgers.subtrees()
 
-    def read(self, partition: SubtreesPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: LedgersPartition) -> Iterator[pa.RecordBatch]:
         """Record batches of the partition's ledgers."""
         batches = self._batches(partition)
         with asyncio.Runner() as runner:
@@ -171,7 +241,7 @@ class WriteSetReader(DataSourceReader):  # type: ignore[misc]
             finally:
                 runner.run(batches.aclose())
 
-    async def _batches(self, partition: SubtreesPartition) -> AsyncGenerator[pa.RecordBatch, None]:
+    async def _batches(self, partition: LedgersPartition) -> AsyncGenerator[pa.RecordBatch, None]:
         rows: list[WriteSetRow] = []
         async with aclosing(self._ledger_rows(partition)) as ledger_rows:
             async for more in ledger_rows:
@@ -181,36 +251,132 @@ class WriteSetReader(DataSourceReader):  # type: ignore[misc]
                     rows = []
         yield write_set_batch(rows)
 
-    async def _ledger_rows(self, partition: SubtreesPartition) -> AsyncGenerator[list[WriteSetRow], None]:
-        settings = self._settings
-        async with open_ledgers(settings.metadata_uri, settings.zookeeper, partition.budget_shares) as ledgers:
-            for subtree in partition.subtrees:
-                async with aclosing(read_write_sets(ledgers, subtree)) as ledger_rows:
+    async def _ledger_rows(self, partition: LedgersPartition) -> AsyncGenerator[list[WriteSetRow], None]:
+        async with self._found_ledgers(partition) as all_found:
+            for found in all_found:
+                async with aclosing(read_write_sets(found)) as ledger_rows:
                     async for rows in ledger_rows:
                         yield rows
+
+    @asynccontextmanager
+    async def _found_ledgers(self, partition: LedgersPartition) -> AsyncIterator[Iterable[FoundLedgers]]:
+        cluster = partition.cluster
+        if cluster is not None:
+            with _open_file(cluster.path) as (file, _):
+                yield LedgersInFile(file, cluster).by_piece()
+            return
+        async with self._open_live(partition) as ledgers:
+            yield (ledgers.read_all(subtree) for subtree in partition.subtrees)
+
+    def _open_live(self, partition: LedgersPartition) -> AbstractAsyncContextManager[LedgerStore]:
+        return open_ledgers(self._settings, self._secrets, partition.budget_shares)
 
 
 class AuditReader(WriteSetReader):
     """Judges the ledgers on the executors, and sums them up."""
 
-    async def _batches(self, partition: SubtreesPartition) -> AsyncGenerator[pa.RecordBatch, None]:
-        settings, rows = self._settings, self._ledger_rows(partition)
-        totals = await count_ledgers(
-            rows, settings.live_bookies, out_directory=settings.out_directory, part_number=partition.number
-        )
+    async def _batches(self, partition: LedgersPartition) -> AsyncGenerator[pa.RecordBatch, None]:
+        settings, lookup = self._settings, None
+        if partition.cluster is not None and settings.metadata_uri is not None:
+            lookup = LiveLookup(lambda: self._open_live(partition), settings.facts.registrations.live)
+        async with self._found_ledgers(partition) as groups:
+            totals = await count_ledgers(
+                groups,
+                settings.facts,
+                out_directory=settings.out_directory,
+                part_number=partition.number,
+                lookup=lookup,
+            )
         yield pa.RecordBatch.from_pydict({"totals": [msgspec.json.encode(totals)]}, schema=_TOTALS_SCHEMA)
 
 
 @asynccontextmanager
-async def open_ledgers(metadata_uri: str, config: ZooKeeperConfig, shares_count: int = 1) -> AsyncIterator[LedgerStore]:
+async def open_ledgers(
+    settings: SourceSettings, secrets: Mapping[str, str], shares_count: int = 1
+) -> AsyncIterator[LedgerStore]:
     """The ledgers of a cluster, over a new session with one of ``shares_count`` equal parts of the request budget."""
-    uri = parse_metadata_uri(metadata_uri)
-    session = await ZooKeeperStore.connect(uri.servers, config)
-    async with BudgetedStore(session, share_of_budget(config, shares_count)) as store:
-        yield await open_ledger_store(store, uri.root, uri.tree, layout_config=config.layout)
+    async with open_store(settings, secrets, shares_count) as (store, uri):
+        yield await open_ledger_store(store, uri.root, uri.tree, layout_config=settings.zookeeper.layout)
 
 
-def group_subtrees(subtrees: Sequence[str], groups_max: int) -> list[tuple[str, ...]]:
-    """Deal the subtrees out to at most ``groups_max`` groups; neighbours, often of one age, to different ones."""
-    count = max(1, min(len(subtrees), groups_max))
-    return [tuple(subtrees[start::count]) for start in range(count)]
+@asynccontextmanager
+async def open_store(
+    settings: SourceSettings, secrets: Mapping[str, str], shares_count: int = 1
+) -> AsyncIterator[tuple[MetadataStore, MetadataUri]]:
+    """A new session with one of ``shares_count`` equal parts of the request budget."""
+    assert settings.metadata_uri is not None
+    uri, config, clock = parse_metadata_uri(settings.metadata_uri), settings.zookeeper, LoopClock()
+
+    async def connect() -> ZooKeeperStore:
+        return await ZooKeeperStore.connect(uri.servers, config, os.environ | secrets)
+
+    async def probe() -> None:
+        await (await connect()).close()
+
+    first = OutageWait(probe, clock, min(settings.outage_max_s, _CONNECT_MAX_S), lambda _: None)
+    session, budget = await first.outlast(connect), share_of_budget(config, shares_count)
+    async with OutlastingReads(session, budget, clock, settings.outage_max_s) as store:
+        yield store, uri
+
+
+async def _survey(settings: SourceSettings) -> tuple[ClusterFile, bool]:
+    """The cluster in the file at ``path``, and whether tasks can read pieces of it."""
+    assert settings.path is not None
+    uri = None if settings.metadata_uri is None else parse_metadata_uri(settings.metadata_uri)
+    with open_newest(settings) as found:
+        tree = None if uri is None else uri.tree
+        # By the path of the file, not of its directory: tasks must not choose a newer one.
+        cluster, _ = await find_cluster(found.path, found.survey, found.root, tree, settings.zookeeper.layout)
+        return cluster, found.is_original
+
+
+def path_here(path: str) -> str:
+    """A path that is not absolute is the name of an added file."""
+    return path if os.path.isabs(path) else str(SparkFiles.get(path))
+
+
+class SurveyedFile(NamedTuple):
+    """The file that the option ``path`` names, or the newest whole snapshot of that directory, and what is in it."""
+
+    path: str
+    file: SnapshotFile
+    survey: SnapshotSurvey
+    root: str
+    is_original: bool
+    is_backup: bool
+
+
+@contextmanager
+def open_newest(settings: SourceSettings) -> Iterator[SurveyedFile]:
+    """Open the file at ``path``, after a look at all of it."""
+    assert settings.path is not None
+    uri = None if settings.metadata_uri is None else parse_metadata_uri(settings.metadata_uri)
+    asked, here = settings.path, path_here(settings.path)
+    with ExitStack() as at_end:
+
+        def read(found: LocalPath) -> SurveyedFile:
+            path = asked + found.path.removeprefix(here)
+            with ExitStack() as on_error:
+                file, plain = on_error.enter_context(_open_file(path))
+                root = settings.ledgers_root or plain.backup_root or (ROOT_DEFAULT if uri is None else uri.root)
+                survey = file.survey(describes_cluster(root, usual_racks_path(root)))
+                at_end.push(on_error.pop_all())
+            return SurveyedFile(path, file, survey, root, plain.is_original, plain.backup_root is not None)
+
+        yield read_newest(LocalPath(OsFileSystem(), here), read)[0]
+
+
+@contextmanager
+def _open_file(path: str) -> Iterator[tuple[SnapshotFile, PlainFile]]:
+    """A file on an executor or the driver, unpacked if it is compressed or a backup."""
+    fs = OsFileSystem()
+    with private_directory() as directory:
+        plain = open_plain(fs, path_here(path), directory, shown=path)
+        with SnapshotFile(fs, plain.path, shown=path) as file:
+            yield file, plain
+
+
+def in_groups(parts: Sequence[T], groups_max: int) -> list[tuple[T, ...]]:
+    """Deal parts out to at most ``groups_max`` groups; neighbours, often of one age, to different ones."""
+    count = max(1, min(len(parts), groups_max))
+    return [tuple(parts[start::count]) for start in range(count)]

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from urllib.parse import unquote_plus
 
 _DOMAIN = "persistent"
 _PATH_LENGTHS = {4, 5}
 """Parts of ``tenant/ns/persistent/topic``, and of the older form with a cluster before the namespace."""
+
+_NAMESPACE = re.compile(
+    r"(?:(?:cursor .*|compacted|delayed-delivery bucket) (?:of )?)?topic [^/\s]+://(?P<topic>[^/]+/[^/]+)/.*"
+    r"|schema of (?P<schema>[^/]+/[^/]+)/.*",
+    re.DOTALL,
+)
+_KINDS = ("compacted managed ledger", "managed ledger", "cursor", "schema", "delayed-delivery bucket", "topic")
+"""Kinds of owners of which the namespace is unknown."""
 
 
 def owner_of(custom_metadata: Mapping[str, bytes]) -> str | None:
@@ -23,6 +32,18 @@ def owner_of(custom_metadata: Mapping[str, bytes]) -> str | None:
         component = labels.get("component")
         owner = f"application {application}" + (f", component {component}" if component else "")
     return None if owner is None else _printable(owner)
+
+
+def owner_group(owner: str) -> str:
+    """What owners are summed up by: the namespace of an owner that ``owner_of`` returned, such as ``tenant/namespace``.
+
+    For an owner without one, its kind in parentheses; for other applications than Pulsar, their name.
+    """
+    found = _NAMESPACE.fullmatch(owner)
+    if found is not None:
+        return found["topic"] or found["schema"]
+    kind = next((kind for kind in _KINDS if owner.startswith(kind)), None)
+    return owner.partition(", ")[0] if kind is None else f"({kind})"
 
 
 def _pulsar_owner(labels: Mapping[str, str]) -> str | None:
@@ -59,4 +80,6 @@ def _topic(name: str) -> str:
 
 
 def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

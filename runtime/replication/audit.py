@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
+from runtime.ledger.owner import owner_of
+from runtime.ledger.write_set import negatives_needed, write_set
 from runtime.replication.fragments import EntryRange, segment_entries
 
 COUNT_MAX = 2**56
@@ -55,6 +56,10 @@ class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
     ``segment_last_entry_id`` and ``entry_count`` are None in the open segment of a ledger that is not closed: any of
     its write sets may store entries. ``payload_bytes`` is the entries' share of the ledger's payload, for one copy;
     None while the ledger is not closed. Both are None if the values in the metadata are impossible.
+
+    The last columns are the same in all rows of a ledger. ``created_ms``: since 1970, None if neither the metadata nor
+    its node has a time. ``owner``: in words, None if the custom metadata names none. ``digest``: such as ``crc32c``.
+    ``length``: payload bytes of the whole ledger, one copy; None while it is not closed, or if it is impossible.
     """
 
     ledger_id: int
@@ -68,6 +73,10 @@ class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
     entry_count: int | None = None
     payload_bytes: int | None = None
     problem: str | None = None
+    created_ms: int | None = None
+    owner: str | None = None
+    digest: str | None = None
+    length: int | None = None
 
 
 class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
@@ -87,25 +96,34 @@ class LedgerVerdict(msgspec.Struct, frozen=True, gc=False):
     replication: ReplicationState
 
 
-def write_set_rows(ledger_id: int, metadata: LedgerMetadata) -> list[WriteSetRow]:
+def write_set_rows(ledger_id: int, metadata: LedgerMetadata, node_ctime_ms: int | None = None) -> list[WriteSetRow]:
     """Rows of one ledger, ordered by segment and then by the first entry that uses the write set.
 
     Write sets with the same bookies share one row, so a segment has one row if E = Qw, otherwise at most E.
+    ``node_ctime_ms``: creation time of its node, which applies if the metadata has none.
     """
-    state = metadata.state.name.lower()
-    size, write_quorum, ack_quorum = metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size
+    digest_type = metadata.digest_type
+    ledger = WriteSetRow(
+        ledger_id,
+        metadata.state.name.lower(),
+        metadata.ensemble_size,
+        metadata.write_quorum_size,
+        metadata.ack_quorum_size,
+        entry_count=0,
+        payload_bytes=0,
+        created_ms=metadata.created_ms(node_ctime_ms),
+        owner=owner_of(dict(metadata.custom_metadata)),
+        digest=None if digest_type is None else digest_type.name.lower(),
+        length=metadata.length if metadata.is_closed and 0 <= metadata.length <= COUNT_MAX else None,
+    )
     rows = []
     for segment_index, segment in enumerate(metadata.segments):
         is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
         entries = segment_entries(metadata, segment_index)
         for bookies, entry_count in _write_sets(metadata, segment.ensemble, entries, is_open=is_open).items():
             rows.append(
-                WriteSetRow(
-                    ledger_id,
-                    state,
-                    size,
-                    write_quorum,
-                    ack_quorum,
+                msgspec.structs.replace(
+                    ledger,
                     segment_first_entry_id=segment.first_entry_id,
                     segment_last_entry_id=None if is_open else entries.last_entry_id,
                     write_set=bookies,
@@ -113,7 +131,7 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata) -> list[WriteSetRow
                     payload_bytes=_payload_share(metadata, entry_count),
                 )
             )
-    return rows or [WriteSetRow(ledger_id, state, size, write_quorum, ack_quorum, entry_count=0, payload_bytes=0)]
+    return rows or [ledger]
 
 
 def judge_ledger(rows: Iterable[WriteSetRow], live_bookies: Collection[str]) -> LedgerVerdict:
@@ -150,6 +168,15 @@ def replication_of(row: WriteSetRow, live_bookies: Collection[str]) -> Replicati
     return ReplicationRow(row, row.write_quorum_size, live_copies, missing, state)
 
 
+def has_enough_answers(
+    write_set: Iterable[str], write_quorum_size: int, ack_quorum_size: int, live_bookies: Collection[str]
+) -> bool:
+    """Whether the live bookies of a write set can prove that an entry was never acknowledged, so that the ledger can
+    be closed before it. A bookie that occurs in it twice answers for both positions."""
+    answers = sum(bookie_id in live_bookies for bookie_id in write_set)
+    return answers >= negatives_needed(write_quorum_size, ack_quorum_size)
+
+
 def _write_sets(
     metadata: LedgerMetadata, ensemble: tuple[str, ...], entries: EntryRange, *, is_open: bool
 ) -> Mapping[tuple[str, ...], int]:
@@ -159,11 +186,11 @@ def _write_sets(
     """
     size, quorum = metadata.ensemble_size, metadata.write_quorum_size
     counts: dict[tuple[str, ...], int] = {}
-    keys: dict[frozenset[str], tuple[str, ...]] = {}
+    keys: dict[tuple[str, ...], tuple[str, ...]] = {}
     used = size if is_open else min(size, entries.count)
     for entry_id in range(entries.first_entry_id, entries.first_entry_id + used):
         bookies = tuple(ensemble[index] for index in write_set(entry_id, size, quorum))
-        key = keys.setdefault(frozenset(bookies), bookies)
+        key = keys.setdefault(tuple(sorted(bookies)), bookies)
         # Entries entry_id, entry_id + E, entry_id + 2E, ... share the write set.
         counts[key] = counts.get(key, 0) + (entries.last_entry_id - entry_id) // size + 1
     return counts

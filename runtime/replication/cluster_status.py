@@ -6,14 +6,14 @@ Nothing here needs a scan of the ledgers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
 from runtime.metadata.replication.recovery_look import RecoveryLook
 from runtime.metadata.replication.switch_note import SwitchNote
 from runtime.replication.recovery_findings import WaitingMarks, recovery_findings
-from runtime.replication.status_finding import StatusFinding, Urgency, age, age_text, these_bookies
+from runtime.replication.status_finding import StatusFinding, Urgency, age, age_text, first_names, these_bookies
 
 DISK_WARNING_FRACTION = 0.90
 DISK_CRITICAL_FRACTION = 0.95
@@ -66,6 +66,11 @@ class MarkCount(msgspec.Struct, frozen=True):
         """Whether all marks were read."""
         return self.at_least == self.at_most
 
+    @property
+    def ledgers(self) -> str:
+        """The number with its noun and verb, like "2 ledgers are"."""
+        return "1 ledger is" if self.at_least == self.at_most == 1 else f"{self} ledgers are"
+
     def __str__(self) -> str:
         if self.is_exact:
             return f"{self.at_least:,}"
@@ -107,6 +112,8 @@ class RootStatus(msgspec.Struct, frozen=True):
     migration: str | None = None
     operations: tuple[str, ...] = ()
     """Commands that are changing the cluster or one of its bookies."""
+    recovering: frozenset[str] = frozenset()
+    """Bookies whose ledgers one of them moves to others."""
 
 
 class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +140,8 @@ def findings_of(status: ClusterLook) -> list[StatusFinding]:
         return [StatusFinding(Urgency.CRITICAL, "zookeeper", reason, "bkctl cluster info --debug")]
     found = [
         *_root_findings(status.root),
-        *_bookie_findings(status.bookies, is_repaired=not _is_nothing_repaired(status)),
+        *_down_findings(status),
+        *_bookie_findings(status.bookies),
         *_disk_findings(status.bookies),
         *_replication_findings(status),
         *_mark_findings(status),
@@ -152,6 +160,11 @@ def findings_of(status: ClusterLook) -> list[StatusFinding]:
 def worst(findings: list[StatusFinding]) -> Urgency:
     """Urgency of the worst finding."""
     return max((each.severity for each in findings), default=Urgency.OK)
+
+
+def first_counted(before: ClusterLook | None, now: ClusterLook) -> ClusterLook:
+    """The look from which a watch measures its pace: the first that counted all marks, else the present one."""
+    return now if before is None or _total(before.marks) is None else before
 
 
 def seconds_left(before: ClusterLook, now: ClusterLook) -> float | None:
@@ -203,24 +216,40 @@ def _is_nothing_repaired(status: ClusterLook) -> bool:
     return _total(status.marks) == 0 and (has_no_auditor or is_off)
 
 
-def _bookie_findings(bookies: tuple[BookieLook, ...] | None, *, is_repaired: bool) -> Iterator[StatusFinding]:
+def _down_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    bookies = status.bookies or ()
+    down = [each.bookie_id for each in bookies if not each.is_registered]
+    if not down:
+        return
+    moving = frozenset() if status.root is None else status.root.recovering
+    moved, left = [each for each in down if each in moving], [each for each in down if each not in moving]
+    sentence = f"{these_bookies(down, 'is', 'are')} not registered"
+    fix = f"bkctl recover {down[0]} --dry-run" if len(down) == 1 else "bkctl bookie list --state down"
+    is_repaired = not _is_nothing_repaired(status) or not left
+    if moved:
+        sentence += f"; a command is moving the ledgers of {first_names(moved)}"
+        fix = "bkctl audit"
+    if not is_repaired:
+        sentence += f"; nothing repairs ledgers that still reference {first_names(left)}"
+        fix = f"bkctl recover failed-bookie {' '.join(left[:_NAMED_MAX])}"
+    several = len(down) + len(_silent(bookies)) > 1
+    severity = Urgency.CRITICAL if several or not is_repaired else Urgency.WARNING
+    yield StatusFinding(severity, "bookies_down", sentence, fix)
+
+
+def _silent(bookies: Sequence[BookieLook]) -> list[str]:
+    return [each.bookie_id for each in bookies if each.is_registered and each.problem is not None]
+
+
+def _bookie_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFinding]:
     if bookies is None:
         return
-    down = [each.bookie_id for each in bookies if not each.is_registered]
-    silent = [each.bookie_id for each in bookies if each.is_registered and each.problem is not None]
+    silent = _silent(bookies)
     read_only = [each.bookie_id for each in bookies if each.is_writable is False]
     foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
-    several = len(down) + len(silent) > 1
+    several = len(silent) + sum(not each.is_registered for each in bookies) > 1
     if not any(each.is_writable for each in bookies):
         yield StatusFinding(Urgency.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
-    if down:
-        fix = f"bkctl recover {down[0]} --dry-run" if len(down) == 1 else "bkctl bookie list --state down"
-        severity = Urgency.CRITICAL if several or not is_repaired else Urgency.WARNING
-        sentence = f"{these_bookies(down, 'is', 'are')} not registered"
-        if not is_repaired:
-            fix = f"bkctl recover failed-bookie {' '.join(down[:_NAMED_MAX])}"
-            sentence += f"; nothing repairs the ledgers of {', '.join(down[:_NAMED_MAX])}"
-        yield StatusFinding(severity, "bookies_down", sentence, fix)
     if silent:
         severity = Urgency.CRITICAL if several else Urgency.WARNING
         sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
@@ -274,7 +303,7 @@ def _mark_findings(status: ClusterLook) -> Iterator[StatusFinding]:
     if marks is not None and (marks.at_least or not marks.is_exact):
         is_old = marks.oldest_ms is not None and status.now_ms - marks.oldest_ms > MARK_AGE_WARNING_MS
         oldest = "" if marks.oldest_ms is None else f"; the oldest mark is {age(status.now_ms, marks.oldest_ms)} old"
-        sentence = f"{marks} ledgers are marked as under-replicated{oldest}"
+        sentence = f"{marks.ledgers} marked as under-replicated{oldest}"
         command = "bkctl autorecovery repair-marks --dry-run" if is_old else "bkctl autorecovery pending"
         yield StatusFinding(Urgency.WARNING, "marks", sentence, command)
         has_notes = status.recovery is not None and status.recovery.daemons  # they show more than locks

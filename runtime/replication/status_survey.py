@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import Awaitable, Callable
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ import msgspec
 
 from runtime.errors import ClusterNotFoundError, NoNodeError
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from runtime.metadata.cluster.operation_lock import running_operations
+from runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
 from runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.pulsar_migration import read_migration
@@ -38,6 +39,7 @@ from runtime.replication.cluster_status import (
     RepairLocks,
     RootStatus,
 )
+from runtime.replication.status_finding import first_names
 from storage.errors import BkctlError
 
 T = TypeVar("T")
@@ -124,7 +126,13 @@ class StatusSurvey:
             read_migration(self._store, self._root),
             running_operations(self._store, self._root),
         )
-        return RootStatus(instance_id, migration=migration, operations=tuple(map(str, operations)))
+        moved = (ids for holder, ids in operations.items() if holder.moves_ledgers)
+        return RootStatus(
+            instance_id,
+            migration=migration,
+            operations=tuple(_operation_text(holder, ids) for holder, ids in operations.items()),
+            recovering=frozenset(itertools.chain.from_iterable(moved)),
+        )
 
     async def _read_bookies(self) -> tuple[BookieLook, ...]:
         registrations, with_cookie = await asyncio.gather(
@@ -212,3 +220,7 @@ class StatusSurvey:
 def _auditor_of(recovery: RecoveryLook) -> AuditorStatus:
     auditor = recovery.auditor
     return AuditorStatus(auditor is not None, None if auditor is None else auditor.bookie_id)
+
+
+def _operation_text(holder: OperationHolder, bookie_ids: Sequence[str]) -> str:
+    return f"{holder}, on bookie {first_names(bookie_ids)}" if bookie_ids else str(holder)

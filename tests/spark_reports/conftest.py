@@ -13,19 +13,36 @@ from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from spark_reports.session import local_session
+from runtime.placement.rack_sources import RackTable
+from runtime.placement.rules import PlacementRules
+from runtime.placement.survey import BookieSurvey
+from runtime.replication.cluster_audit.facts import AuditFacts, Loss
+from spark_reports.place import SparkPlace
+from spark_reports.session import spark_session
 from tests.runtime.replication.samples import random_ledger
 
 BOOKIES = [f"bookie-{number}:3181" for number in range(7)]
 REGISTRATIONS = Registrations(writable=tuple(BOOKIES[:4]), read_only=("bookie-4:3181", "idle:3181"))
 """The last two of the bookies are gone, and one that is there holds nothing."""
+FACTS = AuditFacts(
+    registrations=REGISTRATIONS,
+    now_ms=1_700_000_000_000,
+    with_cookie=frozenset((*BOOKIES[:6], "idle:3181")),
+    survey=BookieSurvey(
+        writable=frozenset(BOOKIES[:4]),
+        tables=(RackTable({bookie_id: f"/r{number % 3}" for number, bookie_id in enumerate(BOOKIES[:6])}),),
+        rules=PlacementRules(min_racks_per_write_quorum=2),
+    ),
+    what_if=(Loss("two", frozenset(BOOKIES[1:3])), Loss("mixed", frozenset(BOOKIES[4:5]), frozenset({"/r0"}))),
+)
 
 UNREADABLE_IDS = (77, 20_000)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with local_session(2, log_path=str(tmp_path_factory.mktemp("spark") / "spark.log")) as session:
+    log_path = str(tmp_path_factory.mktemp("spark") / "spark.log")
+    with spark_session(SparkPlace(cores=2), log_path=log_path) as session:
         yield session
 
 

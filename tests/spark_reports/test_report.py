@@ -6,28 +6,46 @@ import asyncio
 import random
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from runtime.errors import RefusedError
+from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.metadata.store import Versioned
+from runtime.replication.cluster_audit.facts import AuditFacts
 from spark_reports.errors import SparkReportError
+from spark_reports.output import DATASETS
 from spark_reports.report import audit_in_session, audit_plainly
+from tests.runtime.replication.cluster_audit.brute_force import report_by_brute_force
 from tests.runtime.replication.samples import ledger, random_ledger
-from tests.spark_reports.conftest import BOOKIES, REGISTRATIONS, UNREADABLE_IDS
+from tests.spark_reports.conftest import BOOKIES, FACTS, UNREADABLE_IDS
+
+
+async def everything(ledgers: LedgerStore) -> dict[int, LedgerMetadata | str]:
+    """All ledgers, with the creation times of their nodes, as no metadata here has one."""
+    found: dict[int, LedgerMetadata | str] = {}
+    async for ledger_id, each in ledgers.read_all():
+        if isinstance(each, Versioned):
+            found[ledger_id] = msgspec.structs.replace(each.value, ctime_ms=each.ctime_ms)
+        else:
+            found[ledger_id] = str(each)
+    return found
 
 
 async def test_spark_and_the_plain_pass_agree(
     spark: SparkSession, ledgers: LedgerStore, metadata_uri: str, tmp_path: Path
 ) -> None:
-    plain = await audit_plainly(ledgers, REGISTRATIONS, out_directory=str(tmp_path / "plain"))
+    plain = await audit_plainly([ledgers.read_all()], FACTS, out_directory=str(tmp_path / "plain"))
+    (tmp_path / "spark").mkdir()
     by_spark = await asyncio.to_thread(
-        audit_in_session, spark, metadata_uri, REGISTRATIONS, 2, out_directory=str(tmp_path / "spark")
+        audit_in_session, spark, metadata_uri, FACTS, 2, out_directory=str(tmp_path / "spark")
     )
 
-    assert by_spark == plain
+    assert by_spark == plain == report_by_brute_force(await everything(ledgers), FACTS)
     assert plain.summary.ledgers == 62
     assert plain.summary.unreadable == 2
     assert plain.summary.under_replicated + plain.summary.at_risk + plain.summary.unavailable > 10
@@ -38,7 +56,7 @@ async def test_spark_and_the_plain_pass_agree(
         | dict.fromkeys(BOOKIES[5:], "unregistered")
     )
 
-    for name in ("write_sets", "bookies", "under_replicated", "unreadable", "summary"):
+    for name in DATASETS:
         rows = [sorted(map(str, pq.read_table(tmp_path / way / name).to_pylist())) for way in ("plain", "spark")]
         assert rows[0] == rows[1], name
         assert rows[0], name
@@ -52,10 +70,10 @@ async def test_random_and_odd_ledgers_are_judged_alike(
         await ledgers.create(random_ledger(source, BOOKIES), ledger_id=ledger_id)
     twice = ledger({0: [BOOKIES[0], BOOKIES[0], BOOKIES[1]]}, 2, 2, last_entry_id=9, length=99)
     await ledgers.create(twice, ledger_id=300)
-    registrations = Registrations(writable=tuple(BOOKIES[:2]), read_only=tuple(BOOKIES[1:3]))
+    facts = AuditFacts(registrations=Registrations(tuple(BOOKIES[:2]), tuple(BOOKIES[1:3])), now_ms=0)
 
-    plain = await audit_plainly(ledgers, registrations)
-    by_spark = await asyncio.to_thread(audit_in_session, spark, metadata_uri, registrations, 2)
+    plain = await audit_plainly([ledgers.read_all()], facts)
+    by_spark = await asyncio.to_thread(audit_in_session, spark, metadata_uri, facts, 2)
 
     assert by_spark == plain
     assert plain.summary.ledgers == 62 + 201
@@ -65,9 +83,9 @@ async def test_random_and_odd_ledgers_are_judged_alike(
 async def test_with_every_bookie_gone_all_that_stores_entries_is_unavailable(
     spark: SparkSession, ledgers: LedgerStore, metadata_uri: str
 ) -> None:
-    nobody = Registrations(writable=(), read_only=())
-    plain = await audit_plainly(ledgers, nobody)
-    by_spark = await asyncio.to_thread(audit_in_session, spark, metadata_uri, nobody, 2)
+    no_bookies = AuditFacts(registrations=Registrations(writable=(), read_only=()), now_ms=0)
+    plain = await audit_plainly([ledgers.read_all()], no_bookies)
+    by_spark = await asyncio.to_thread(audit_in_session, spark, metadata_uri, no_bookies, 2)
 
     assert by_spark == plain
     assert plain.summary.replicated == plain.summary.under_replicated == plain.summary.at_risk == 0
@@ -78,7 +96,7 @@ async def test_a_folder_that_spark_cannot_write_is_told_in_one_sentence(
     spark: SparkSession, ledgers: LedgerStore, metadata_uri: str
 ) -> None:
     with pytest.raises(SparkReportError) as caught:
-        await asyncio.to_thread(audit_in_session, spark, metadata_uri, REGISTRATIONS, 2, out_directory="/proc")
+        await asyncio.to_thread(audit_in_session, spark, metadata_uri, FACTS, 2, out_directory="/proc")
     assert str(caught.value).startswith("the Spark job failed: ")
     assert "/proc/write_sets" in str(caught.value)
     assert str(caught.value).endswith(" (the report was for /proc)")
@@ -89,13 +107,13 @@ async def test_a_report_never_overwrites_another_one(ledgers: LedgerStore, tmp_p
     (tmp_path / "old").write_text("precious")
 
     with pytest.raises(RefusedError, match="not empty"):
-        await audit_plainly(ledgers, REGISTRATIONS, out_directory=str(tmp_path))
+        await audit_plainly([ledgers.read_all()], FACTS, out_directory=str(tmp_path))
 
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_a_failed_job_says_why_in_one_sentence(spark: SparkSession, metadata_uri: str) -> None:
     with pytest.raises(SparkReportError) as caught:
-        audit_in_session(spark, metadata_uri, Registrations(writable=(), read_only=()), 1)
+        audit_in_session(spark, metadata_uri, FACTS, 1)
     assert "there is no BookKeeper cluster at" in str(caught.value)
     assert "\n" not in str(caught.value)

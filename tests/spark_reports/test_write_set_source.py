@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import pickle
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -20,10 +21,11 @@ from spark_reports.write_set_source import (
     ROWS_PER_BATCH,
     WriteSetReader,
     WriteSetSource,
-    group_subtrees,
+    in_groups,
     parse_settings,
 )
 from tests.runtime.replication.samples import ledger
+from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
 from tests.spark_reports.conftest import UNREADABLE_IDS
 
 URI = "zk+hierarchical://127.0.0.1:2181/ledgers"
@@ -47,7 +49,7 @@ def test_the_request_budget_is_divided_by_the_partitions_that_run_at_once() -> N
         ({"metadata_uri": URI, "running_partitions": "0"}, "running_partitions"),
         ({"metadata_uri": URI, "partitions_max": "many"}, "partitions_max"),
         ({"metadata_uri": URI, "zookeeper": "{"}, "zookeeper"),
-        ({"metadata_uri": URI, "live_bookies": "{"}, "live_bookies"),
+        ({"metadata_uri": URI, "facts": "{"}, "facts"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:
@@ -55,12 +57,26 @@ def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:
         parse_settings(options)
 
 
+def test_a_newer_snapshot_in_a_directory_does_not_change_what_tasks_read(tmp_path: Path) -> None:
+    """ZooKeeper may write one between the driver's look at the directory and the tasks."""
+    for number in (1, 2):
+        sample = SampleCluster(ledgers=20 * number, bookies=5 * number)
+        with (tmp_path / f"written.{number}").open("wb") as file:
+            write_snapshot(file, cluster_nodes(sample), sample.sessions)
+    (tmp_path / "written.1").rename(tmp_path / "snapshot.1")
+    reader = WriteSetReader(parse_settings({"path": str(tmp_path)}))
+    partitions = reader.partitions()
+    (tmp_path / "written.2").rename(tmp_path / "snapshot.2")
+    found = {row for part in partitions for batch in reader.read(part) for row in batch["ledger_id"].to_pylist()}
+    assert found == set(range(20))
+
+
 def test_subtrees_are_dealt_out_once_each() -> None:
     subtrees = [f"00/{number:04}" for number in range(10)]
-    groups = group_subtrees(subtrees, 4)
+    groups = in_groups(subtrees, 4)
     assert sorted(subtree for group in groups for subtree in group) == subtrees
     assert [len(group) for group in groups] == [3, 3, 2, 2]
-    assert group_subtrees([], 4) == [()]
+    assert in_groups([], 4) == [()]
 
 
 async def test_the_partitions_together_read_every_ledger_once(ledgers: LedgerStore, metadata_uri: str) -> None:
@@ -73,7 +89,8 @@ async def test_the_partitions_together_read_every_ledger_once(ledgers: LedgerSto
 
     expected = []
     for ledger_id in [*range(30), *range(10_000, 10_020), *range(2**40, 2**40 + 10)]:
-        expected += write_set_rows(ledger_id, (await ledgers.read(ledger_id)).value)
+        stored = await ledgers.read(ledger_id)
+        expected += write_set_rows(ledger_id, stored.value, stored.ctime_ms)
     readable = [row for row in found if row["problem"] is None]
     assert sorted(map(str, readable)) == sorted(map(str, write_set_batch(expected).to_pylist()))
     problems = {row["ledger_id"]: row["problem"] for row in found if row["problem"] is not None}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.ledger.owner import owner_of
+from runtime.ledger.owner import owner_group, owner_of
 
 TOPIC = {"pulsar/managed-ledger": b"acme/shop/persistent/orders%2Feu+1-partition-0"}
 KEYS = [
@@ -59,6 +59,29 @@ def test_ledgers_of_other_components() -> None:
         "delayed-delivery bucket of topic persistent://t/ns/a, cursor s+"
     )
     assert of_pulsar(b"new-kind") == "application pulsar, component new-kind"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "group"),
+    [
+        (TOPIC, "acme/shop"),
+        (TOPIC | {"pulsar/cursor": b"of topic persistent://x/y/z"}, "acme/shop"),
+        ({"pulsar/cursor": b"s"}, "(cursor)"),
+        ({"pulsar/managed-ledger": b"t/us-west/ns/persistent/a"}, "t/us-west"),
+        ({"pulsar/managed-ledger": b"my ledger"}, "(managed ledger)"),
+        ({"pulsar/compactedTopic": b"persistent://t/ns/a%2Fb"}, "t/ns"),
+        ({"pulsar/compactedTopic": b"odd"}, "(compacted managed ledger)"),
+        ({"pulsar/schemaId": b"t/ns/a%2Fb"}, "t/ns"),
+        ({"pulsar/schemaId": b"odd"}, "(schema)"),
+        ({"pulsar/delayedIndexBucketKey": b"delayed_1"}, "(delayed-delivery bucket)"),
+        ({"pulsar/delayedIndexTopic": b"persistent://t/ns/a", "pulsar/delayedIndexCursor": b"c"}, "t/ns"),
+        ({"application": b"x", "component": b"y"}, "application x"),
+    ],
+)
+def test_owners_are_grouped_by_namespace(metadata: dict[str, bytes], group: str) -> None:
+    owner = owner_of(metadata)
+    assert owner is not None
+    assert owner_group(owner) == group
 
 
 def test_other_applications() -> None:

@@ -39,15 +39,30 @@ def test_a_state_that_cannot_be_decoded_forbids_changes(data: bytes) -> None:
     assert "cannot be decoded" in str(why_forbidden(data))
 
 
-def test_a_command_that_changes_something_is_refused_and_its_plan_is_not(tmp_path: Path, metadata_uri: str) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("recover", "b1:3181", "--yes"),
+        ("autorecovery", "disable", "--yes"),
+        ("autorecovery", "delay", "set", "10m"),
+        ("autorecovery", "maintenance", "start", "b1:3181", "--for", "30m", "--accept-risk"),
+        ("cluster", "health-check", "disable"),
+        ("cluster", "init", "--if-not-exists"),
+        ("ledger", "write-test"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_changes_something_is_refused_and_its_plan_is_not(
+    tmp_path: Path, metadata_uri: str, change: tuple[str, ...]
+) -> None:
     operator = Operator(tmp_path, f"{metadata_uri}/pulsar-directory/ledgers")
     operator.succeed("cluster", "init")
     operator.add_ledgers(1)
     path = operator.root.removesuffix("/ledgers") + FLAG_PATH
     operator.on_store(lambda store: store.create(path, b'{"phase": "COPYING"}', make_parents=True))
-    operator.succeed("recover", "b1:3181", "--dry-run")
+    operator.succeed(*(each for each in change if each != "--yes"), "--dry-run")
     before = operator.tree()
-    refused = operator.run("recover", "b1:3181", "--yes")
+    refused = operator.run(*change)
     assert refused.exit_code == 3
     assert (
         f"Pulsar is migrating its metadata: wait until that has ended, then repeat the command ({path})"

@@ -6,6 +6,8 @@ import random
 import subprocess
 import sys
 
+import msgspec
+
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.ledger.write_set import write_set
 from runtime.replication.audit import (
@@ -16,7 +18,7 @@ from runtime.replication.audit import (
     judge_ledger,
     write_set_rows,
 )
-from runtime.replication.audit_report import AuditTotals, under_replicated_ledger
+from runtime.replication.cluster_audit.counter import under_replicated_ledger
 from runtime.replication.fragments import EntryRange, segment_entries
 from tests.runtime.replication.samples import ledger, random_ledger
 
@@ -88,6 +90,22 @@ def test_rows_count_every_entry_once_and_say_where_it_is() -> None:
             assert not is_open or {row.payload_bytes for row in of_segment} == {None}
 
 
+def test_every_row_describes_its_ledger() -> None:
+    closed = ledger({0: ["b0", "b1"], 5: ["b1", "b2"]}, 1, 1, last_entry_id=9, length=77)
+    custom = (("application", b"pulsar"), ("pulsar/managed-ledger", b"t/n/persistent/x"))
+    owned = msgspec.structs.replace(closed, custom_metadata=custom, ctime_ms=-1)
+    for metadata, node_ctime_ms, described in (
+        (closed, None, (None, None, "crc32c", 77)),
+        (owned, 5, (5, "topic persistent://t/n/x", "crc32c", 77)),
+        (msgspec.structs.replace(closed, ctime_ms=3, digest_type=None), 5, (3, None, None, 77)),
+        (msgspec.structs.replace(closed, state=LedgerState.IN_RECOVERY), 5, (5, None, "crc32c", None)),
+        (msgspec.structs.replace(closed, length=-1), 5, (5, None, "crc32c", None)),
+        (ledger({0: ["b0"]}, 1, 1), 5, (5, None, "crc32c", 0)),
+    ):
+        rows = write_set_rows(1, metadata, node_ctime_ms)
+        assert {(row.created_ms, row.owner, row.digest, row.length) for row in rows} == {described}
+
+
 def test_copies_are_counted_per_write_set_and_not_by_membership() -> None:
     metadata = ledger({0: ["b0", "b1", "b2", "b3"]}, 2, 2, last_entry_id=9, length=1000)
     rows = judged(1, metadata, {"b1", "b2", "b3"})
@@ -131,7 +149,7 @@ def test_the_open_segment_of_an_unclosed_ledger_is_judged_like_every_other() -> 
             (6, 7),
             (None,) * 2,
         ]
-        found = under_replicated_ledger(verdict(1, metadata, {"b0", "b1", "b3"}))
+        found = under_replicated_ledger(verdict(1, metadata, {"b0", "b1", "b3"}), is_closable=False, is_lost=False)
         assert (found.replication, found.missing_bookies) == ("at_risk", ("b2",))
 
 
@@ -156,63 +174,11 @@ def test_one_bookie_twice_in_a_write_set_is_one_copy() -> None:
     assert row.replication is ReplicationState.AT_RISK
 
 
-def test_totals_by_ledger_and_bookie() -> None:
-    totals = AuditTotals()
-    totals.add_ledger(verdict(1, ledger({0: ["b0", "b1"]}, 2, 1, last_entry_id=9, length=100), {"b1", "b2", "b3"}))
-    totals.add_ledger(verdict(2, ledger({0: ["b2", "b3"]}, 2, 2, last_entry_id=9, length=100), {"b1", "b2", "b3"}))
-    totals.add_ledger(judge_ledger([WriteSetRow(3, problem="garbage")], set()))
-    report = totals.report(["b1", "b2", "idle"], ["b3"])
-
-    assert (report.summary.ledgers, report.summary.replicated, report.summary.under_replicated) == (3, 1, 1)
-    assert report.summary.has_findings
-    assert [(row.ledger_id, row.missing_bookies, row.live_copies_min) for row in report.under_replicated] == [
-        (1, ("b0",), 1)
-    ]
-    by_id = {bookie.bookie_id: bookie for bookie in report.bookies}
-    assert (by_id["b0"].mode, by_id["b3"].mode, by_id["idle"].ledgers) == ("unregistered", "read_only", 0)
-    assert (by_id["b1"].last_copy_ledgers, by_id["b2"].last_copy_ledgers) == (1, 0)
-    assert not report.is_truncated
-
-
-def test_lists_are_bounded_and_counts_are_not() -> None:
-    totals = AuditTotals(findings_max=2)
-    for ledger_id in range(5):
-        totals.add_ledger(verdict(ledger_id, ledger({0: ["b0"]}, 1, 1, last_entry_id=0, length=1), set()))
-    report = totals.report([], [])
-    assert (report.summary.unavailable, len(report.under_replicated), report.is_truncated) == (5, 2, True)
-
-
-def test_totals_of_parts_merge_into_those_of_the_whole() -> None:
-    source = random.Random(13)
-    verdicts = [verdict(number, random_ledger(source, BOOKIES), set(BOOKIES[:4])) for number in range(300)]
-    verdicts += [judge_ledger([WriteSetRow(number, problem="garbage")], set()) for number in (300, 301, 302)]
-    for findings_max in (2, 100, 1000):
-        whole, merged = AuditTotals(findings_max=findings_max), AuditTotals(findings_max=findings_max)
-        parts = [AuditTotals(findings_max=findings_max) for _ in range(5)]
-        for number, each in enumerate(verdicts):
-            whole.add_ledger(each)
-            parts[number % 4].add_ledger(each)  # the last part stays empty
-        for part in reversed(parts):
-            merged.merge(part)
-        assert merged.report(BOOKIES[:3], BOOKIES[3:4]) == whole.report(BOOKIES[:3], BOOKIES[3:4])
-
-
-def test_a_ledger_is_summed_up_by_its_worst_write_set() -> None:
-    metadata = ledger({0: ["b0", "b1", "b2", "b3"]}, 2, 1, last_entry_id=9, length=1000)
-    row = under_replicated_ledger(verdict(1, metadata, {"b2", "b3"}))
-    assert (row.replication, row.live_copies_min, row.write_sets, row.missing_bookies) == (
-        "unavailable",
-        0,
-        3,
-        ("b0", "b1"),
-    )
-
-
 def test_executors_need_no_native_storage_and_no_network_stack() -> None:
     program = (
-        "import sys, runtime.replication.audit_report, spark_reports.write_set_source\n"
+        "import sys, runtime.replication.cluster_audit.result, spark_reports.write_set_source\n"
         "loaded = {name.partition('.')[0] if not name.startswith('runtime') else '.'.join(name.split('.')[:2])"
-        " for name in sys.modules}\n"
+        " for name in sys.modules if name not in ('runtime.net', 'runtime.net.loop')}\n"  # the clock
         "print(sorted(loaded & {'plyvel', 'uvloop', 'aiohttp', 'runtime.net', 'runtime.client', 'runtime.bookie'}))"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

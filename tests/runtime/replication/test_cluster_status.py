@@ -19,6 +19,7 @@ from runtime.replication.cluster_status import (
     RootStatus,
     down_bookies,
     findings_of,
+    first_counted,
     seconds_left,
     worst,
 )
@@ -99,9 +100,24 @@ def test_a_bookie_whose_ledgers_nobody_will_repair_is_critical(change: dict[str,
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), **change)
     (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl recover failed-bookie b4:3181")
-    assert finding.sentence == "bookie b4:3181 is not registered; nothing repairs the ledgers of b4:3181"
+    assert finding.sentence == "bookie b4:3181 is not registered; nothing repairs ledgers that still reference b4:3181"
     assert down_bookies(status.bookies) == "bookie b4:3181 is"
     assert down_bookies(HEALTHY.bookies) is None
+
+
+def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
+    root = RootStatus("an-id", operations=("'recover failed-bookie' by ann",), recovering=frozenset({"b4:3181"}))
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, root=root)
+    (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
+    assert (finding.severity, finding.command) == (Urgency.WARNING, "bkctl audit")
+    assert finding.sentence == "bookie b4:3181 is not registered; a command is moving the ledgers of b4:3181"
+    both = msgspec.structs.replace(status, bookies=(GOOD, DOWN, bookie("b6", is_writable=None)))
+    (finding,) = [each for each in findings_of(both) if each.part == "bookies_down"]
+    assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl recover failed-bookie b6:3181")
+    assert finding.sentence == (
+        "2 bookies (b4:3181, b6:3181) are not registered; a command is moving the ledgers of b4:3181; nothing repairs "
+        "ledgers that still reference b6:3181"
+    )
 
 
 def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
@@ -125,6 +141,11 @@ def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:
             expected = [each for each in expected if each[0] != "no_repair"]
         assert known.issuperset(expected), (chosen, found)
         assert worst(found) == max(severities, default=Urgency.OK)
+
+
+def test_one_mark_is_not_several() -> None:
+    (finding,) = findings_of(msgspec.structs.replace(HEALTHY, marks=MarkCount(1, 1)))
+    assert finding.sentence == "1 ledger is marked as under-replicated"
 
 
 def test_sentences_name_what_a_person_needs() -> None:
@@ -162,3 +183,14 @@ def test_the_time_left_needs_two_counts_and_progress() -> None:
     assert seconds_left(look(0, None), look(10, 80)) is None
     assert seconds_left(look(0, 100), msgspec.structs.replace(HEALTHY, marks=None)) is None
     assert seconds_left(look(10, 100), look(10, 80)) is None
+
+
+def test_the_pace_is_measured_from_the_first_look_that_counted_all_marks() -> None:
+    """A look that ran out of time did not count all marks: compared with it, no later look has an estimate."""
+    partial = msgspec.structs.replace(HEALTHY, marks=MarkCount(2, None))
+    full = msgspec.structs.replace(HEALTHY, marks=MarkCount(2, 2))
+    unknown = msgspec.structs.replace(HEALTHY, marks=None)
+    for before in (None, unknown, partial):
+        assert first_counted(before, full) is full
+    assert first_counted(full, partial) is full
+    assert first_counted(full, msgspec.structs.replace(HEALTHY, marks=MarkCount(1, 1))) is full

@@ -1,0 +1,31 @@
+"""Run by ``spark-submit``: ``bkctl audit --spark`` in the session that it has started.
+
+    spark-submit --master spark://host:7077 "$(python -m bkctl.spark_submit)" --metadata-uri URI --out DIR
+
+Without ``spark-submit`` it prints its own path, for that command line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
+
+
+def run() -> None:
+    """The audit, with the options of the command line; the path of this file where no ``spark-submit`` started it."""
+    if _GATEWAY_VARIABLE not in os.environ:
+        sys.stdout.write(os.path.abspath(__file__) + "\n")
+        return
+    # spark-submit puts the folder of this file first, where modules of this package would hide others.
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [each for each in sys.path if os.path.abspath(each) != folder]
+    sys.argv[1:1] = ["audit", "run", "--spark"]
+    from bkctl.main import main
+
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

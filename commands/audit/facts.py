@@ -1,0 +1,64 @@
+"""What an audit knows about the bookies of a cluster, and the losses that its caller asks about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from commands.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from commands.context import CommandContext
+    from commands.session import Session
+    from runtime.replication.cluster_audit.facts import AuditFacts, Loss
+
+
+def parse_losses(texts: Iterable[str]) -> tuple[Loss, ...]:
+    """The values of ``--what-if``; InvalidArgumentError. The same value twice counts once."""
+    from runtime.replication.cluster_audit.facts import parse_loss
+
+    try:
+        return tuple(parse_loss(text) for text in dict.fromkeys(texts))
+    except ValueError as error:
+        raise InvalidArgumentError(f"--what-if {error}") from None
+
+
+async def read_facts(context: CommandContext, session: Session) -> AuditFacts:
+    """The bookies now; ConfigurationError if a source of racks that the settings name cannot be read."""
+    from runtime.errors import ConfigurationError
+    from runtime.replication.cluster_audit.facts import AuditFacts
+
+    registrations = await session.registrations.snapshot()
+    survey = None
+    try:
+        survey = await (await session.client()).ports.placement.survey(registrations.writable)
+    except ConfigurationError as error:
+        if context.settings.client.placement.has_rack_source:
+            raise
+        context.console.warn(f"racks are unknown: {error}")
+    return AuditFacts(
+        registrations=registrations,
+        now_ms=session.now_ms,
+        with_cookie=frozenset(await session.registrations.with_cookie()),
+        survey=survey,
+    )
+
+
+def with_losses(facts: AuditFacts, losses: Sequence[Loss]) -> AuditFacts:
+    """The facts with the losses; BookieNotFoundError, or InvalidArgumentError for a rack, if the cluster has none."""
+    import msgspec
+
+    from runtime.errors import BookieNotFoundError
+    from runtime.replication.cluster_audit.facts import KnownBookies
+
+    known = KnownBookies(facts)
+    members = known.live.union(facts.with_cookie or ())
+    racks = {known.rack_of(each) for each in members} - {None}
+    for loss in losses:
+        for bookie_id in sorted(loss.bookies - members):
+            raise BookieNotFoundError(f"bookie {bookie_id} is unknown: it is not registered and has no cookie")
+        for rack in sorted(loss.racks - racks):
+            named = ", ".join(sorted(each for each in racks if each))
+            reason = f"the racks are {named}" if named else "no source of racks is set, or racks do not matter"
+            raise InvalidArgumentError(f"--what-if {loss.name}: no bookie is in rack {rack}: {reason}")
+    return msgspec.structs.replace(facts, what_if=tuple(losses))

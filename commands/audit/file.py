@@ -1,0 +1,169 @@
+"""``bkctl audit --from``: the cluster in a file, and what is known about its bookies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from commands.audit.facts import read_facts
+from commands.audit.ledger_progress import LedgerProgress
+from commands.context import CommandContext
+from commands.errors import unreadable_file
+from commands.event_loop import run_to_end, sigterm_as_error
+from commands.outages import report_outage
+from commands.session import Session, open_session
+from runtime.errors import ClusterNotFoundError, ConfigurationError, ConflictError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from runtime.metadata.ledgers.ledgers import LedgerStore
+    from runtime.metadata.snapshot.cluster import ClusterFile
+    from runtime.metadata.snapshot.node_file import SnapshotSurvey
+    from runtime.metadata.snapshot.opening import PlainFile
+    from runtime.metadata.snapshot.store import FileStore
+    from runtime.metadata.uri import MetadataUri
+    from runtime.replication.cluster_audit.facts import AuditFacts
+    from runtime.replication.cluster_audit.report import AuditReport
+
+URI_MARK = "://"
+"""In the name of a file that Spark reads, such as hdfs://namenode/snapshot.1."""
+
+
+@contextmanager
+def open_cluster_file(
+    context: CommandContext, path: str, ledgers_root: str | None, session: SparkSession | None = None
+) -> Iterator[tuple[ClusterFile, AuditFacts]]:
+    """The cluster in a snapshot, the newest whole snapshot of a directory, or a backup. Unpacked copies end with the
+    block.
+
+    Its root is ``ledgers_root``, else that of the backup, of the metadata URI, or /ledgers. ``session``: for a path
+    that Hadoop reads; all executors get the file.
+    """
+    from runtime.metadata.snapshot.cluster import describes_cluster
+    from runtime.metadata.snapshot.node_file import SnapshotFile
+    from runtime.metadata.snapshot.opening import LocalPath, SnapshotPath, open_plain, read_newest
+    from runtime.metadata.uri import ROOT_DEFAULT, parse_metadata_uri
+    from spark_reports.hadoop_files import HadoopPath, fetch_file
+    from spark_reports.private_directory import private_directory
+    from storage.adapters.filesystem import OsFileSystem
+
+    text = context.settings.metadata_uri
+    uri = None if text is None else parse_metadata_uri(text)
+    fs = OsFileSystem()
+    with ExitStack() as at_end:
+
+        def read(found: SnapshotPath) -> _Survey:
+            with ExitStack() as on_error:
+                directory = on_error.enter_context(private_directory())
+                name = os.path.abspath(str(found)) if session is None else str(found)
+                plain = open_plain(fs, name if session is None else fetch_file(session, name), directory, shown=name)
+                root = ledgers_root or plain.backup_root or (ROOT_DEFAULT if uri is None else uri.root)
+                with SnapshotFile(fs, plain.path, shown=name) as file:
+                    nodes = file.survey(describes_cluster(root, *_rack_nodes(context, root)))
+                at_end.push(on_error.pop_all())
+            return _Survey(name, plain, nodes, root)
+
+        source: SnapshotPath = LocalPath(fs, path) if session is None else HadoopPath(session, path)
+        try:
+            # Outside of the event loop: reading a file must not delay a signal.
+            with sigterm_as_error(), context.console.progress("reading"):
+                survey, skipped = read_newest(source, read, context.console.warn)
+        except OSError as error:
+            raise unreadable_file(path, error) from error
+        yield run_to_end(_describe(context, survey, skipped, uri))
+
+
+class _Survey(NamedTuple):
+    """The file that the user calls ``path``, in plain form, and the nodes that describe the cluster at ``root``."""
+
+    path: str
+    plain: PlainFile
+    nodes: SnapshotSurvey
+    root: str
+
+
+def _rack_nodes(context: CommandContext, root: str) -> list[str]:
+    from runtime.client.placement import pulsar_bookies_path
+
+    return [pulsar_bookies_path(context.settings.client.placement, root)]
+
+
+async def _describe(
+    context: CommandContext, survey: _Survey, skipped: int, uri: MetadataUri | None
+) -> tuple[ClusterFile, AuditFacts]:
+    """With a metadata URI the bookies are those of now, otherwise those in the file."""
+    import msgspec
+
+    from runtime.metadata.snapshot.cluster import find_cluster
+    from runtime.metadata.uri import MetadataUri
+
+    path, plain, nodes, root = survey
+    tree = None if uri is None else uri.tree
+    try:
+        cluster, store = await find_cluster(plain.path, nodes, root, tree, context.settings.zookeeper.layout)
+    except ClusterNotFoundError:
+        raise ClusterNotFoundError(root, path) from None  # by the name of the file, not of its unpacked copy
+    ledgers_from = f"{'snapshot' if plain.backup_root is None else 'backup'} {path}"
+    if uri is not None:
+        async with open_session(context) as session:
+            await _require_same_cluster(path, store, root, session)
+            facts = await read_facts(context, session)
+        return cluster, msgspec.structs.replace(facts, ledgers_from=ledgers_from, skipped_snapshots=skipped)
+    if plain.backup_root is not None:
+        raise ConfigurationError(
+            f"{path} is a backup, which has no registrations of bookies: use --metadata-uri to read those of now"
+        )
+    async with AsyncExitStack() as at_end:
+        session = Session(context, store, MetadataUri(servers="", root=root, tree=cluster.tree), at_end)
+        facts = await read_facts(context, session)
+    from_file = {"ledgers_from": ledgers_from, "bookies_from": ledgers_from, "skipped_snapshots": skipped}
+    return cluster, msgspec.structs.replace(facts, **from_file)
+
+
+async def _require_same_cluster(path: str, store: FileStore, root: str, session: Session) -> None:
+    """Every ledger of another cluster would count as deleted. Without instance ids, the times of creation decide."""
+    from runtime.metadata.cluster.root import read_instance_id
+
+    in_file = await read_instance_id(store, root)
+    if in_file != session.instance_id:
+        raise ConflictError(
+            f"{path} is of the cluster with the instance id {in_file or '(none)'}, but the metadata URI is of the one "
+            f"with {session.instance_id or '(none)'}: use the metadata URI of the same cluster"
+        )
+    roots = await store.exists(root), await session.store.exists(session.root)
+    if in_file is None and len({None if stat is None else stat.ctime_ms for stat in roots}) > 1:
+        raise ConflictError(
+            f"{path} is of another cluster: {root} in it was not created at the same time as {session.root} now; use "
+            "the metadata URI of the same cluster"
+        )
+
+
+async def audit_file(context: CommandContext, cluster: ClusterFile, facts: AuditFacts, out: str | None) -> AuditReport:
+    """The audit of a file in this process."""
+    from runtime.metadata.snapshot.cluster import LedgersInFile
+    from runtime.metadata.snapshot.node_file import SnapshotFile
+    from spark_reports.live import LiveLookup
+    from spark_reports.report import audit_plainly
+    from storage.adapters.filesystem import OsFileSystem
+
+    lookup = None
+    if context.settings.metadata_uri is not None:
+        lookup = LiveLookup(lambda: _live_ledgers(context), facts.registrations.live)
+    with SnapshotFile(OsFileSystem(), cluster.path) as file, context.console.progress("auditing") as progress:
+        return await audit_plainly(
+            LedgersInFile(file, cluster).by_piece(),
+            facts,
+            out_directory=out,
+            lookup=lookup,
+            on_progress=LedgerProgress(progress, cluster.nodes).show,
+        )
+
+
+@asynccontextmanager
+async def _live_ledgers(context: CommandContext) -> AsyncIterator[LedgerStore]:
+    async with open_session(context, on_outage=partial(report_outage, context.console)) as session:
+        yield await session.ledgers()

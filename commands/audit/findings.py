@@ -1,0 +1,66 @@
+"""Which findings of an audit make its exit code 10: the option ``--fail-on``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from commands.context import CommandContext
+from commands.errors import InvalidArgumentError, Outcome
+from commands.rendering import counted
+
+if TYPE_CHECKING:
+    from runtime.replication.cluster_audit.report import AuditSummary
+
+FINDING_KINDS = (
+    "unavailable", "lost", "at_risk", "one_copy", "under_replicated", "unclosable", "unwritable", "unreplaceable",
+    "ack_quorum_one", "write_quorum_one", "misplaced", "one_rack",
+)  # fmt: skip
+"""Counts of ledgers in ``AuditSummary``, the worst first."""
+
+FAIL_ON_DEFAULT = "unavailable,at_risk,under_replicated"
+
+FailOn: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--fail-on", metavar="KIND,...", show_default=False, help="Findings for exit code 10 (default: missing copies)"
+    ),
+]
+
+
+def parse_fail_on(text: str) -> tuple[str, ...]:
+    """The kinds in the value of ``--fail-on``; InvalidArgumentError."""
+    kinds = tuple(kind.strip().replace("-", "_") for kind in text.split(","))
+    for kind in kinds:
+        if kind not in FINDING_KINDS:
+            raise InvalidArgumentError(f"--fail-on {kind!r}: choose from {', '.join(FINDING_KINDS)}")
+    return kinds
+
+
+def verdict(context: CommandContext, summary: AuditSummary, kinds: Sequence[str]) -> Outcome:
+    """FINDINGS if a ledger is of one of the kinds, or if it is unknown whether one is.
+
+    A report of an older snapshot than the newest never passes as one of the cluster.
+    """
+    if summary.skipped_snapshots:
+        context.console.warn(
+            f"{counted(summary.skipped_snapshots, 'newer snapshot')} could not be read, and the report is of "
+            f"{summary.ledgers_from}: so the exit code is that of a finding"
+        )
+    if summary.not_looked_up:
+        context.console.warn(
+            f"{counted(summary.not_looked_up, 'ledger')} with findings that miss no copy were not looked up in "
+            "ZooKeeper, because there are too many: the report has their state in the file"
+        )
+    counts = {kind: getattr(summary, kind) for kind in kinds}
+    for kind, count in counts.items():
+        if count is None:
+            context.console.warn(
+                f"{kind} is unknown: no rack is known, or all registered bookies are in one; so the exit code is that "
+                "of a finding"
+            )
+    is_unsure = summary.unreadable > 0 or summary.skipped_snapshots > 0
+    is_found = is_unsure or any(count is None or count > 0 for count in counts.values())
+    return Outcome.FINDINGS if is_found else Outcome.OK

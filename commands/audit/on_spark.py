@@ -1,0 +1,92 @@
+"""``bkctl audit --spark``: the audit by executors, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from commands.audit.facts import read_facts, with_losses
+from commands.audit.file import URI_MARK, open_cluster_file
+from commands.audit.ledger_progress import LedgerProgress
+from commands.context import CommandContext
+from commands.event_loop import run_to_end, sigterm_as_error
+from commands.session import open_session, require_metadata_uri
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from runtime.metadata.snapshot.cluster import ClusterFile
+    from runtime.replication.cluster_audit.facts import AuditFacts, Loss
+    from runtime.replication.cluster_audit.report import AuditReport
+
+    AuditInput = tuple[ClusterFile | None, AuditFacts]
+
+
+def audit_on_spark(
+    context: CommandContext,
+    losses: Sequence[Loss],
+    out: str | None,
+    master: str | None,
+    cores: int | None,
+    source: str | None,
+    ledgers_root: str | None,
+) -> AuditReport:
+    """The audit of the ledgers in ZooKeeper, or in the file ``source``, which the executors read."""
+    from runtime.metadata.zookeeper.embedded import find_java
+
+    find_java("Spark")  # without Java, Spark fails after seconds with a long error
+    from spark_reports.place import choose_place
+    from spark_reports.report import audit_with_spark
+
+    choose_place(master, cores, None, os.environ)  # wrong options are refused before anything is read
+    with ExitStack() as at_end:
+        known, ledgers_count = at_end.enter_context(_known_input(context, losses, source, ledgers_root))
+
+        @contextmanager
+        def prepare(session: SparkSession) -> Iterator[AuditInput]:
+            if known is not None:
+                yield known
+                return
+            assert source is not None
+            with open_cluster_file(context, source, ledgers_root, session) as found:
+                yield found[0], with_losses(found[1], losses)
+
+        place = choose_place(master, cores, ledgers_count, os.environ)
+        # Outside of the event loop: the job blocks, and Spark needs the signals.
+        with sigterm_as_error(), context.console.progress("auditing") as progress:
+            return audit_with_spark(
+                context.settings.metadata_uri,
+                prepare,
+                zookeeper=context.settings.zookeeper,
+                out_directory=out,
+                place=place,
+                on_starting=lambda: context.console.say(f"starting Spark {place.description}"),
+                on_waiting=lambda: context.console.say(f"waiting for executors of {place.master_url}"),
+                on_parts=LedgerProgress(progress, ledgers_count).show_parts if progress.is_shown else None,
+                outage_max_s=context.settings.replication.metadata_outage_max_s,
+            )
+
+
+@contextmanager
+def _known_input(
+    context: CommandContext, losses: Sequence[Loss], source: str | None, ledgers_root: str | None
+) -> Iterator[tuple[AuditInput | None, int | None]]:
+    """What can be found out before Spark starts, and about how many ledgers there are."""
+    if source is None:
+        require_metadata_uri(context)
+        facts, ledgers_count = run_to_end(_facts_and_size(context, losses))
+        yield (None, facts), ledgers_count
+    elif URI_MARK in source:
+        yield None, None
+    else:
+        with open_cluster_file(context, source, ledgers_root) as (cluster, facts):
+            yield (cluster, with_losses(facts, losses)), cluster.nodes
+
+
+async def _facts_and_size(context: CommandContext, losses: Sequence[Loss]) -> tuple[AuditFacts, int]:
+    """What is known about the bookies, and about how many ledgers there are; ClusterNotFoundError."""
+    async with open_session(context, must_exist=False) as session:
+        facts = with_losses(await read_facts(context, session), losses)
+        return facts, await (await session.ledgers()).estimate_count()

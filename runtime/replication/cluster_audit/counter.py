@@ -1,0 +1,283 @@
+"""Counts judged ledgers into totals, and makes the report of them. Pure.
+
+Most ledgers of a cluster have one of few shapes. What follows from the shape is found out once, and added when all of
+them are counted, or when the shapes become too many.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from runtime.ledger.owner import owner_group
+from runtime.replication.audit import UNDER_REPLICATED_STATES, LedgerVerdict, ReplicationState, WriteSetRow
+from runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
+from runtime.replication.cluster_audit.losses import LossOutcome, outcomes, standing_of
+from runtime.replication.cluster_audit.report import (
+    NO_OWNER,
+    BookieReplication,
+    ListedLedger,
+    LossEffect,
+    MisplacedLedger,
+    OpenLedgerAges,
+    OwnerReplication,
+    RackReplication,
+    UnderReplicatedLedger,
+    UnreadableLedger,
+)
+from runtime.replication.cluster_audit.shape import LedgerShape, RackSpread, ShapeKey, shape_key
+from runtime.replication.cluster_audit.totals import AuditTotals, loss_key, row_of
+
+SHAPES_MAX = 10_000
+"""Shapes that are counted at the same time."""
+UNKNOWN_AGE = "unknown"
+AGES = (
+    ("under 1 hour", 3600),
+    ("1 hour to 1 day", 86_400),
+    ("1 to 7 days", 7 * 86_400),
+    ("7 to 30 days", 30 * 86_400),
+    ("over 30 days", None),
+)
+"""Ranges of ages, with the end of each in seconds."""
+
+_owner_group = lru_cache(maxsize=4096)(owner_group)
+
+
+class _CountedShape:
+    """A shape, what follows from it, and how many ledgers have it, with the sums of their entries and bytes."""
+
+    __slots__ = (
+        "bytes", "count", "entries", "is_closable", "live_copies", "one_copy", "outcomes", "shape", "spread",
+        "standing", "under_replicated", "widths",
+    )  # fmt: skip
+
+    def __init__(self, verdict: LedgerVerdict, known: KnownBookies) -> None:
+        rows = verdict.rows
+        self.shape = LedgerShape(rows)
+        self.spread = RackSpread(self.shape, known)
+        self.standing = standing_of(self.shape, known)
+        self.outcomes: tuple[LossOutcome, ...] = tuple(outcomes(self.shape, known, self.standing))
+        self.is_closable = self.shape.is_closable(known)
+        self.live_copies = [row.live_copies for row in rows]
+        self.one_copy = any(row.live_copies == 1 < row.expected_copies for row in rows)
+        self.under_replicated = [row.replication in UNDER_REPLICATED_STATES for row in rows]
+        self.widths = [len(set(row.write_set.write_set)) for row in rows]
+        self.count = 0
+        self.entries = [0] * len(rows)
+        self.bytes = [0] * len(rows)
+
+
+class AuditCounter:
+    """Add the verdict on every ledger, then take the ``totals``."""
+
+    def __init__(self, facts: AuditFacts, totals: AuditTotals | None = None) -> None:
+        """``totals``: where to begin, with limits of its own."""
+        self._known = KnownBookies(facts)
+        self._now_ms = facts.now_ms
+        self._totals = AuditTotals() if totals is None else totals
+        self._shapes: dict[ShapeKey, _CountedShape] = {}
+
+    def add(self, verdict: LedgerVerdict) -> None:
+        """Count one ledger."""
+        first = verdict.rows[0].write_set
+        if verdict.replication is ReplicationState.UNREADABLE:
+            self._totals.counts.unreadable += 1
+            self._totals.list_ledger("unreadable", UnreadableLedger(first.ledger_id, first.problem or ""))
+            return
+        shape = self._shape_of(verdict)
+        shape.count += 1
+        entries = copy_bytes = 0
+        for index, row in enumerate(verdict.rows):
+            write_set = row.write_set
+            row_entries, row_bytes = write_set.entry_count or 0, write_set.payload_bytes or 0
+            shape.entries[index] += row_entries
+            shape.bytes[index] += row_bytes
+            entries += row_entries
+            copy_bytes += row_bytes * shape.widths[index]
+        counts = self._totals.counts
+        state = verdict.replication.value
+        setattr(counts, state, getattr(counts, state) + 1)
+        counts.copy_bytes += copy_bytes
+        counts.payload_bytes += first.length or 0
+        owner = self._totals.owner(NO_OWNER if first.owner is None else _owner_group(first.owner))
+        owner.ledgers += 1
+        owner.copy_bytes += copy_bytes
+        owner.payload_bytes += first.length or 0
+        if first.ledger_state == "closed":
+            counts.entries += entries
+            owner.entries += entries
+        else:
+            self._add_open(first, shape, owner)
+        self._list(verdict, first, shape, owner)
+
+    def has_finding(self, verdict: LedgerVerdict) -> bool:
+        """Whether a ledger that can be read, and misses no copy, has a finding that a change of its metadata ends: it
+        cannot be closed or written, no bookie can replace one of its own, or it breaks a rule of placement or may."""
+        shape = self._shape_of(verdict)
+        standing, spread = shape.standing, shape.spread
+        is_placed = not (spread.misplaced_write_sets or spread.has_one_rack or spread.has_unknown)
+        return shape.is_closable is False or standing.is_unwritable or standing.is_unreplaceable or not is_placed
+
+    def _shape_of(self, verdict: LedgerVerdict) -> _CountedShape:
+        key = shape_key(verdict.rows)
+        shape = self._shapes.get(key)
+        if shape is None:
+            if len(self._shapes) >= SHAPES_MAX:
+                self._fold()
+            shape = self._shapes[key] = _CountedShape(verdict, self._known)
+        return shape
+
+    def _add_open(self, first: WriteSetRow, shape: _CountedShape, owner: OwnerReplication) -> None:
+        owner.open_ledgers += 1
+        if first.created_ms is not None:
+            oldest = owner.oldest_open_ms
+            owner.oldest_open_ms = first.created_ms if oldest is None else min(oldest, first.created_ms)
+        is_unclosable = shape.is_closable is False
+        owner.unclosable += is_unclosable
+        age = age_range(self._now_ms, first.created_ms)
+        ages = row_of(self._totals.ages, age, OpenLedgerAges, age)
+        if shape.shape.is_open:
+            ages.open_ledgers += 1
+        else:
+            ages.in_recovery_ledgers += 1
+        ages.unclosable_ledgers += is_unclosable
+        self._totals.list_ledger("oldest_open", _listed(first, shape))
+
+    def _list(self, verdict: LedgerVerdict, first: WriteSetRow, shape: _CountedShape, owner: OwnerReplication) -> None:
+        """Put the ledger on the lists of its findings."""
+        totals = self._totals
+        if verdict.replication in UNDER_REPLICATED_STATES:
+            state = verdict.replication.value
+            setattr(owner, state, getattr(owner, state) + 1)
+            found = under_replicated_ledger(verdict, is_closable=shape.is_closable, is_lost=shape.standing.is_lost)
+            totals.list_ledger("under_replicated", found)
+        if shape.shape.ack_quorum_size == 1:
+            owner.ack_quorum_one += 1
+            totals.list_ledger("ack_quorum_one", _listed(first, shape))
+        if shape.spread.misplaced_write_sets:
+            owner.misplaced += 1
+            totals.list_ledger("misplaced", _misplaced(first, shape))
+
+    @property
+    def totals(self) -> AuditTotals:
+        """The sums of all ledgers so far."""
+        self._fold()
+        self._totals.shorten()
+        return self._totals
+
+    def _fold(self) -> None:
+        """Add what follows from the shapes, and begin again."""
+        for shape in self._shapes.values():
+            if not shape.count:
+                continue  # of a ledger that was looked up, and has another shape now
+            self._fold_counts(shape)
+            self._fold_places(shape)
+            for kind, name, standing in shape.outcomes:
+                effect = row_of(self._totals.losses, loss_key(kind, name), LossEffect, kind, name)
+                effect.unwritable_ledgers += shape.count * standing.is_unwritable
+                effect.unreplaceable_ledgers += shape.count * standing.is_unreplaceable
+                effect.unreadable_ledgers += shape.count * standing.is_unreadable
+                effect.lost_ledgers += shape.count * standing.is_lost
+        self._shapes.clear()
+
+    def _fold_counts(self, shape: _CountedShape) -> None:
+        counts, standing, spread, count = self._totals.counts, shape.standing, shape.spread, shape.count
+        counts.open_ledgers += count * (shape.shape.ledger_state != "closed")
+        counts.in_recovery_ledgers += count * (shape.shape.ledger_state == "in_recovery")
+        counts.one_copy += count * shape.one_copy
+        counts.lost += count * standing.is_lost
+        counts.unclosable += count * (shape.is_closable is False)
+        counts.unwritable += count * standing.is_unwritable
+        counts.unreplaceable += count * standing.is_unreplaceable
+        counts.ack_quorum_one += count * (shape.shape.ack_quorum_size == 1)
+        counts.write_quorum_one += count * (shape.shape.write_quorum_size == 1)
+        counts.misplaced += count * bool(spread.misplaced_write_sets)
+        counts.one_rack += count * spread.has_one_rack
+        counts.rack_unknown += count * spread.has_unknown
+
+    def _fold_places(self, shape: _CountedShape) -> None:
+        """Sums by bookie and by rack."""
+        bookies, racks, count = self._totals.bookies, self._totals.racks, shape.count
+        for bookie_id in shape.shape.members:
+            bookie = row_of(bookies, bookie_id, BookieReplication, bookie_id)
+            bookie.ledgers += count
+            bookie.open_ledgers += count * (bookie_id in shape.shape.ensemble)
+        last_copies: set[str] = set()
+        for index, write_set in enumerate(shape.shape.write_sets):
+            entries, payload_bytes = shape.entries[index], shape.bytes[index]
+            under_replicated = count * shape.under_replicated[index]
+            for bookie_id in set(write_set):
+                bookie = bookies[bookie_id]
+                bookie.write_sets += count
+                bookie.under_replicated_write_sets += under_replicated
+                bookie.entry_copies += entries
+                bookie.payload_bytes += payload_bytes
+            if shape.live_copies[index] == 1:
+                last_copies |= self._known.live.intersection(write_set)
+        for bookie_id in last_copies:
+            bookies[bookie_id].last_copy_ledgers += count
+        if self._known.has_racks:
+            for rack in {self._known.rack_of(each) for each in shape.shape.members}:
+                row_of(racks, rack or "", RackReplication, rack).ledgers += count
+            for rack in {self._known.rack_of(each) for each in shape.shape.ensemble}:
+                racks[rack or ""].open_ledgers += count
+
+
+def age_range(now_ms: int, created_ms: int | None) -> str:
+    """The range of ages of a ledger. One that was created after ``now_ms``, by another clock, has the age 0."""
+    if created_ms is None:
+        return UNKNOWN_AGE
+    age_s = (now_ms - created_ms) / 1000
+    return next(name for name, end_s in AGES if end_s is None or age_s < end_s)
+
+
+def under_replicated_ledger(
+    verdict: LedgerVerdict, *, is_closable: bool | None, is_lost: bool
+) -> UnderReplicatedLedger:
+    """Summarize a ledger of which at least one write set has missing copies."""
+    affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
+    assert affected, "only a ledger that misses copies is summarized"
+    first = affected[0].write_set
+    assert first.ledger_state is not None
+    assert first.ack_quorum_size is not None
+    return UnderReplicatedLedger(
+        ledger_id=first.ledger_id,
+        ledger_state=first.ledger_state,
+        owner=first.owner,
+        created_ms=first.created_ms,
+        replication=verdict.replication.value,
+        expected_copies=affected[0].expected_copies,
+        live_copies_min=min(row.live_copies for row in affected),
+        ack_quorum_size=first.ack_quorum_size,
+        write_sets=len(affected),
+        entry_count=sum(row.write_set.entry_count or 0 for row in affected),
+        payload_bytes=sum(row.write_set.payload_bytes or 0 for row in affected),
+        is_closable=is_closable,
+        is_lost=is_lost,
+        missing_bookies=tuple(sorted({bookie_id for row in affected for bookie_id in row.missing_bookies})),
+    )
+
+
+def _listed(first: WriteSetRow, shape: _CountedShape) -> ListedLedger:
+    return ListedLedger(
+        ledger_id=first.ledger_id,
+        ledger_state=shape.shape.ledger_state,
+        owner=first.owner,
+        created_ms=first.created_ms,
+        ensemble_size=first.ensemble_size or 0,
+        write_quorum_size=shape.shape.write_quorum_size,
+        ack_quorum_size=shape.shape.ack_quorum_size,
+        payload_bytes=first.length or 0,
+        is_closable=shape.is_closable,
+    )
+
+
+def _misplaced(first: WriteSetRow, shape: _CountedShape) -> MisplacedLedger:
+    return MisplacedLedger(
+        ledger_id=first.ledger_id,
+        ledger_state=shape.shape.ledger_state,
+        owner=first.owner,
+        created_ms=first.created_ms,
+        write_sets=shape.spread.misplaced_write_sets,
+        racks_min=shape.spread.racks_min,
+        payload_bytes=first.length or 0,
+    )

@@ -1,0 +1,123 @@
+"""What an audit knows about the bookies when it judges ledgers: one snapshot, the same on all Spark executors. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from runtime.metadata.bookies.registration import Registrations
+from runtime.placement.rack_sources import normal_rack
+from runtime.placement.rules import PlacementRule, PlacementRules, spreads
+from runtime.placement.survey import BookieSurvey, rules_that_apply
+from runtime.placement.view import ClusterView, KnownBookie
+
+RACK_PREFIX = "rack:"
+"""Before the path of a rack, in the text of a loss."""
+
+
+ZOOKEEPER = "zookeeper"
+"""``ledgers_from`` and ``bookies_from`` of an audit that reads no file."""
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Bookies and racks that are supposed to be lost together. ``name`` is as given, such as ``b1:3181,rack:/r2``."""
+
+    name: str
+    bookies: frozenset[str] = frozenset()
+    racks: frozenset[str] = frozenset()
+
+
+class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The bookies at one moment.
+
+    ``with_cookie``: the bookies that have a cookie, so they belong to the cluster even if they are down; None: unknown.
+    ``survey``: racks and rules of placement; None: racks are unknown. ``what_if``: losses that the caller asks about.
+    ``ledgers_from`` and ``bookies_from``: where these were read, for the report. ``skipped_snapshots``: newer snapshots
+    that are not whole.
+    """
+
+    registrations: Registrations
+    now_ms: int
+    with_cookie: frozenset[str] | None = None
+    survey: BookieSurvey | None = None
+    what_if: tuple[Loss, ...] = ()
+    ledgers_from: str = ZOOKEEPER
+    bookies_from: str = ZOOKEEPER
+    skipped_snapshots: int = 0
+
+
+def parse_loss(text: str) -> Loss:
+    """The loss that ``ID[,ID...]`` describes; ``rack:/PATH`` is all bookies of a rack. ValueError if it is empty."""
+    parts = [part.strip() for part in text.split(",")]
+    racks = [normal_rack(part.removeprefix(RACK_PREFIX)) for part in parts if part.startswith(RACK_PREFIX)]
+    if not all(parts) or None in racks:
+        raise ValueError(f"{text!r} has an empty name: write bookie ids, or {RACK_PREFIX}/PATH, with commas between")
+    bookies = (part for part in parts if not part.startswith(RACK_PREFIX))
+    return Loss(text, frozenset(bookies), frozenset(rack for rack in racks if rack is not None))
+
+
+class _Racks(dict[str, str | None]):
+    """Racks by bookie id, looked up when they are first asked for; a dictionary, because it is asked very often."""
+
+    def __init__(self, survey: BookieSurvey | None, bookies: dict[str, KnownBookie]) -> None:
+        super().__init__()
+        self._survey = survey
+        self._bookies = bookies
+
+    def __missing__(self, bookie_id: str) -> str | None:
+        rack = None
+        if self._survey is not None:
+            found = self._bookies.get(bookie_id) or KnownBookie(is_writable=False, rack=self._survey.rack_of(bookie_id))
+            self._bookies[bookie_id] = found
+            rack = found.rack
+        self[bookie_id] = rack
+        return rack
+
+
+class KnownBookies:
+    """The facts, prepared for many questions. Racks of bookies that only ledgers name are added as they come."""
+
+    def __init__(self, facts: AuditFacts) -> None:
+        self.facts = facts
+        self.live = facts.registrations.live
+        self.writable = frozenset(facts.registrations.writable)
+        survey = facts.survey if facts.survey is not None and facts.survey.tables else None
+        self.has_racks = survey is not None
+        self.rules = PlacementRules() if survey is None else rules_that_apply(survey, self.live)
+        bookies = {} if survey is None else dict(survey.view(self.live).bookies)
+        self.rack_of: Callable[[str], str | None] = _Racks(survey, bookies).__getitem__
+        """The rack of a bookie; None if it is unknown."""
+        self.view = ClusterView(bookies)
+        """All bookies whose rack was asked for."""
+        self.spreads = tuple(
+            spread._replace(place_of=self.rack_of) if spread.rule is PlacementRule.RACKS else spread
+            for spread in spreads(self.view, self.rules)
+        )
+        """What the racks of each write set should span."""
+        self.writable_in_rack: dict[str | None, frozenset[str]] = {}
+        for bookie_id in self.writable:
+            rack = self.rack_of(bookie_id)
+            self.writable_in_rack[rack] = self.writable_in_rack.get(rack, frozenset()) | {bookie_id}
+        self.what_if = tuple(
+            (loss, frozenset(each for each in self.writable if self.is_part_of(loss, each))) for loss in facts.what_if
+        )
+        """The losses that the caller asks about, with their writable bookies."""
+
+    def is_part_of(self, loss: Loss, bookie_id: str) -> bool:
+        """Whether a loss includes a bookie."""
+        return bookie_id in loss.bookies or self.rack_of(bookie_id) in loss.racks
+
+    def may_return(self, bookie_id: str) -> bool:
+        """Whether a bookie serves its copies, or may do so again: it is registered or has a cookie.
+
+        Without cookies, every bookie may return: a loss is claimed only with proof.
+        """
+        with_cookie = self.facts.with_cookie
+        return with_cookie is None or bookie_id in with_cookie or bookie_id in self.live
+
+    def mode_of(self, bookie_id: str) -> str:
+        """``writable``, ``read_only`` or ``unregistered``."""
+        if bookie_id in self.writable:
+            return "writable"
+        return "read_only" if bookie_id in self.live else "unregistered"

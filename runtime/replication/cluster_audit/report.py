@@ -1,0 +1,303 @@
+"""The report of an audit: a summary, and tables of bookies, racks, owners, losses and ledgers. Data only.
+
+There are no ages, but times of creation, and the time of the audit in ``AuditSummary.judged_at_ms``. Bytes are payload
+bytes of closed ledgers, because the metadata of other ledgers has no length. In rows of bookies and racks they are of
+the copies there; in all others ``payload_bytes`` counts one copy, and ``copy_bytes`` all copies.
+docs/reference/audit-report.md describes every column.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+FINDINGS_MAX = 100_000
+"""Maximum rows of each list of ledgers with missing copies or unreadable metadata."""
+EXAMPLES_MAX = 1000
+"""Maximum rows of each other list of ledgers."""
+OWNERS_MAX = 10_000
+"""Maximum owners with a row of their own: the first ones in the order of their names."""
+OTHER_OWNERS = "(others)"
+"""The row with the sums of the owners that have none of their own."""
+NO_OWNER = "(unknown)"
+"""The row of ledgers whose custom metadata names no owner."""
+
+
+class Sums(msgspec.Struct):
+    """Counters that can be added to those of other ledgers."""
+
+    def add(self, other: Sums) -> None:
+        """Add every counter of ``other``, which is of the same type."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, int):
+                setattr(self, name, value + getattr(other, name))
+
+
+class BookieReplication(Sums):
+    """Data and load of one bookie according to the metadata.
+
+    ``mode``: "writable", "read_only", or "unregistered" (referenced by ledgers). ``rack`` None: unknown.
+    ``open_ledgers``: those not closed that have it in their last ensemble. ``entry_copies`` counts complete segments
+    only, ``payload_bytes`` closed ledgers only. ``last_copy_ledgers`` have entries whose only live copy is on this
+    bookie: they become unreadable if it fails.
+    """
+
+    bookie_id: str
+    mode: str = "unregistered"
+    rack: str | None = None
+    ledgers: int = 0
+    open_ledgers: int = 0
+    write_sets: int = 0
+    under_replicated_write_sets: int = 0
+    last_copy_ledgers: int = 0
+    entry_copies: int = 0
+    payload_bytes: int = 0
+
+
+class RackReplication(Sums):
+    """Data and load of the bookies of one rack; ``rack`` None: those whose rack is unknown.
+
+    ``ledgers``: those with a copy in the rack, each counted once.
+    """
+
+    rack: str | None
+    bookies_writable: int = 0
+    bookies_read_only: int = 0
+    bookies_unregistered: int = 0
+    ledgers: int = 0
+    open_ledgers: int = 0
+    entry_copies: int = 0
+    payload_bytes: int = 0
+
+
+class OwnerReplication(Sums):
+    """Ledgers of one owner: a Pulsar namespace, or an application. The states count ledgers by their worst write set.
+
+    ``open_ledgers``: open or in recovery. ``oldest_open_ms``: when the oldest of these was created; None: unknown.
+    """
+
+    owner: str
+    ledgers: int = 0
+    open_ledgers: int = 0
+    oldest_open_ms: int | None = None
+    entries: int = 0
+    payload_bytes: int = 0
+    copy_bytes: int = 0
+    under_replicated: int = 0
+    at_risk: int = 0
+    unavailable: int = 0
+    unclosable: int = 0
+    misplaced: int = 0
+    ack_quorum_one: int = 0
+
+    def add(self, other: Sums) -> None:
+        """Add every counter, and keep the older of the two times."""
+        assert isinstance(other, OwnerReplication)
+        times = [time for time in (self.oldest_open_ms, other.oldest_open_ms) if time is not None]
+        self.oldest_open_ms = None
+        super().add(other)
+        self.oldest_open_ms = min(times, default=None)
+
+
+class OpenLedgerAges(Sums):
+    """Ledgers that are not closed, by one range of ages; "unknown": without a time of creation."""
+
+    age: str
+    open_ledgers: int = 0
+    in_recovery_ledgers: int = 0
+    unclosable_ledgers: int = 0
+
+
+class LossEffect(Sums):
+    """What would happen if bookies were lost permanently, in addition to those that are gone.
+
+    ``kind``: "bookie", "rack" or "set"; ``name``: a bookie id, the path of a rack, or the text of ``--what-if``. Each
+    number counts the ledgers that are not already in this state.
+
+    - ``unreadable_ledgers``: some entries would have no live copy, but each has one on a bookie that is down.
+    - ``lost_ledgers``: some entries would have no copy on any bookie of the cluster, live or down.
+    - ``unwritable_ledgers``: open ledgers with a write set of fewer than Qa writable bookies: no add is acknowledged
+      until the writer has replaced bookies.
+    - ``unreplaceable_ledgers``: open ledgers with a lost bookie whose writer would find too few writable bookies
+      outside the ensemble to replace all that do not accept writes: its next ensemble change fails.
+    """
+
+    kind: str
+    name: str
+    bookies: int = 0
+    unwritable_ledgers: int = 0
+    unreplaceable_ledgers: int = 0
+    unreadable_ledgers: int = 0
+    lost_ledgers: int = 0
+
+
+class UnderReplicatedLedger(msgspec.Struct, frozen=True):
+    """A ledger with a write set that has fewer than Qw live copies; ``replication``: state of the worst write set.
+
+    ``entry_count`` and ``payload_bytes``: of the affected write sets, one copy, as far as known (open segments count
+    as 0). ``is_closable`` None: it is closed. ``is_lost``: some entries have no copy on any bookie of the cluster.
+    """
+
+    ledger_id: int
+    ledger_state: str
+    owner: str | None
+    created_ms: int | None
+    replication: str
+    expected_copies: int
+    live_copies_min: int
+    ack_quorum_size: int
+    write_sets: int
+    entry_count: int
+    payload_bytes: int
+    is_closable: bool | None
+    is_lost: bool
+    missing_bookies: tuple[str, ...]
+
+
+class UnreadableLedger(msgspec.Struct, frozen=True):
+    """A ledger whose metadata could not be read, with the reason. Its copies are unknown."""
+
+    ledger_id: int
+    problem: str
+
+
+class MisplacedLedger(msgspec.Struct, frozen=True):
+    """A ledger with a write set in fewer racks, or regions, than the rules require.
+
+    ``write_sets``: how many; ``racks_min``: racks of the narrowest one.
+    """
+
+    ledger_id: int
+    ledger_state: str
+    owner: str | None
+    created_ms: int | None
+    write_sets: int
+    racks_min: int
+    payload_bytes: int
+
+
+class ListedLedger(msgspec.Struct, frozen=True):
+    """A ledger in a list of examples. ``payload_bytes`` is 0 if it is not closed."""
+
+    ledger_id: int
+    ledger_state: str
+    owner: str | None
+    created_ms: int | None
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    payload_bytes: int
+    is_closable: bool | None
+
+
+class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of ledgers and of bookies. Bytes and entries are those of closed ledgers, one copy.
+
+    The states, ``empty`` to ``unreadable``, count ledgers by their worst write set; their sum is ``ledgers``.
+    ``bookies_named_unregistered``: bookies that ledgers reference but that are not registered. A bookie that is down
+    and has no data is in none of the counts. The counts of racks are None if racks are unknown or do not matter.
+    """
+
+    judged_at_ms: int
+    ledgers_from: str
+    """Where the metadata of ledgers was read: ``zookeeper``, or ``snapshot`` or ``backup`` and its path."""
+    bookies_from: str
+    """Where the registrations of bookies were read, in the same form."""
+    skipped_snapshots: int = 0
+    """Newer snapshots of the directory that are damaged or incomplete, so that an older one was read."""
+    looked_up: int
+    """Ledgers that had findings in the file, and were read again from ZooKeeper. The report has what was read then."""
+    not_looked_up: int = 0
+    """Ledgers with findings that were not: too many miss no copy. What is in the file is in the report."""
+    deleted_since: int
+    """Ledgers looked up that no longer exist. They are not in the report."""
+    healthy_since: int
+    """Ledgers looked up that have no such finding now."""
+    ledgers: int
+    open_ledgers: int
+    """Open or in recovery."""
+    in_recovery_ledgers: int
+    empty: int
+    replicated: int
+    under_replicated: int
+    at_risk: int
+    unavailable: int
+    unreadable: int
+    one_copy: int
+    """Ledgers with a write set of which one live copy is left, although it should have more."""
+    lost: int
+    """Ledgers with a write set of which no bookie is registered or has a cookie; part of ``unavailable``."""
+    unclosable: int
+    """Ledgers that are not closed and cannot be: a write set of the last segment has fewer than Qw - Qa + 1
+    registered bookies."""
+    unwritable: int
+    """Open ledgers of which some write set has fewer than Qa writable bookies."""
+    unreplaceable: int
+    """Open ledgers whose writers find too few writable bookies to replace those that do not accept writes."""
+    ack_quorum_one: int
+    """Ledgers with Qa = 1: an acknowledged entry may have had one copy."""
+    write_quorum_one: int
+    """Ledgers with Qw = 1: each entry has one copy by design."""
+    racks_required: int | None
+    """Racks that a write set should span, at most Qw."""
+    misplaced: int | None
+    """Ledgers with a write set in fewer racks, or regions, than required."""
+    one_rack: int | None
+    """Ledgers with a write set of several bookies that are all in one rack."""
+    rack_unknown: int | None
+    """Ledgers with a write set that may break the rules: the rack of one of its bookies is unknown."""
+    entries: int
+    payload_bytes: int
+    copy_bytes: int
+    bookies_writable: int
+    bookies_read_only: int
+    bookies_named_unregistered: int
+
+
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of an audit. Lists of ledgers may be truncated; the summary counts all.
+
+    Bookies are sorted by id, racks by path, owners by bytes (most first), losses by kind and name, lists of ledgers by
+    ledger id, the oldest open ledgers by their time of creation.
+    """
+
+    summary: AuditSummary
+    bookies: tuple[BookieReplication, ...]
+    racks: tuple[RackReplication, ...]
+    """Empty if no rack is known."""
+    owners: tuple[OwnerReplication, ...]
+    open_ages: tuple[OpenLedgerAges, ...]
+    losses: tuple[LossEffect, ...]
+    under_replicated: tuple[UnderReplicatedLedger, ...]
+    """At most ``FINDINGS_MAX``, the worst ones."""
+    unreadable: tuple[UnreadableLedger, ...]
+    """At most ``FINDINGS_MAX``, those with the lowest ids."""
+    misplaced: tuple[MisplacedLedger, ...] = ()
+    """At most ``EXAMPLES_MAX``, those with the lowest ids."""
+    ack_quorum_one: tuple[ListedLedger, ...] = ()
+    """At most ``EXAMPLES_MAX``, those with the lowest ids."""
+    oldest_open: tuple[ListedLedger, ...] = ()
+    """At most ``EXAMPLES_MAX`` ledgers that are not closed, the oldest ones."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether there are more ledgers with missing copies, or unreadable ones, than in the lists."""
+        summary = self.summary
+        missing_copies = summary.under_replicated + summary.at_risk + summary.unavailable
+        return len(self.under_replicated) < missing_copies or len(self.unreadable) < summary.unreadable
+
+
+TABLES: dict[str, type[msgspec.Struct]] = {
+    "summary": AuditSummary,
+    "bookies": BookieReplication,
+    "racks": RackReplication,
+    "owners": OwnerReplication,
+    "open_ages": OpenLedgerAges,
+    "losses": LossEffect,
+    "under_replicated": UnderReplicatedLedger,
+    "unreadable": UnreadableLedger,
+    "misplaced": MisplacedLedger,
+    "ack_quorum_one": ListedLedger,
+    "oldest_open": ListedLedger,
+}
+"""The fields of a report, with the type of their rows. They are also the names of its Parquet datasets."""

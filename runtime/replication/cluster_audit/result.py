@@ -1,0 +1,102 @@
+"""Makes the report of the totals. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from runtime.replication.audit import ReplicationState
+from runtime.replication.cluster_audit.counter import AGES, UNKNOWN_AGE
+from runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
+from runtime.replication.cluster_audit.report import (
+    AuditReport,
+    AuditSummary,
+    BookieReplication,
+    LossEffect,
+    OpenLedgerAges,
+    OwnerReplication,
+    RackReplication,
+)
+from runtime.replication.cluster_audit.totals import AuditTotals, loss_key
+
+_RACK_COUNTS = ("misplaced", "one_rack", "rack_unknown")
+
+
+def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
+    """The report of the totals, with rows for registered bookies and losses that concern no ledger."""
+    totals.shorten()
+    known = KnownBookies(facts)
+    ids = sorted(known.live | totals.bookies.keys())
+    bookies = tuple(
+        msgspec.structs.replace(
+            totals.bookies.get(each, BookieReplication(each)), mode=known.mode_of(each), rack=known.rack_of(each)
+        )
+        for each in ids
+    )
+    return AuditReport(
+        summary=_summary(totals, known, bookies),
+        bookies=bookies,
+        racks=_racks(totals, bookies) if known.has_racks else (),
+        owners=_owners(totals),
+        open_ages=tuple(
+            totals.ages.get(age, OpenLedgerAges(age)) for age in (*(name for name, _ in AGES), UNKNOWN_AGE)
+        ),
+        losses=_losses(totals, known, ids),
+        under_replicated=tuple(sorted(totals.under_replicated, key=lambda found: found.ledger_id)),
+        unreadable=tuple(totals.unreadable),
+        misplaced=tuple(totals.misplaced),
+        ack_quorum_one=tuple(totals.ack_quorum_one),
+        oldest_open=tuple(totals.oldest_open),
+    )
+
+
+def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieReplication, ...]) -> AuditSummary:
+    counts = msgspec.structs.asdict(totals.counts)
+    if not known.rules.has_racks:
+        counts |= dict.fromkeys(_RACK_COUNTS)
+    modes = Counter(bookie.mode for bookie in bookies)
+    return AuditSummary(
+        judged_at_ms=known.facts.now_ms,
+        ledgers_from=known.facts.ledgers_from,
+        bookies_from=known.facts.bookies_from,
+        skipped_snapshots=known.facts.skipped_snapshots,
+        ledgers=sum(counts[state.value] for state in ReplicationState),
+        racks_required=known.rules.min_racks_per_write_quorum if known.rules.has_racks else None,
+        bookies_writable=modes["writable"],
+        bookies_read_only=modes["read_only"],
+        bookies_named_unregistered=modes["unregistered"],
+        **counts,
+    )
+
+
+def _racks(totals: AuditTotals, bookies: tuple[BookieReplication, ...]) -> tuple[RackReplication, ...]:
+    racks = {key: msgspec.structs.replace(row) for key, row in totals.racks.items()}
+    for bookie in bookies:
+        rack = racks.setdefault(bookie.rack or "", RackReplication(bookie.rack))
+        name = f"bookies_{bookie.mode}"
+        setattr(rack, name, getattr(rack, name) + 1)
+        rack.entry_copies += bookie.entry_copies
+        rack.payload_bytes += bookie.payload_bytes
+    return tuple(racks[key] for key in sorted(racks))
+
+
+def _owners(totals: AuditTotals) -> tuple[OwnerReplication, ...]:
+    owners = sorted(totals.owners.values(), key=lambda owner: (-owner.copy_bytes, -owner.ledgers, owner.owner))
+    return (*owners, totals.other_owners) if totals.other_owners.ledgers else tuple(owners)
+
+
+def _losses(totals: AuditTotals, known: KnownBookies, ids: list[str]) -> tuple[LossEffect, ...]:
+    """A row for every bookie that is registered or may return, for every rack of these, and for what was asked."""
+    members = sorted({*ids, *(known.facts.with_cookie or ())})
+    members = [each for each in members if known.may_return(each)]
+    racks = Counter(rack for each in members if (rack := known.rack_of(each)) is not None)
+    wanted = [("bookie", each, 1) for each in members]
+    wanted += [("rack", rack, count) for rack, count in sorted(racks.items())]
+    for loss in known.facts.what_if:
+        wanted.append(("set", loss.name, sum(known.is_part_of(loss, each) for each in members)))
+    found = []
+    for kind, name, count in wanted:
+        effect = totals.losses.get(loss_key(kind, name), LossEffect(kind, name))
+        found.append(msgspec.structs.replace(effect, bookies=count))
+    return tuple(found)

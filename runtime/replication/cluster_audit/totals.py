@@ -1,0 +1,181 @@
+"""Sums over any number of ledgers, in bounded memory, which can be merged with those of other ledgers.
+
+The result does not depend on how the ledgers are divided, or on their order. Of owners that are too many, and of lists
+that are too long, the first ones in a fixed order remain; those that are dropped in a part would be dropped in the
+whole as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from runtime.replication.audit import ReplicationState
+from runtime.replication.cluster_audit.report import (
+    EXAMPLES_MAX,
+    FINDINGS_MAX,
+    OTHER_OWNERS,
+    OWNERS_MAX,
+    BookieReplication,
+    ListedLedger,
+    LossEffect,
+    MisplacedLedger,
+    OpenLedgerAges,
+    OwnerReplication,
+    RackReplication,
+    Sums,
+    UnderReplicatedLedger,
+    UnreadableLedger,
+)
+
+S = TypeVar("S", bound=Sums)
+
+_SEVERITY = {state.value: -position for position, state in enumerate(ReplicationState)}
+
+
+class LedgerCounts(Sums):
+    """Numbers of ledgers, entries and bytes: the fields of ``AuditSummary`` with these names."""
+
+    empty: int = 0
+    replicated: int = 0
+    under_replicated: int = 0
+    at_risk: int = 0
+    unavailable: int = 0
+    unreadable: int = 0
+    open_ledgers: int = 0
+    in_recovery_ledgers: int = 0
+    one_copy: int = 0
+    lost: int = 0
+    unclosable: int = 0
+    unwritable: int = 0
+    unreplaceable: int = 0
+    ack_quorum_one: int = 0
+    write_quorum_one: int = 0
+    misplaced: int = 0
+    one_rack: int = 0
+    rack_unknown: int = 0
+    entries: int = 0
+    payload_bytes: int = 0
+    copy_bytes: int = 0
+    looked_up: int = 0
+    not_looked_up: int = 0
+    deleted_since: int = 0
+    healthy_since: int = 0
+
+
+class AuditTotals(msgspec.Struct):
+    """The sums. ``findings_max``, ``examples_max`` and ``owners_max`` are the limits of the report's lists.
+
+    ``losses`` are by ``loss_key``; ``racks`` by path, "" if unknown, with counts of ledgers only. Lists and owners may
+    be longer than their limits until ``shorten``.
+    """
+
+    findings_max: int = FINDINGS_MAX
+    examples_max: int = EXAMPLES_MAX
+    owners_max: int = OWNERS_MAX
+    counts: LedgerCounts = msgspec.field(default_factory=LedgerCounts)
+    bookies: dict[str, BookieReplication] = {}
+    racks: dict[str, RackReplication] = {}
+    owners: dict[str, OwnerReplication] = {}
+    other_owners: OwnerReplication = msgspec.field(default_factory=lambda: OwnerReplication(OTHER_OWNERS))
+    ages: dict[str, OpenLedgerAges] = {}
+    losses: dict[str, LossEffect] = {}
+    under_replicated: list[UnderReplicatedLedger] = []
+    unreadable: list[UnreadableLedger] = []
+    misplaced: list[MisplacedLedger] = []
+    ack_quorum_one: list[ListedLedger] = []
+    oldest_open: list[ListedLedger] = []
+
+    def merge(self, other: AuditTotals) -> None:
+        """Add the totals of other ledgers."""
+        self.counts.add(other.counts)
+        _merge(self.bookies, other.bookies)
+        _merge(self.racks, other.racks)
+        _merge(self.owners, other.owners)
+        self.other_owners.add(other.other_owners)
+        _merge(self.ages, other.ages)
+        _merge(self.losses, other.losses)
+        for name in _LISTS:
+            getattr(self, name).extend(getattr(other, name))
+        self.shorten()
+
+    def list_ledger(self, name: str, found: Any) -> None:
+        """Append to one of the lists."""
+        rows = getattr(self, name)
+        rows.append(found)
+        if len(rows) >= 2 * self._limit(name) + 1:
+            self._shorten_list(name)
+
+    def owner(self, name: str) -> OwnerReplication:
+        """The row of an owner; the one of all others if there are too many already."""
+        found = self.owners.get(name)
+        if found is None:
+            found = self.owners[name] = OwnerReplication(name)
+            if len(self.owners) > 2 * self.owners_max:
+                self._shorten_owners()
+                found = self.owners.get(name, self.other_owners)
+        return found
+
+    def shorten(self) -> None:
+        """Cut everything to its limit."""
+        for name in _LISTS:
+            self._shorten_list(name)
+        self._shorten_owners()
+
+    def _limit(self, name: str) -> int:
+        return self.findings_max if name in _FINDINGS else self.examples_max
+
+    def _shorten_list(self, name: str) -> None:
+        rows = getattr(self, name)
+        rows.sort(key=_LISTS[name])
+        del rows[self._limit(name) :]
+
+    def _shorten_owners(self) -> None:
+        for name in sorted(self.owners)[self.owners_max :]:
+            self.other_owners.add(self.owners.pop(name))
+
+
+def row_of(rows: dict[str, S], key: str, kind: Callable[..., S], *names: str | None) -> S:
+    """The row with this key; if it is missing, it is added with these names."""
+    found = rows.get(key)
+    if found is None:
+        found = rows[key] = kind(*names)
+    return found
+
+
+def loss_key(kind: str, name: str) -> str:
+    """The key of a loss."""
+    return f"{kind} {name}"
+
+
+def _merge(own: dict[str, S], other: dict[str, S]) -> None:
+    for key, row in other.items():
+        if key in own:
+            own[key].add(row)
+        else:
+            own[key] = row
+
+
+def _by_id(found: Any) -> object:
+    return found.ledger_id
+
+
+def _worst_first(found: UnderReplicatedLedger) -> object:
+    return (_SEVERITY[found.replication], found.ledger_id)
+
+
+def _oldest_first(found: ListedLedger) -> object:
+    return (found.created_ms is None, found.created_ms, found.ledger_id)
+
+
+_LISTS: dict[str, Callable[[Any], Any]] = {
+    "under_replicated": _worst_first,
+    "unreadable": _by_id,
+    "misplaced": _by_id,
+    "ack_quorum_one": _by_id,
+    "oldest_open": _oldest_first,
+}
+"""The lists of ledgers, with the order in which they are kept."""
+_FINDINGS = frozenset({"under_replicated", "unreadable"})

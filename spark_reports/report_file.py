@@ -1,0 +1,45 @@
+"""The report itself in its directory: ``report.json`` for programs, ``report.html`` for people."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import msgspec
+
+from runtime.errors import MetadataFormatError
+from runtime.replication.cluster_audit.report import TABLES, AuditReport
+from spark_reports.output import REPORT_JSON, REPORT_PAGE
+from spark_reports.report_page import report_page
+
+
+class ReportFile(AuditReport, frozen=True, kw_only=True):
+    """``report.json``: a report in the envelope of all structured output. Ids of ledgers are strings there."""
+
+    apiVersion: Literal["bkctl/v1"] = "bkctl/v1"  # noqa: N815  spelling of the structured output contract
+    kind: Literal["AuditReport"] = "AuditReport"
+
+
+def write_report_files(directory: str, report: AuditReport) -> None:
+    """Write both files; OSError."""
+    body = msgspec.to_builtins(report)
+    for name in TABLES:
+        for row in body[name] if isinstance(body[name], list | tuple) else ():
+            if "ledger_id" in row:
+                row["ledger_id"] = str(row["ledger_id"])
+    head = {"apiVersion": "bkctl/v1", "kind": "AuditReport"}
+    with open(os.path.join(directory, REPORT_JSON), "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(head | body), indent=1) + b"\n")
+    with open(os.path.join(directory, REPORT_PAGE), "w", encoding="utf-8") as page:
+        page.write(report_page(report))
+
+
+def read_report(directory: str) -> AuditReport:
+    """The report in a directory of ``bkctl audit --out``; OSError; MetadataFormatError if it is none, or damaged."""
+    path = os.path.join(directory, REPORT_JSON)
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        return msgspec.json.decode(data, type=ReportFile, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MetadataFormatError(f"{path} is not the report of an audit, or is damaged: {error}") from error

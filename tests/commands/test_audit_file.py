@@ -1,0 +1,230 @@
+"""``bkctl audit --from`` as a process: files of a real ZooKeeper, and the same result as from the live one."""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import gzip
+import io
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.cluster.root import init_cluster
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import open_ledger_store
+from runtime.metadata.paths import Paths
+from runtime.metadata.uri import MetadataUri, parse_metadata_uri
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.processes import bkctl_command, bkctl_environment, run_bkctl
+from tests.runtime.replication.samples import random_ledger
+from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
+
+pytestmark = pytest.mark.cluster
+
+BOOKIES = [f"bookie-{number}:3181" for number in range(7)]
+ROOT = "/tenant/ledgers"
+GARBAGE_ID = 20_000
+OF_THE_RUN = {"seconds", "out", "judged_at", "ledgers_from", "bookies_from"}
+
+
+async def fill(store: ZooKeeperStore, uri: MetadataUri) -> None:
+    """60 ledgers of both kinds of ids, one more that cannot be read, and five of seven bookies."""
+    source, paths = random.Random(3), Paths(uri.root)
+    await init_cluster(store, uri.root, uri.tree, source)
+    ledgers = await open_ledger_store(store, uri.root, uri.tree)
+    for ledger_id in [*range(30), *range(10_000, 10_020), *range(2**40, 2**40 + 10)]:
+        await ledgers.create(random_ledger(source, BOOKIES), ledger_id=ledger_id)
+    await store.create(ledgers.path(GARBAGE_ID), b"not metadata", make_parents=True)
+    for bookie_id in BOOKIES[:4]:
+        await store.create(paths.writable_bookie(bookie_id), is_ephemeral=True)
+    await store.create(paths.read_only_bookie(BOOKIES[4]), is_ephemeral=True)
+
+
+@asynccontextmanager
+async def zookeeper_with_a_snapshot(folder: Path) -> AsyncIterator[tuple[str, Path]]:
+    """The metadata URI of a cluster, and the file that its ZooKeeper wrote when it started with all of it."""
+    async with await EmbeddedZooKeeper.start(str(folder)) as first:
+        uri = f"zk+hierarchical://{first.connect_string}{ROOT}"
+        async with await ZooKeeperStore.connect(first.connect_string) as store:
+            await fill(store, parse_metadata_uri(uri))
+            await first.stop()
+            async with await EmbeddedZooKeeper.start(str(folder), port=first.port):
+                assert (await RegistrationClient(store, ROOT).snapshot()).read_only == (BOOKIES[4],)
+                written = folder.glob("data/version-2/snapshot.*")
+                yield uri, max(written, key=lambda path: int(path.suffix[1:], 16))
+
+
+def report_of(*arguments: str) -> dict[str, Any]:
+    done = run_bkctl("audit", *arguments, "-o", "json")
+    assert done.exit_code == 10, done
+    report: dict[str, Any] = done.json()
+    return {key: value for key, value in report.items() if key not in OF_THE_RUN}
+
+
+def without_lookups(report: dict[str, Any]) -> dict[str, Any]:
+    """The report of a cluster that has not changed since, as if no ledger had been looked up."""
+    assert report["looked_up"] >= len(report["under_replicated_ledgers"]) + len(report["unreadable_ledgers"])
+    return report | {"looked_up": 0}
+
+
+async def test_a_snapshot_gives_the_report_of_the_live_cluster(tmp_path: Path) -> None:
+    async with zookeeper_with_a_snapshot(tmp_path / "zookeeper") as (uri, path):
+        live = await asyncio.to_thread(report_of, "--metadata-uri", uri)
+        with_uri = await asyncio.to_thread(report_of, "--from", str(path), "--metadata-uri", uri)
+        backup = str(tmp_path / "backup.jsonl.gz")
+        done = await asyncio.to_thread(run_bkctl, "cluster", "backup", backup, "--metadata-uri", uri)
+        assert done.exit_code == 0, done
+        from_backup = await asyncio.to_thread(report_of, "--from", backup, "--metadata-uri", uri)
+        by_spark = await asyncio.to_thread(
+            report_of, "--spark", "--cores", "1", "--from", f"file://{path}", "--metadata-uri", uri
+        )
+    offline = await asyncio.to_thread(report_of, "--from", str(path), "--ledgers-root", ROOT)
+    folder = await asyncio.to_thread(report_of, "--from", str(path.parent.parent), "--ledgers-root", ROOT)
+    packed = tmp_path / "packed"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    unpacked = await asyncio.to_thread(report_of, "--from", str(packed), "--ledgers-root", ROOT)
+    refused = await asyncio.to_thread(run_bkctl, "audit", "--from", backup)
+
+    assert live["ledgers"] == 61
+    assert [row["ledger_id"] for row in live["unreadable_ledgers"]] == [str(GARBAGE_ID)]
+    assert live["under_replicated"] > 5
+    assert (live["bookies_writable"], live["bookies_read_only"], live["bookies_named_unregistered"]) == (4, 1, 2)
+    assert without_lookups(with_uri) == live
+    assert without_lookups(from_backup) == live
+    assert by_spark == with_uri
+    assert offline == live
+    assert folder == live
+    assert unpacked == live
+    assert refused.exit_code == 13
+    assert "is a backup, which has no registrations of bookies: use --metadata-uri" in refused.stderr
+
+
+async def test_the_file_of_another_cluster_is_refused(tmp_path: Path, metadata_uri: str) -> None:
+    """Otherwise all its findings would count as deleted."""
+    sample, path = SampleCluster(ledgers=10, tree=LedgerTree.HIERARCHICAL), tmp_path / "snapshot.1"
+    with path.open("wb") as output:
+        write_snapshot(output, cluster_nodes(sample), sample.sessions)
+    uri = parse_metadata_uri(metadata_uri)
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        await init_cluster(store, uri.root, uri.tree, random.Random(1))
+    arguments = ("audit", "--from", str(path), "--ledgers-root", sample.root, "--metadata-uri", metadata_uri)
+    done = await asyncio.to_thread(run_bkctl, *arguments)
+    assert (done.exit_code, done.stdout) == (5, ""), done
+    assert f"{path} is of the cluster with the instance id 7f3a0c1e-0b3d-4d2a-9a51-3a1f0c9d2b11, but the" in done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a ZooKeeper that was killed while it wrote a snapshot."""
+    folder = tmp_path / "version-2"
+    folder.mkdir()
+    with (folder / "snapshot.1").open("wb") as output:
+        write_snapshot(output, cluster_nodes(SampleCluster(ledgers=10, lost_bookies=0)))
+    (folder / "snapshot.2").write_bytes((folder / "snapshot.1").read_bytes()[:-1])
+    return folder
+
+
+def test_an_older_snapshot_is_never_read_silently(folder: Path, tmp_path: Path) -> None:
+    """The exit code, the report and its page say so. All bookies are up: the older snapshot itself has no finding."""
+    whole = gzip.compress((folder / "snapshot.1").read_bytes())
+    (folder / "snapshot.3.gz").write_bytes(whole[:-20])
+    out = str(tmp_path / "report")
+    done = run_bkctl("audit", "--from", str(folder.parent), "--out", out, "-o", "json")
+    assert done.exit_code == 10, done
+    assert (done.json()["ledgers_from"], done.json()["skipped_snapshots"]) == (f"snapshot {folder / 'snapshot.1'}", 2)
+    first, second, third = done.stderr.splitlines()
+    assert first.startswith(f"warning: {folder / 'snapshot.3.gz'} is damaged after ")
+    assert first.endswith(": reading an older snapshot")
+    assert second == f"warning: {folder / 'snapshot.2'} is not complete: reading an older snapshot"
+    assert third == (
+        f"warning: 2 newer snapshots could not be read, and the report is of snapshot {folder / 'snapshot.1'}: so the "
+        "exit code is that of a finding"
+    )
+    assert run_bkctl("audit", "show", out).exit_code == 10
+    assert "damaged or\n  incomplete: 2." in Path(out, "report.html").read_text()
+
+    (folder / "snapshot.3.gz").write_bytes(whole)
+    newest = run_bkctl("audit", "--from", str(folder.parent), "-o", "json")
+    assert (newest.exit_code, newest.stderr) == (0, ""), newest
+    (folder / "snapshot.3.gz").write_bytes(whole[:-20])
+    refused = run_bkctl("audit", "--from", str(folder / "snapshot.3.gz"))
+    assert (refused.exit_code, refused.stdout) == (12, ""), refused
+
+
+def test_a_wrong_root_is_refused_by_the_name_of_the_file(folder: Path) -> None:
+    packed = folder / "snapshot.3.gz"
+    packed.write_bytes(gzip.compress((folder / "snapshot.1").read_bytes()))
+    done = run_bkctl("audit", "--from", str(folder), "--ledgers-root", "/other")
+    assert done.exit_code == 4, done
+    assert f"there is no BookKeeper cluster at /other in {packed}: use" in done.stderr
+
+
+def test_a_killed_audit_leaves_its_unpacked_copy_only_until_the_next_one(folder: Path, tmp_path: Path) -> None:
+    """The copy of an audit that is still running stays."""
+    large, temporary = tmp_path / "large", tmp_path / "temporary"
+    temporary.mkdir()
+    plain = io.BytesIO()
+    write_snapshot(plain, cluster_nodes(SampleCluster(ledgers=100_000)))
+    large.write_bytes(gzip.compress(plain.getvalue(), compresslevel=1))
+    command = bkctl_command("audit", "--from", str(large))
+    environment = bkctl_environment(TMPDIR=str(temporary))
+
+    def copies() -> set[str]:
+        return set(glob.glob(f"{temporary}/*/*.snapshot"))  # Path.glob fails when a folder is deleted meanwhile
+
+    def begin() -> subprocess.Popen[bytes]:
+        known = copies()
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not copies() - known:
+            assert process.poll() is None, "it ended before its copy was seen"
+            time.sleep(0.01)
+        return process
+
+    killed = begin()
+    killed.kill()
+    killed.wait()
+    (left,) = temporary.iterdir()
+    running = begin()
+    try:
+        os.kill(running.pid, signal.SIGSTOP)
+        (kept,) = temporary.iterdir()
+        assert kept != left
+        assert run_bkctl("audit", "--from", str(folder), TMPDIR=str(temporary)).exit_code == 10
+        assert list(temporary.iterdir()) == [kept]
+    finally:
+        running.kill()
+        running.wait()
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    path = tmp_path / "snapshot.7"
+    path.write_bytes(b"ZKSN\0\0\0\x02" + bytes(8))
+    return path
+
+
+def test_a_file_that_is_not_whole_is_refused_by_name(damaged: Path) -> None:
+    done = run_bkctl("audit", "--from", str(damaged))
+    assert done.exit_code == 12
+    assert done.stdout == ""
+    assert f"snapshot {damaged} is damaged at byte 16: it is truncated" in done.stderr
+
+
+def test_options_that_do_not_fit(tmp_path: Path) -> None:
+    missing = run_bkctl("audit", "--from", str(tmp_path / "nothing"))
+    assert (missing.exit_code, missing.stderr.count("\n")) == (4, 1), missing
+    assert run_bkctl("audit", "--ledgers-root", "/x").exit_code == 2
+    without_spark = run_bkctl("audit", "--from", "hdfs://namenode/snapshot.1")
+    assert without_spark.exit_code == 2
+    assert "needs --spark" in without_spark.stderr

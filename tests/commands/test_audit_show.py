@@ -1,0 +1,89 @@
+"""``bkctl audit --out``, ``audit show`` and ``--fail-on`` as processes, over a generated snapshot of ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.processes import run_bkctl
+from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
+
+OK, USAGE, NOT_FOUND, FINDINGS, INTEGRITY = 0, 2, 4, 10, 12
+
+
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A cluster with one lost bookie: ledgers lack one copy, none lacks two."""
+    path = tmp_path_factory.mktemp("audit") / "snapshot"
+    cluster = SampleCluster(ledgers=300)
+    with open(path, "wb") as file:
+        write_snapshot(file, cluster_nodes(cluster))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def report(snapshot: str) -> tuple[str, dict[str, object]]:
+    """The directory of a report, and what the audit printed."""
+    directory = f"{snapshot}-report"
+    done = run_bkctl("audit", "--from", snapshot, "--out", directory, "-o", "json")
+    assert done.exit_code == FINDINGS, done
+    return directory, done.json()
+
+
+def test_an_earlier_report_is_shown_as_it_was_printed(report: tuple[str, dict[str, object]]) -> None:
+    directory, printed = report
+    shown = run_bkctl("audit", "show", directory, "-o", "json")
+    assert shown.exit_code == FINDINGS
+    assert shown.json() == printed | {"seconds": None}
+    assert "Replication by bookie" in run_bkctl("audit", "show", directory, "-o", "table").stdout
+    assert (Path(directory) / "report.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "exit_code"),
+    [
+        ("unavailable,at-risk", OK),
+        ("unavailable,under_replicated", FINDINGS),
+        ("unwritable,lost", OK),
+        ("misplaced", OK),
+        ("everything", USAGE),
+        ("", USAGE),
+    ],
+)
+def test_the_exit_code_follows_fail_on(
+    report: tuple[str, dict[str, object]], snapshot: str, kinds: str, exit_code: int
+) -> None:
+    assert run_bkctl("audit", "show", report[0], "--fail-on", kinds).exit_code == exit_code
+    assert run_bkctl("audit", "--from", snapshot, "--fail-on", kinds).exit_code == exit_code
+
+
+@pytest.mark.parametrize(
+    ("kinds", "name", "value"),
+    [("lost", "unreadable", 1), ("misplaced", "misplaced", None)],
+    ids=["unreadable", "unknown"],
+)
+def test_what_could_not_be_judged_is_a_finding(
+    report: tuple[str, dict[str, object]], tmp_path: Path, kinds: str, name: str, value: int | None
+) -> None:
+    body = json.loads((Path(report[0]) / "report.json").read_text())
+    body["summary"][name] = value
+    (tmp_path / "report.json").write_text(json.dumps(body))
+    assert run_bkctl("audit", "show", str(tmp_path), "--fail-on", kinds).exit_code == FINDINGS
+
+
+def test_why_racks_could_not_be_judged_is_told(report: tuple[str, dict[str, object]], tmp_path: Path) -> None:
+    body = json.loads((Path(report[0]) / "report.json").read_text())
+    body["summary"]["one_rack"] = None
+    (tmp_path / "report.json").write_text(json.dumps(body))
+    done = run_bkctl("audit", "show", str(tmp_path), "--fail-on", "one_rack")
+    assert "no rack is known, or all registered bookies are in one" in done.stderr
+
+
+def test_what_is_no_report(tmp_path: Path) -> None:
+    done = run_bkctl("audit", "show", str(tmp_path))
+    assert done.exit_code == NOT_FOUND
+    assert f"cannot read {tmp_path}/report.json: No such file or directory" in done.stderr
+    (tmp_path / "report.json").write_text("{}")
+    assert run_bkctl("audit", "show", str(tmp_path)).exit_code == INTEGRITY

@@ -1,0 +1,156 @@
+"""A standalone Spark cluster on loopback, from pyspark's own jars: a master and two workers of one core each.
+
+Its executors run a Python that has the libraries bkctl depends on and not bkctl itself, as on a user's cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import venv
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import kazoo
+
+from tests.orphans import OrphanKiller
+from tests.processes import LOOPBACK, free_port
+
+START_TIMEOUT_S = 120.0
+"""Far above any honest start: it only keeps a hung process from hanging the test run."""
+
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+
+def spark_home() -> str:
+    """Where pyspark and its jars are."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return spec.submodule_search_locations[0]
+
+
+class SparkCluster:
+    """Processes that run; ``variables`` are what a driver needs in its environment."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        self.folder = folder
+        master_port, self._page_port, *self._worker_page_ports = (free_port() for _ in range(4))
+        self.url = f"spark://{LOOPBACK}:{master_port}"
+        self._master_port = master_port
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.python = python_without_bkctl(folder / "python")
+        (folder / "conf").mkdir(parents=True)
+        defaults = {
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": _JVM_OPTIONS,
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+        } | dict(settings)
+        lines = [f"{name} {value}\n" for name, value in defaults.items()]
+        (folder / "conf" / "spark-defaults.conf").write_text("".join(lines))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment of a driver."""
+        return {
+            "SPARK_HOME": spark_home(),
+            "SPARK_CONF_DIR": str(self.folder / "conf"),
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "PYSPARK_PYTHON": self.python,
+        }
+
+    def start(self) -> None:
+        """Until both workers have registered."""
+        page = ["--webui-port", str(self._page_port)]
+        self._spawn("master", _MASTER, "--host", LOOPBACK, "--port", str(self._master_port), *page)
+        for number, port in enumerate(self._worker_page_ports):
+            where = ["--host", LOOPBACK, "--webui-port", str(port), "--work-dir", str(self.folder / f"work-{number}")]
+            self._spawn(f"worker-{number}", _WORKER, *where, "--cores", "1", "--memory", "512m", self.url)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self._workers_alive() < len(self._worker_page_ports):
+            assert time.monotonic() < deadline, self.logs
+            assert all(process.poll() is None for process in self._processes), self.logs
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Kill the processes and the executors, which are in the groups of their workers."""
+        for process in self._processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    @property
+    def pids(self) -> list[int]:
+        """The master and the workers."""
+        return [process.pid for process in self._processes]
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The parents of the executors."""
+        return [process.pid for process in self._processes[1:]]
+
+    @property
+    def logs(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(f"{path}:\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
+
+    def state(self) -> Any:
+        """What the master says about workers and applications."""
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{self._page_port}/json/", timeout=60) as answer:
+            return json.load(answer)
+
+    def _workers_alive(self) -> int:
+        try:
+            return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
+        except (OSError, json.JSONDecodeError):  # its first answer can be a page that it shows while it starts
+            return 0
+
+    def _spawn(self, name: str, *command: str) -> None:
+        environment = {**os.environ, **self.variables, "SPARK_DAEMON_JAVA_OPTS": _JVM_OPTIONS}
+        with open(self.folder / f"{name}.log", "ab") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    [os.path.join(spark_home(), "bin", "spark-class"), *command],
+                    cwd=self.folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    process_group=0,
+                )
+            )
+
+
+@contextlib.contextmanager
+def spark_cluster(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkCluster]:
+    """A cluster with these settings in its ``spark-defaults.conf``, ended with the block."""
+    cluster = SparkCluster(folder, settings or {})
+    with OrphanKiller() as orphans:
+        try:
+            cluster.start()
+            for pid in cluster.pids:
+                orphans.watch(pid)
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+def python_without_bkctl(folder: Path) -> str:
+    """Path of a Python with the libraries of this one. A ``.pth`` file is read in its own environment alone, so that of
+    an installation in place has no effect."""
+    venv.create(folder, symlinks=True)
+    libraries = os.path.dirname(os.path.dirname(kazoo.__file__))
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    (folder / "lib" / version / "site-packages" / "libraries.pth").write_text(libraries + "\n")
+    return str(folder / "bin" / "python")

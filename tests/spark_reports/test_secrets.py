@@ -1,0 +1,47 @@
+"""Secrets leave the settings, and their text does not show them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
+from runtime.errors import ConfigurationError
+from spark_reports.secrets import take_secrets
+
+SECRETS = ("digest-sesame", "sasl-sesame", "key-sesame")
+
+
+def test_every_secret_is_taken_out_of_the_settings(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text(f"{SECRETS[1]}\n")
+    path.chmod(0o600)
+    config = ZooKeeperConfig(
+        digest="env:DIGEST",
+        sasl=ZooKeeperSaslConfig(username="bkctl", password=f"file:{path}"),
+        tls=ZooKeeperTlsConfig(key_password="env:KEY"),
+        session_timeout_ms=1234,
+    )
+    taken, secrets = take_secrets(config, {"DIGEST": f"bkctl:{SECRETS[0]}", "KEY": SECRETS[2]})
+
+    for text in (msgspec.json.encode(taken).decode(), repr(taken), repr(secrets), str(secrets)):
+        assert not any(secret in text for secret in SECRETS)
+    assert taken.session_timeout_ms == 1234
+    assert taken.sasl is not None
+    assert taken.tls is not None
+    found = pickle.loads(pickle.dumps(secrets))
+    references = (taken.digest, taken.sasl.password, taken.tls.key_password)
+    values = [found[(reference or "").removeprefix("env:")] for reference in references]
+    assert values == [f"bkctl:{SECRETS[0]}", *SECRETS[1:]]
+
+
+def test_a_secret_that_cannot_be_read_is_named_before_spark_starts() -> None:
+    with pytest.raises(ConfigurationError, match="the user and password for ZooKeeper is empty in the environment"):
+        take_secrets(ZooKeeperConfig(digest="env:MISSING"), {})
+
+
+def test_settings_without_secrets_stay_as_they_are() -> None:
+    assert take_secrets(ZooKeeperConfig(), {}) == (ZooKeeperConfig(), {})
