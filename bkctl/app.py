@@ -35,7 +35,7 @@ _MEMBERS = {
     "decommission": _Member(
         "commands.decommission", "Move the ledgers of live or dead bookies away, then delete their cookies."
     ),
-    "audit": _Member("commands.audit", "Count live copies, and list under-replicated ledgers."),
+    "audit": _Member("commands.audit.app", "Count live copies, and list under-replicated ledgers."),
     "config": _Member("commands.configuration", "Show and explain settings, with the source of each value."),
     "dev": _Member("commands.dev.app", "Run servers on this machine: a cluster, or only ZooKeeper."),
 }

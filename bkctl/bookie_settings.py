@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from bkctl.autorecovery_settings import resolve_daemon_of_bookie
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import REFUSED, ignored_keys, is_refused, missing_feature_notes, unknown_key_notes
 from bkctl.setting_readers import (
@@ -74,6 +75,7 @@ def resolve_bookie_settings(sources: Sources, flags: BookieFlags) -> BookieSetti
         warnings=tuple(warnings),
         comparison=comparison,
         log=log,
+        autorecovery=resolve_daemon_of_bookie(sources) if config.is_autorecovery_enabled else None,
     )
 
 

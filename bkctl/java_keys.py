@@ -164,8 +164,6 @@ IGNORED: Final = {key: reason for reason, keys in _IGNORED.items() for key in ke
 MISSING: Final = {
     "useV2WireProtocol": "clients with wire protocol v2 cannot use this bookie. Pulsar brokers use it unless their "
     "bookkeeperUseV2WireProtocol is false",
-    "autoRecoveryDaemonEnabled": "there is no autorecovery inside the bookie yet. Run Java's (bookkeeper "
-    "autorecovery), or lost copies are not replaced",
     "extraServerComponents": "bkctl has no stream storage. Clients that store their state there, such as Pulsar "
     "Functions, fail",
 }

@@ -17,7 +17,7 @@ from runtime.autorecovery.config import DaemonConfig
 from runtime.config import BookieConfig
 from runtime.log_level import LogLevel
 from runtime.replication.config import PlacementMode, VerifyMode
-from storage.setting import Java, Setting
+from storage.setting import Java, Setting, described
 
 
 class LogFormat(StrEnum):
@@ -50,6 +50,7 @@ class BookieFlags(msgspec.Struct, frozen=True, kw_only=True):
     ledger_directories: tuple[str, ...] = ()
     index_directories: tuple[str, ...] = ()
     is_read_only: bool | None = None
+    is_autorecovery_enabled: bool | None = None
     log_file: str | None = None
     log_format: str | None = None
     overrides: tuple[str, ...] = ()
@@ -100,6 +101,8 @@ class BookieSettings(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     comparison: JavaComparison = JavaComparison()
     log: LogSettings = LogSettings()
+    autorecovery: DaemonConfig | None = None
+    """The autorecovery daemon of the bookie, if it has one; its bookie and its cluster are those of the bookie."""
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,6 +147,18 @@ class SettingInfo(msgspec.Struct, frozen=True, kw_only=True):
 def shown_secret(value: object) -> object:
     """The value of a secret setting for display: where the secret is, but not one that is written out."""
     return value if value is None or str(value).startswith(("env:", "file:")) else "(hidden)"
+
+
+def shown_config(config: msgspec.Struct) -> dict[str, Any]:
+    """A configuration for display, without secrets that are written out."""
+    body: dict[str, Any] = msgspec.to_builtins(config)
+    for path in (each.path for each in described(type(config)) if each.setting.is_secret):
+        table: Any = body
+        for name in path[:-1]:
+            table = (table or {}).get(name)
+        if table:
+            table[path[-1]] = shown_secret(table[path[-1]])
+    return body
 
 
 class SettingsOverview(msgspec.Struct, frozen=True):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 class Progress(Protocol):
@@ -30,14 +33,21 @@ def progress_bar(stream: TextIO, description: str, *, is_colored: bool) -> Itera
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
+    from rich.text import Text
 
-    bar = RichProgress(
+    class BarAboveNote(RichProgress):
+        """The note has its own line, so that a narrow terminal still shows the time left."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            yield self.make_tasks_table(self.tasks)
+            yield from (Text(task.fields["note"], style="dim") for task in self.tasks if task.fields["note"])
+
+    bar = BarAboveNote(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[count]}", style="progress.download"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", style="dim"),
         console=RichConsole(file=stream, no_color=not is_colored),
         transient=True,
     )

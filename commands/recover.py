@@ -14,7 +14,7 @@ from commands.help_page import COPYING, HelpCommand, HelpGroup
 from commands.outages import told_when_cut_off
 from commands.parse import all_ledger_ids, parse_bookie_id
 from commands.recover_ledger import recover_ledger
-from commands.recovery_job import as_recorded, delete_job, open_job, pace_of, read_job_state
+from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, pace_of, read_job_state
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import PLAN_TABLE, failure_rows, fenced_rows, plan_body, print_report, report_body
 from commands.replication_access import note_end, replication_access, waiting_sentence
@@ -87,8 +87,7 @@ async def failed_bookie(
             state = read_job_state(flags.resume, bookie_ids, session.root, session.instance_id)
             flags, open_ledgers = as_recorded(state, flags, open_ledgers)
         policy = open_ledgers or OpenLedgers.WAIT
-        access = await replication_access(context, session, flags, policy)
-        access = access._replace(bytes_per_s=pace.bytes_per_s)
+        access = (await replication_access(context, session, flags, policy))._replace(bytes_per_s=pace.bytes_per_s)
         recovery, console = access.recovery, context.console
         if context.settings.is_rehearsal:
             for bookie_id in await recovery.registered(bookie_ids):
@@ -99,12 +98,11 @@ async def failed_bookie(
             found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
         else:
             found = await recovery.plan_rest(state)
+        scanned_for = bookie_ids if state is None and ledger_ids is None else ()  # else not all ledgers were scanned
         plan = access.change_plan(found)
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
             report = await recovery.run(found)
-            if flags.resume is not None and report.is_complete:
-                delete_job(flags.resume)
         else:
             async with (
                 told_when_cut_off(context, len(found.ledgers)) as job,
@@ -121,6 +119,8 @@ async def failed_bookie(
                     )
                     opened.is_finished = report.is_complete
                 note_end(change, report_body(report), outcome_of(report))
+        if report.is_complete:
+            delete_finished_jobs(context, session, scanned_for, flags.resume)
     print_report(context, "RecoveryReport", report_body(report), failure_rows(report), fenced_rows(report))
     return outcome_of(report)
 

@@ -210,8 +210,12 @@ def _sentences(found: InPlacePlan) -> list[str]:
             f"will write {counted(found.copies, 'copy', 'copies')} (about {size(found.bytes_estimate)}) again, in "
             f"{len(found.to_write)} of {verified}, on {', '.join(targets)}"
         )
+    elif found.left:
+        sentences.append(f"nothing to write: no bad copy of {verified} can be repaired in place")
+    elif found.ledgers:
+        sentences.append(f"nothing to write: no bad copy was found in {verified}")
     else:
-        sentences.append(f"nothing to write: no copy of {verified} can be repaired in place")
+        sentences.append("nothing to write: the findings name no ledger")
     failed = sum(each.copies for ledger in found.to_write for each in ledger.writes if each.state is CopyState.FAILED)
     if failed:
         sentences.append(

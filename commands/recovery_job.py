@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import stat
+import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,7 @@ from storage.advice import without_path
 if TYPE_CHECKING:
     from commands.console import Console
     from commands.replication_access import ReplicationAccess
+    from commands.session import Session
     from runtime.replication.config import OpenLedgers
     from runtime.replication.copy_messages import CopyPace, CopyProcessSetup
     from runtime.replication.job_file import JobFile, JobStart, RecordedJob
@@ -37,6 +39,9 @@ _LEDGER_COST_BYTES = 64 * 1024
 """A ledger takes about as much CPU time as copying this, in addition to its bytes."""
 _RECORDS_PER_WRITE = 10_000
 _NO_LIMIT = "none"
+_SUFFIX = ".jsonl"
+_UNTOUCHED_S_MAX = 30 * 24 * 3600
+"""After so long, a job is hardly continued; without its file, a later run only scans and copies more."""
 _RATE_FIELDS = {"copy-rate": "bytes_per_s", "copy-rate-per-bookie": "bytes_per_s_per_bookie"}
 
 
@@ -113,10 +118,11 @@ async def open_job(
     from runtime.replication.recovery_run import RecoveryJob
     from storage.adapters.filesystem import OsFileSystem
 
-    path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{operation_id}.jsonl")
+    path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{operation_id}{_SUFFIX}")
     rates = RatesFile(_rates_path(path), context.console)
     try:
         if flags.resume is None:
+            _delete_untouched(os.path.dirname(path))
             job_file, state = JobFile.create(OsFileSystem(), path, _start(context, access, plan, operation_id)), None
             _record_plan(job_file, plan)
         else:
@@ -125,6 +131,8 @@ async def open_job(
             rates.write(flags)
         rates.require_valid()
     except OSError as error:
+        if flags.resume is None:
+            delete_job(path)
         raise RefusedError(f"nothing was changed: cannot write the job file {path} ({error.strerror})") from error
     if state is not None:
         done = f"{counted(state.ledgers_done, 'ledger')} done before ({size(state.bytes_copied)} copied)"
@@ -132,6 +140,7 @@ async def open_job(
     if plan.ledgers:
         context.console.say(f"job file {path}; the byte rates in {rates.path} can be changed at any time")
     workers = LaneWorkers()
+    opened: OpenedJob | None = None
     try:
         job = RecoveryJob(job_file, state, workers, rates.read, context.console.warn)
         opened = OpenedJob(path, job, _processes(context, access, plan, flags))
@@ -139,17 +148,50 @@ async def open_job(
     finally:
         await workers.close()
         job_file.close()
+        if opened is not None and opened.is_finished:
+            delete_job(path)
     if not opened.is_finished:
         context.console.say(f"{path} is kept: with --resume, copies that are partly made continue")
-        return
-    delete_job(path)
 
 
 def delete_job(path: str) -> None:
     """Delete the files of a finished job, if they can be deleted."""
-    for finished in (path, _rates_path(path)):
+    for finished in (_rates_path(path), path):  # the one that is looked for goes last
         with contextlib.suppress(OSError):
             os.unlink(finished)
+
+
+def delete_finished_jobs(
+    context: CommandContext, session: Session, bookie_ids: Collection[str], resumed: str | None = None
+) -> None:
+    """Delete the files of all jobs for only these bookies, which must have nothing left to move, and of ``resumed``."""
+    from runtime.replication.job_file import read_start
+    from storage.adapters.filesystem import OsFileSystem
+
+    if resumed is not None:
+        delete_job(resumed)
+    state_directory = context.settings.state_directory
+    for path in _job_files(os.path.join(state_directory, "jobs")) if state_directory else ():
+        with contextlib.suppress(OSError, ConfigurationError):
+            start = read_start(OsFileSystem(), path)
+            is_of_cluster = (start.root, start.instance_id) == (session.root, session.instance_id)
+            if is_of_cluster and set(start.bookie_ids) <= set(bookie_ids):
+                delete_job(path)
+
+
+def _delete_untouched(folder: str) -> None:
+    oldest_s = time.time() - _UNTOUCHED_S_MAX
+    for path in _job_files(folder):
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_mtime < oldest_s:
+                delete_job(path)
+
+
+def _job_files(folder: str) -> list[str]:
+    try:
+        return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_SUFFIX)]
+    except OSError:
+        return []  # there was no job yet
 
 
 def _rates_path(path: str) -> str:

@@ -71,6 +71,8 @@ class RecoveryProgressView:
         return note
 
     def _left_s(self, moment: RecoveryProgress) -> float | None:
+        if moment.waiting_for_writers and moment.ledgers_done + moment.waiting_for_writers >= moment.ledgers_total:
+            return moment.writers_wait_s  # bytes that are not copied by now are those of ledgers that failed
         done = _work_done(moment)
         rate = (done - self._samples[0].work_done) / self._window_s()
         return max(moment.writers_wait_s, (_work(moment) - done) / rate) if rate > 0 else None

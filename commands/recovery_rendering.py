@@ -68,6 +68,8 @@ class RecoveryChoices(NamedTuple):
     open_ledger_wait_s: float = 0.0
     bytes_per_s: float | None = None
     """Limit of the whole run; None: no limit."""
+    drain_wait_s: float | None = None
+    """With SKIP: how long their writers get to leave bookies that serve; None: the ledgers are left alone."""
 
 
 def plan_body(plan: RecoveryPlan, open_ledgers: OpenLedgers = OpenLedgers.FENCE) -> dict[str, object]:
@@ -75,7 +77,9 @@ def plan_body(plan: RecoveryPlan, open_ledgers: OpenLedgers = OpenLedgers.FENCE)
     from runtime.replication.recovery_report import rule_counts
 
     totals = plan.totals
-    left = sum(ledger.may_have_writer for ledger in plan.ledgers) if open_ledgers is OpenLedgers.SKIP else 0
+    left = 0
+    if open_ledgers is OpenLedgers.SKIP:
+        left = sum(ledger.may_have_writer and not ledger.close_needs for ledger in plan.ledgers)
     return {
         "bookie_ids": list(plan.bookie_ids),
         "registered": list(plan.registered),
@@ -126,6 +130,8 @@ def plan_row(
     ledger: LedgerPlan, *, is_best_effort: bool = False, open_ledgers: OpenLedgers = OpenLedgers.FENCE
 ) -> dict[str, Any]:
     """One ledger of a plan."""
+    is_skipped = open_ledgers is OpenLedgers.SKIP and ledger.may_have_writer
+    is_unclosable = _is_unclosable(ledger, open_ledgers)
     return {
         "ledger_id": str(ledger.ledger_id),
         "expected_version": ledger.metadata_version,
@@ -134,22 +140,35 @@ def plan_row(
         "entries": None if ledger.needs_fencing else ledger.entries,
         "bytes": ledger.bytes_to_copy,
         "surviving_copies": ledger.surviving_copies,
-        "needs_fencing": ledger.needs_fencing and not (open_ledgers is OpenLedgers.SKIP and ledger.may_have_writer),
+        "needs_fencing": ledger.needs_fencing and not is_skipped and not is_unclosable,
         "owner": None if ledger.open_look is None else ledger.open_look.owner,
         "created": None if ledger.open_look is None else time_text(ledger.open_look.created_ms),
-        "problem": _problem(ledger, is_best_effort=is_best_effort),
+        "problem": _problem(ledger, is_best_effort=is_best_effort, is_unclosable=is_unclosable),
     }
 
 
-def _problem(ledger: LedgerPlan, *, is_best_effort: bool) -> str | None:
+def _problem(ledger: LedgerPlan, *, is_best_effort: bool, is_unclosable: bool) -> str | None:
     """Why a part of the ledger will stay as it is, as far as the plan can know."""
     if ledger.surviving_copies == 0:
         return "some entries have no live copy"
+    if is_unclosable:
+        return _why_not_closed(ledger)
     if ledger.why_no_target is not None:
         return f"too few bookies to copy to: {ledger.why_no_target}"
     if ledger.broken_rules and not is_best_effort:
         return f"every target breaks a placement rule: {ledger.broken_rules[0]}"
     return None
+
+
+def _is_unclosable(ledger: LedgerPlan, open_ledgers: OpenLedgers) -> bool:
+    """Whether the ledger would have to be closed first, and cannot be."""
+    return bool(ledger.close_needs) and not (open_ledgers is OpenLedgers.SKIP and ledger.may_have_writer)
+
+
+def _why_not_closed(ledger: LedgerPlan) -> str:
+    from runtime.replication.ledger_close import joined
+
+    return f"it cannot be closed: entries may exist that only {joined(ledger.close_needs)} can have"
 
 
 def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> list[str]:
@@ -164,9 +183,10 @@ def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> 
     opened: list[LedgerPlan] = []
     blocked: list[LedgerPlan] = []
     for ledger in plan.ledgers:  # only once: a large plan is read from a file
-        if ledger.surviving_copies:
+        is_unclosable = _is_unclosable(ledger, choices.open_ledgers)
+        if _problem(ledger, is_best_effort=choices.is_best_effort, is_unclosable=is_unclosable) is None:
             movable.add(ledger)
-        else:
+        if not ledger.surviving_copies:
             lost.append(ledger.ledger_id)
         if ledger.needs_fencing:
             opened.append(ledger)
@@ -223,21 +243,29 @@ def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, bytes_per_s: flo
 
 def _open_ledger_sentences(ledgers: Sequence[LedgerPlan], choices: RecoveryChoices) -> list[str]:
     """What happens to ledgers that are not closed, with their owners and ages."""
-    written = [ledger for ledger in ledgers if ledger.may_have_writer]
-    in_recovery = [ledger for ledger in ledgers if not ledger.may_have_writer]
+    unclosable = [ledger for ledger in ledgers if _is_unclosable(ledger, choices.open_ledgers)]
+    closable = [ledger for ledger in ledgers if not _is_unclosable(ledger, choices.open_ledgers)]
+    written = [ledger for ledger in closable if ledger.may_have_writer]
+    in_recovery = [ledger for ledger in closable if not ledger.may_have_writer]
     sentences = []
     if written:
         number, names = counted(len(written), "open ledger"), _named(written)
+        left_alone = f"will leave the last segment of {number} as it is: {names}"
+        if choices.drain_wait_s is not None:
+            left_alone = f"will wait up to {choices.drain_wait_s:g} s for the writers of {number}: {names}"
         sentences.append(
             {
                 OpenLedgers.FENCE: f"will fence and close {number} first, which stops the writers: {names}",
-                OpenLedgers.SKIP: f"will leave the last segment of {number} as it is: {names}",
+                OpenLedgers.SKIP: left_alone,
                 OpenLedgers.WAIT: f"will fence and close {number}, which stops the writers, unless these replace the "
                 f"bookie within {choices.open_ledger_wait_s:g} s: {names}",
             }[choices.open_ledgers]
         )
     if in_recovery:
         sentences.append(f"will close {counted(len(in_recovery), 'ledger')} in recovery first: {_named(in_recovery)}")
+    if unclosable:
+        number, why = counted(len(unclosable), "ledger"), _why_not_closed(unclosable[0])
+        sentences.append(f"will leave the last segment of {number} as it is: {_named(unclosable)}; {why}")
     return sentences
 
 
@@ -316,17 +344,19 @@ def print_report(
 ) -> None:
     """Print a report; in table format, with the failures and the fenced ledgers below it."""
     context.console.record(kind, body, show=REPORT_SHOW, details={"failures": failures, "fenced": fenced})
-    context.console.table(FAILURE_TABLE, [line for row in failures for line in _failure_lines(row)])
+    context.console.table(FAILURE_TABLE, [line for row in failures for line in failure_lines(row)])
     context.console.table(FENCED_TABLE, fenced)
 
 
-def _failure_lines(row: dict[str, object]) -> list[dict[str, object]]:
-    """The first failures of a reason as lines of a table, and how many more there are."""
+def failure_lines(row: dict[str, object]) -> list[dict[str, object]]:
+    """The first failures of a reason as lines of a table, each once, and how many more there are."""
     ledgers = row["ledgers"]
     assert isinstance(ledgers, list)
-    lines = [{"reason": row["reason"], **each} for each in ledgers[:_NAMED_MAX]]
-    if len(ledgers) > _NAMED_MAX:
-        lines.append({"reason": row["reason"], "detail": f"and {len(ledgers) - _NAMED_MAX} more (-o json has all)"})
+    found = [{"reason": row["reason"], **each, "entries": shortened(each["entries"]) or None} for each in ledgers]
+    lines = list({tuple(each.values()): each for each in found}.values())
+    if len(lines) > _NAMED_MAX:
+        more = {"reason": row["reason"], "detail": f"and {len(lines) - _NAMED_MAX} more (-o json has all)"}
+        return [*lines[:_NAMED_MAX], more]
     return lines
 
 

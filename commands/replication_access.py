@@ -42,12 +42,17 @@ class ReplicationAccess(NamedTuple):
     """Limit of the whole run."""
     lock_holder: str = ""
     """Name of this host in replication locks."""
+    drain_wait_s: float | None = None
+    """How long writers get to leave bookies that serve, which never ends with a fence; None: the bookies are down."""
 
     @property
     def choices(self) -> RecoveryChoices:
         """What the plan promises by the options."""
         is_best_effort = self.config.placement is PlacementMode.BEST_EFFORT
-        return RecoveryChoices(is_best_effort, self.open_ledgers, self.config.open_ledger_wait_s, self.bytes_per_s)
+        drain_wait_s = self.drain_wait_s if self.open_ledgers is OpenLedgers.WAIT else None
+        policy = self.open_ledgers if drain_wait_s is None else OpenLedgers.SKIP
+        wait_s = self.config.open_ledger_wait_s
+        return RecoveryChoices(is_best_effort, policy, wait_s, self.bytes_per_s, drain_wait_s)
 
     def change_plan(
         self,
@@ -57,15 +62,15 @@ class ReplicationAccess(NamedTuple):
         more_items: Sequence[dict[str, Any]] = (),
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
-        is_best_effort = self.choices.is_best_effort
+        choices = self.choices
 
         def item_of(ledger: LedgerPlan) -> dict[str, Any]:
-            row = plan_row(ledger, is_best_effort=is_best_effort, open_ledgers=self.open_ledgers)
+            row = plan_row(ledger, is_best_effort=choices.is_best_effort, open_ledgers=choices.open_ledgers)
             return {"action": "recover", "path": self.ledgers.path(ledger.ledger_id), **row}
 
         return self.session.plan(
             subject=", ".join(found.bookie_ids),
-            summary=(*plan_summary(found, self.choices), *more_summary),
+            summary=(*plan_summary(found, choices), *more_summary),
             items=PlanItems(found.ledgers, item_of, more_items),
             arguments={
                 "bookie_ids": list(found.bookie_ids),
@@ -87,7 +92,7 @@ class ReplicationAccess(NamedTuple):
             self.session.store,
             bookie_ids=found.bookie_ids,
             table=table,
-            totals=plan_body(found, self.open_ledgers),
+            totals=plan_body(found, self.choices.open_ledgers),
             outlast=self.recovery.outage.outlast,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.metadata.replication.directories import ForeignNames
     from runtime.metadata.replication.switches import ReplicationSwitches
+    from runtime.metadata.request_budget import BudgetedStore
     from runtime.metadata.store import MetadataStore
     from runtime.metadata.uri import MetadataUri
+    from runtime.metadata.zookeeper.store import ZooKeeperStore
     from runtime.net.pool import BookiePool
+    from runtime.replication.metadata_outage import MetadataOutage
 
 
 GC_THRESHOLDS = (20_000, 20, 100)
@@ -157,15 +160,20 @@ def require_metadata_uri(context: CommandContext) -> str:
 
 @asynccontextmanager
 async def open_session(
-    context: CommandContext, *, metadata_uri: str = "", must_exist: bool = True, warns_of_restore: bool = True
+    context: CommandContext,
+    *,
+    metadata_uri: str = "",
+    must_exist: bool = True,
+    warns_of_restore: bool = True,
+    on_outage: Callable[[MetadataOutage], None] | None = None,
 ) -> AsyncIterator[Session]:
     """A session with the cluster of the settings, or of ``metadata_uri``, within their request budget (``--rate``).
 
     ``must_exist`` False: there may be no cluster, and ``instance_id`` is not read. ``warns_of_restore``: print a
-    warning when a restore of the cluster is unfinished. ConfigurationError, MetadataUnavailableError,
-    MetadataAuthError, ClusterNotFoundError.
+    warning when a restore of the cluster is unfinished. ``on_outage``: reads are repeated during an outage of
+    ZooKeeper, and it is called when one begins and ends; only for commands that change nothing. ConfigurationError,
+    MetadataUnavailableError, MetadataAuthError, ClusterNotFoundError.
     """
-    from runtime.metadata.request_budget import BudgetedStore, share_of_budget
     from runtime.metadata.uri import parse_metadata_uri
     from runtime.metadata.zookeeper.store import ZooKeeperStore
 
@@ -173,7 +181,7 @@ async def open_session(
     uri = parse_metadata_uri(metadata_uri or require_metadata_uri(context))
     config = context.settings.zookeeper
     async with (
-        BudgetedStore(await ZooKeeperStore.connect(uri.servers, config), share_of_budget(config)) as store,
+        _budgeted(context, await ZooKeeperStore.connect(uri.servers, config), on_outage) as store,
         AsyncExitStack() as at_end,
     ):
         session = Session(context, store, uri, at_end)
@@ -182,6 +190,21 @@ async def open_session(
         if must_exist:
             await session.identify()
         yield session
+
+
+def _budgeted(
+    context: CommandContext, store: ZooKeeperStore, on_outage: Callable[[MetadataOutage], None] | None
+) -> BudgetedStore:
+    from runtime.metadata.request_budget import BudgetedStore, share_of_budget
+
+    budget = share_of_budget(context.settings.zookeeper)
+    if on_outage is None:
+        return BudgetedStore(store, budget)
+    from runtime.net.loop import LoopClock
+    from runtime.replication.outlasting_reads import OutlastingReads
+
+    wait_max_s = context.settings.replication.metadata_outage_max_s
+    return OutlastingReads(store, budget, LoopClock(), wait_max_s, on_outage)
 
 
 async def _warn_of_unfinished_restore(context: CommandContext, session: Session) -> None:

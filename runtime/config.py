@@ -401,6 +401,8 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
         java=Java("allowLoopback"))] = False
     is_read_only: Annotated[bool, Setting("Serve only reads and recovery until restarted",
         java=Java("forceReadOnlyBookie"), flag="--read-only")] = False
+    is_autorecovery_enabled: Annotated[bool, Setting("Run an autorecovery daemon in a child process",
+        java=Java("autoRecoveryDaemonEnabled"), flag="--with-autorecovery")] = False
     flush_interval_s: Annotated[float, Setting("Longest time between two checkpoints",
         unit="s", above=0, java=Java("flushInterval", "ms"))] = 10.0
     throttle_max_s: Annotated[float, Setting("Longest wait of an add for space in the write cache",

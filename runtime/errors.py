@@ -118,10 +118,14 @@ class MetadataFormatError(MetadataError):
 
 
 class ClusterNotFoundError(MetadataError):
-    """There is no BookKeeper cluster below the ledgers root."""
+    """There is no BookKeeper cluster below the ledgers root, in ZooKeeper or in a snapshot file."""
 
-    def __init__(self, root: str) -> None:
-        super().__init__(f"there is no BookKeeper cluster at {root}: create one with bkctl cluster init", root)
+    def __init__(self, root: str, snapshot_path: str | None = None) -> None:
+        where = "" if snapshot_path is None else f" in {snapshot_path}"
+        remedy = (
+            "create one with bkctl cluster init" if snapshot_path is None else "use --ledgers-root for another root"
+        )
+        super().__init__(f"there is no BookKeeper cluster at {root}{where}: {remedy}", root)
 
 
 class BookieError(BkctlError):

@@ -31,9 +31,9 @@ its names, types, labels and units, so dashboards and alerts for Java bookies wo
 - Scrapes within half a second get the same text.
 """
 
-DAEMON = """`bkctl autorecovery start` reports these. Names that begin with `auditor_` or `replication_worker_` are
-Java's. Values of the auditor exist only while this daemon is the auditor. The process and interpreter metrics above are
-there, too."""
+DAEMON = """`bkctl autorecovery start` reports these; a bookie with such a daemon has them next to its own. Names that
+begin with `auditor_` or `replication_worker_` are Java's. Values of the auditor exist only while this daemon is the
+auditor. `bkctl autorecovery start` reports the process and interpreter metrics above, too."""
 
 TITLES = {
     "bookkeeper_server": "Requests",

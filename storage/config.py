@@ -145,7 +145,7 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
         unset="required", java=Java("ledgerDirectories"), flag="--ledger-dir",
         variable="BKCTL_BOOKIE_LEDGER_DIRS", toml="bookie.ledger_directories")]
     index_directories: Annotated[tuple[str, ...], Setting(
-        "Index directories, one for each ledger directory", unset="the ledger directories",
+        "Index directory per ledger directory", unset="the ledger directories",
         java=Java("indexDirectories"), flag="--index-dir", variable="BKCTL_BOOKIE_INDEX_DIRS",
         toml="bookie.index_directories")] = ()
     journal: JournalConfig = JournalConfig()

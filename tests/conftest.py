@@ -21,6 +21,7 @@ from tests.processes import Cluster, DevCluster
 from tests.rings import (  # noqa: F401  hooks of pytest
     pytest_collection,
     pytest_collection_modifyitems,
+    pytest_report_to_serializable,
     pytest_terminal_summary,
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
@@ -128,12 +129,15 @@ def metadata_uri(new_metadata_uri: Callable[[], str]) -> str:
 
 
 @pytest.fixture
-def start_cluster(new_metadata_uri: Callable[[], str], tmp_path: Path) -> Iterator[Callable[[int], Cluster]]:
-    """Starts clusters of a given number of bookies on the shared ZooKeeper; all are ended with the test."""
+def start_cluster(new_metadata_uri: Callable[[], str], tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Starts clusters of a given number of bookies on the shared ZooKeeper; all are ended with the test.
+
+    With ``session_ms=HALTED_SESSION_MS`` a bookie stays registered while a test halts it.
+    """
     with contextlib.ExitStack() as clusters:
 
-        def start(bookie_count: int) -> Cluster:
-            cluster = Cluster(str(tmp_path / f"cluster-{next(_root_numbers)}"), new_metadata_uri())
+        def start(bookie_count: int, **settings: int) -> Cluster:
+            cluster = Cluster(str(tmp_path / f"cluster-{next(_root_numbers)}"), new_metadata_uri(), **settings)
             clusters.callback(cluster.stop)
             cluster.up(bookie_count)
             return cluster

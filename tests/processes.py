@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import json
 import os
 import pty
+import secrets
 import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Self
 
-from runtime.metadata.zookeeper.embedded import choose_server_ports
 from tests.orphans import OrphanKiller
 
 LOOPBACK = "127.0.0.1"
 COMMAND_TIMEOUT_S = 300.0
 """Far above any honest answer: it only keeps a hung process from hanging the test run."""
 
-_END_TIMEOUT_S = 20.0
+HALTED_SESSION_MS = 60_000
+"""A ZooKeeper session that outlives all that a test does while it halts the process that has it."""
+
+_END_TIMEOUT_S = 120.0
 _COMMAND_SERVER = str(Path(__file__).with_name("command_server.py"))
+_PORTS = range(8_100, 15_000)
+"""Above the ports that bkctl and Java take unasked, below those that bkctl chooses for a development cluster."""
+_PORT_ATTEMPTS_MAX = 1000
 
 
 class BkctlResult(NamedTuple):
@@ -54,8 +62,27 @@ class BookieProcess(NamedTuple):
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on, and that is taken by nobody by chance while its server is down."""
-    return choose_server_ports(1)[0]
+    """A TCP port without a listener. No other call gets it while this process runs, in no worker and no test run of
+    this user: its server may still start, or be down for a while."""
+    for _ in range(_PORT_ATTEMPTS_MAX):
+        if (port := secrets.choice(_PORTS)) not in _ports:
+            with contextlib.suppress(OSError), socket.socket() as probe:
+                fcntl.lockf(_port_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+                _ports.add(port)
+                probe.bind((LOOPBACK, port))
+                return port
+    raise AssertionError("no port is left for a test")
+
+
+_ports: set[int] = set()
+"""Those that this process has locked: its own locks do not keep it out."""
+
+
+@functools.cache
+def _port_locks() -> int:
+    """A file of which a process locks byte N while port N is its own; it must not be opened a second time."""
+    path = os.path.join(tempfile.gettempdir(), f"bkctl-test-ports-{os.getuid()}")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def is_alive(pid: int) -> bool:
@@ -115,11 +142,12 @@ def striking_children(module: str, number: signal.Signals) -> Iterator[None]:
 
 
 def children_running(module: str, parent: int) -> list[int]:
-    """Children of the process ``parent`` whose command line has ``module``."""
+    """Children of the process ``parent`` whose command line has ``module``; none once it has ended."""
     found: list[int] = []
-    for task in Path(f"/proc/{parent}/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += [int(child) for child in (task / "children").read_text().split()]
+    with contextlib.suppress(FileNotFoundError):
+        for task in Path(f"/proc/{parent}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += [int(child) for child in (task / "children").read_text().split()]
     return [pid for pid in found if module.encode() in _command_of(pid)]
 
 
@@ -169,7 +197,8 @@ class BkctlProcess:
     def send_signal(self, number: int) -> None:
         """Nothing happens if it has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """SIGTERM."""
@@ -447,7 +476,12 @@ class DevCluster(Cluster):
 
     def up(self, bookie_count: int) -> None:
         """Start what does not run; also brings a cluster back after ``down``."""
-        result = self._dev_cluster("up", "--bookies", str(bookie_count))
+        result = self._try("up", "--bookies", str(bookie_count))
+        if not self.bookies and " is in use" in result.stderr:
+            # A cluster of another test got one of the ports that this one had chosen: choose again, once.
+            shutil.rmtree(self.directory, ignore_errors=True)
+            result = self._try("up", "--bookies", str(bookie_count))
+        assert result.exit_code == 0, result.stderr
         self._take(result.json())
 
     def down(self) -> None:
@@ -469,9 +503,12 @@ class DevCluster(Cluster):
             self._orphans.close()
 
     def _dev_cluster(self, verb: str, *arguments: str) -> BkctlResult:
-        result = run_bkctl("dev", "cluster", verb, *arguments, "--dir", self.directory, "-o", "json")
+        result = self._try(verb, *arguments)
         assert result.exit_code == 0, f"dev cluster {verb}: exit code {result.exit_code}\n{result.stderr}"
         return result
+
+    def _try(self, verb: str, *arguments: str) -> BkctlResult:
+        return run_bkctl("dev", "cluster", verb, *arguments, "--dir", self.directory, "-o", "json")
 
     def _take(self, state: dict[str, Any]) -> None:
         self.metadata_uri = state["metadata_uri"]

@@ -1,4 +1,4 @@
-"""Pytest hooks that order the tests, share them out among the workers, and report the time of each ring."""
+"""Pytest hooks that order the tests, share them out among the workers, and report results and the time of each ring."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import itertools
 import os
 from collections import defaultdict
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -94,6 +95,25 @@ def pytest_collection(session: pytest.Session) -> None:
     for path in modules[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
         with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection reports it
             importlib.import_module(".".join(path.relative_to(session.config.rootpath).with_suffix("").parts))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, object, object]:
+    """Escape lone surrogates, as in the name of a file that is no UTF-8.
+
+    A worker cannot send them to the main process: it would end, and its other tests would not run.
+    """
+    return _sendable((yield))
+
+
+def _sendable(data: object) -> object:
+    if isinstance(data, str):
+        return data.encode(errors="backslashreplace").decode()
+    if isinstance(data, dict):
+        return {_sendable(key): _sendable(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return type(data)(map(_sendable, data))
+    return data
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

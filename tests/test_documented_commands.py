@@ -34,6 +34,8 @@ def commands_in(text: str) -> Iterator[str]:
 
 def problems(command: str) -> Iterator[str]:
     words = command.split()
+    if words[:2] == ["bkctl", "audit"] and (len(words) == 2 or words[2].startswith("-")):
+        words.insert(2, "run")
     name = next(
         (
             " ".join(words[:length])
@@ -54,7 +56,7 @@ def test_an_unknown_command_or_option_is_found() -> None:
     text = "`bkctl audit --cpus 2` or\n```\nbkctl storage nope | bkctl audit -o json  # a comment\n```\n"
     assert [each for command in commands_in(text) for each in problems(command)] == [
         "there is no such command: bkctl storage nope",
-        "bkctl audit has no option --cpus",
+        "bkctl audit run has no option --cpus",
     ]
 
 

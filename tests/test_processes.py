@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.processes import COMMAND_TIMEOUT_S, processes_below, run_bkctl, spawn_bkctl, start_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, free_port, processes_below, run_bkctl, spawn_bkctl, start_bkctl
+from tests.test_repository import ROOT
 
 NOWHERE = ("-u", "zk://127.0.0.1:1/ledgers", "--timeout", "100ms")
 COMMANDS = (
@@ -55,3 +57,17 @@ def test_signals_reach_a_command_that_runs(tmp_path: Path, number: signal.Signal
             assert process.poll() is None
         process.send_signal(number)
         assert process.wait(COMMAND_TIMEOUT_S) == process.poll() == exit_code
+
+
+def test_no_port_is_given_twice_not_even_to_another_process() -> None:
+    """So no server meets the one of another test when it starts late, or again."""
+    code = (
+        "import sys; from tests.processes import free_port; print(*(free_port() for _ in range(500))); sys.stdin.read()"
+    )
+    command = [sys.executable, "-uc", code]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        theirs = set(map(int, other.stdout.readline().split()))
+        ours = {free_port() for _ in range(500)}
+    assert (len(ours), len(theirs)) == (500, 500)
+    assert ours.isdisjoint(theirs)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from runtime.autorecovery.metrics import catalogue_of
 from runtime.bookie.metrics.catalogue import CATALOGUE
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, bkctl_environment, free_port, start_bkctl
 from tests.service_manager import NotifySocket
@@ -145,12 +146,11 @@ def paths_in(document: Any) -> Iterator[str]:
             yield from paths_in(value)
 
 
-def test_each_metric_in_the_alerts_exists() -> None:
-    rules = [
-        rule for group in yaml.safe_load(read("docs/examples/bookie-alerts.yml"))["groups"] for rule in group["rules"]
-    ]
+@pytest.mark.parametrize("file_name", ["bookie-alerts.yml", "autorecovery-alerts.yml"])
+def test_each_metric_in_the_alerts_exists(file_name: str) -> None:
+    rules = [rule for group in yaml.safe_load(read(f"docs/examples/{file_name}"))["groups"] for rule in group["rules"]]
     assert len(rules) > 5
-    names = {metric.name for metric in CATALOGUE}
+    names = {metric.name for metric in (*CATALOGUE, *catalogue_of(lambda: 0))}
     names |= {f"{name}{suffix}" for name in names for suffix in ("_count", "_sum")}
     used = {name for rule in rules for name in re.findall(r"\b(?:bookie|bookkeeper|bkctl)_\w+", rule["expr"])}
     assert used - names == set()

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from runtime.metadata.zookeeper.embedded import choose_server_ports, find_java, find_zookeeper_jars
+from runtime.metadata.zookeeper.embedded import find_java, find_zookeeper_jars
 from tests.processes import LOOPBACK, free_port
 
 START_TIMEOUT_S = 60.0
@@ -157,7 +157,7 @@ class Ensemble:
     """Three servers that elect a leader; one cut off from the others serves reads only."""
 
     def __init__(self, folder: Path) -> None:
-        chosen = choose_server_ports(9)
+        chosen = [free_port() for _ in range(9)]
         ports = [_Ports(*chosen[start : start + 3]) for start in (0, 3, 6)]
         members = {
             f"server.{number}": f"{LOOPBACK}:{each.quorum}:{each.election}" for number, each in enumerate(ports, 1)

@@ -97,10 +97,12 @@ def _summary(ids: list[str], todo: list[str], left: RetentionTally) -> list[str]
     if todo:
         summary.append(f"will make bookie {', '.join(todo)} read-only, also after a restart, and copy nothing")
     share = left.total
-    summary.append(
-        f"{counted(share.ledgers, 'ledger')} ({size(share.bytes_on_them)}) are on bookie {names} until they are deleted"
-    )
-    return summary
+    verb, they = ("is", "it is") if share.ledgers == 1 else ("are", "they are")
+    number = counted(share.ledgers, "ledger")
+    sentence = f"{number} ({size(share.bytes_on_them)}) {verb} on bookie {names} until {they} deleted"
+    if left.open_ledgers:
+        sentence += f"; the size of {counted(left.open_ledgers, 'open ledger')} is unknown"
+    return [*summary, sentence]
 
 
 def _print_left(context: CommandContext, session: Session, ids: list[str], left: RetentionTally) -> None:

@@ -16,7 +16,7 @@ from commands.bookie.leaving_report import leaving_outcome, nothing_left, report
 from commands.bookie.restart_check import objection_rows
 from commands.context import CommandContext, CopyFlags
 from commands.outages import told_when_cut_off
-from commands.recovery_job import as_recorded, delete_job, open_job, pace_of, read_job_state
+from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, pace_of, read_job_state
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
 from commands.rendering import counted, duration
@@ -83,8 +83,8 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
             ids = await operation.known(ids)
             if not ids:
                 console.say(f"bookie {', '.join(request.bookie_ids)} is not in the cluster: nothing is left to do")
-                if request.copying.resume is not None and not context.settings.is_rehearsal:
-                    delete_job(request.copying.resume)
+                if not context.settings.is_rehearsal:
+                    delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
                 return nothing_left(request.bookie_ids)
         if context.settings.is_rehearsal:
             found = await operation.preview(ids, request.accepted)
@@ -93,7 +93,9 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
         if found.live:
             verdict = await _check_cluster(session, access, found)
             require_yes(context, verdict, request)
-        access = access._replace(open_ledgers=_policy_of_copies(found, request))
+        access = access._replace(
+            open_ledgers=request.open_ledgers or OpenLedgers.WAIT, drain_wait_s=request.wait_s if found.live else None
+        )
         plan = _change_plan(access, found, request)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
@@ -131,7 +133,7 @@ class _Run:
         self._change = change
         self._job = job
         self._told_open: frozenset[int] = frozenset()
-        self._order = DrainOrder(open_ledgers=request.open_ledgers or OpenLedgers.WAIT, wait_s=request.wait_s)
+        self._order = DrainOrder(open_ledgers=access.open_ledgers, wait_s=request.wait_s)
         self._hooks = DrainHooks(on_progress=job.note, on_open=self._tell_open, before_scan=change.renew_lock)
 
     async def run(self) -> DecommissionReport:
@@ -140,23 +142,21 @@ class _Run:
         found, request, operation = self._found, self._request, self._operation
         dead = sorted(set(found.bookie_ids) - found.live)
         await self._access.recovery.require_down(dead)
-        await self._make_read_only()
-        async with (
-            open_job(
-                self._context,
-                self._access._replace(open_ledgers=self._order.open_ledgers),
-                found.recovery,
-                request.copying,
-                self._change.operation_id,
-            ) as opened,
-            recovery_progress(self._context.console, "moving ledgers") as progress,
-        ):
-            self._job.show, self._job.file = progress.show, opened.path
-            hooks = msgspec.structs.replace(self._hooks, job=opened.job, processes=opened.processes)
-            moved = await operation.move(found, self._order, hooks)
-            opened.is_finished = all(recovery.is_complete for recovery in moved.recoveries)
+        copying = request.copying
+        async with open_job(self._context, self._access, found.recovery, copying, self._change.operation_id) as opened:
+            opened.is_finished = copying.resume is None  # before the first copy a new job has nothing to continue
+            await self._make_read_only()
+            opened.is_finished = False
+            async with recovery_progress(self._context.console, "moving ledgers") as progress:
+                self._job.show, self._job.file = progress.show, opened.path
+                hooks = msgspec.structs.replace(self._hooks, job=opened.job, processes=opened.processes)
+                moved = await operation.move(found, self._order, hooks)
+                drained = operation.report(found, moved, is_drain_only=request.is_drain_only)
+                is_all_done = all(recovery.is_complete for recovery in moved.recoveries)
+                opened.is_finished = is_all_done or not drained.remaining
         self._job.file = None
-        drained = operation.report(found, moved)
+        if not drained.remaining:
+            delete_finished_jobs(self._context, self._session, found.bookie_ids)
         if request.is_drain_only or not drained.is_complete:
             return drained
         refusal = await self._stop()
@@ -255,12 +255,6 @@ def open_names(still_open: Sequence[OpenLedger], age_s: Callable[[int], int], co
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
-def _policy_of_copies(found: DecommissionPlan, request: LeavingRequest) -> OpenLedgers:
-    """What the plan promises for open ledgers: while a bookie serves, waiting for writers never ends with a fence."""
-    policy = request.open_ledgers or OpenLedgers.WAIT
-    return OpenLedgers.SKIP if found.live and policy is OpenLedgers.WAIT else policy
-
-
 async def _check_cluster(session: Session, access: ReplicationAccess, found: DecommissionPlan) -> StopVerdict:
     from runtime.replication.stop_scan import scan_for_stop
 
@@ -283,9 +277,10 @@ def require_yes(context: CommandContext, verdict: StopVerdict, request: LeavingR
         context.console.warn(f"{row['reason']}: {row['detail']}")
     if verdict.is_yes or request.is_risk_accepted or context.settings.is_rehearsal:
         return
+    first = verdict.reasons[0]
     raise RefusedError(
-        f"nothing was changed: bookie {names} should not leave now: {verdict.reasons[0].detail}; --accept-risk "
-        "continues all the same"
+        f"nothing was changed: bookie {names} should not leave now: {first.reason.value}: {first.detail}; "
+        "--accept-risk continues all the same"
     )
 
 

@@ -32,11 +32,27 @@ def print_leaving(context: CommandContext, report: DecommissionReport) -> None:
                 f"{' '.join(report.read_only)} makes it writable"
             )
     elif report.is_drained_only:
-        words = " ".join(report.bookie_ids)
-        context.console.say(
-            f"bookie {names} is drained and read-only: stop it and run bkctl decommission {words}, or make it writable "
-            f"with bkctl bookie undrain {words}"
+        for sentence in next_steps(report):
+            context.console.say(sentence)
+
+
+def next_steps(report: DecommissionReport) -> list[str]:
+    """What to do with bookies whose ledgers were moved away: those that serve, then those that are down."""
+    from runtime.replication.status_finding import these_bookies
+
+    down = [each for each in report.bookie_ids if each not in report.read_only]
+    sentences = []
+    if report.read_only:
+        words = " ".join(report.read_only)
+        sentences.append(
+            f"{these_bookies(report.read_only, 'is', 'are')} drained and read-only: to remove, stop and run bkctl "
+            f"decommission {words}; to keep, run bkctl bookie undrain {words}"
         )
+    if down:
+        sentences.append(
+            f"{these_bookies(down, 'is', 'are')} drained and down: run bkctl decommission {' '.join(down)}"
+        )
+    return sentences
 
 
 def leaving_advice(report: DecommissionReport) -> str:

@@ -55,6 +55,12 @@ class BookieSwitch:
                 f"bookie {', '.join(left)} is not read-only after {wait_s:g} s (--wait): nothing was copied"
             )
 
+    async def require_answers(self, bookie_ids: Sequence[str]) -> None:
+        """Return if each of the bookies can be asked about its mode; errors of the admin interface, RefusedError."""
+        for bookie_id in bookie_ids:
+            async with admin_of(self._context, self._session, bookie_id, self._token) as client:
+                await self._state(client)
+
     async def make_writable(self, bookie_ids: Sequence[str], wait_s: float) -> None:
         """Return once all bookies are writable; errors as ``_set``, WaitTimeoutError."""
         for bookie_id in bookie_ids:

@@ -41,6 +41,8 @@ async def undrain(
         watch = ModeWatch(session.registrations, clock, outage)
         found = await watch.look(ids)
         todo = [each for each in ids if each not in found.writable]
+        switch = BookieSwitch(context, session, watch, token)
+        await switch.require_answers(todo)
         name = ", ".join(todo or ids)
         plan = session.plan(
             subject=name,
@@ -49,7 +51,7 @@ async def undrain(
         )
         if todo:
             async with open_change(context, plan, session.store, bookie_ids=todo):
-                await BookieSwitch(context, session, watch, token).make_writable(todo, wait_s)
+                await switch.make_writable(todo, wait_s)
         else:
             nothing_to_change(context, plan)
     context.console.record("BookieUndrain", {"bookie_ids": ids, "changed": todo}, name="bookie_ids")

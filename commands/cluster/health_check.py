@@ -45,7 +45,7 @@ async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
             summary=() if is_due else (f"the health check is already {verb}d",),
             items=({"action": "delete" if is_enabled else "create", "path": path},) if is_due else (),
         )
-        async with open_change(context, plan) as change:
+        async with open_change(context, plan, session.store, is_locked=False) as change:
             is_changed = await switch_health_check(session.store, session.root, is_enabled=is_enabled)
             change.details["changed"] = is_changed
         if is_changed:

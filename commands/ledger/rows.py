@@ -51,7 +51,7 @@ def summary_row(ledger_id: int, found: Versioned[LedgerMetadata]) -> dict[str, o
         "segments": len(metadata.segments),
         "digest": metadata.digest_type.name.lower() if metadata.digest_type is not None else None,
         "ensemble": list(metadata.last_segment.ensemble),
-        "created": time_text(_created_ms(found)),
+        "created": time_text(found.value.created_ms(found.ctime_ms)),
         "owner": owner_text(metadata),
         "problem": None,
     }
@@ -101,12 +101,6 @@ def owner_text(metadata: LedgerMetadata) -> str | None:
 def state_name(metadata: LedgerMetadata) -> str:
     """``open``, ``in-recovery`` or ``closed``."""
     return metadata.state.name.lower().replace("_", "-")
-
-
-def _created_ms(found: Versioned[LedgerMetadata]) -> int | None:
-    """The stored time, else that of the node; a stored -1 means none (metadata section 6.6)."""
-    stored_ms = found.value.ctime_ms
-    return found.ctime_ms if stored_ms is None or stored_ms < 0 else stored_ms
 
 
 def bytes_text(data: bytes) -> str:

@@ -124,7 +124,7 @@ async def _run(context: CommandContext, config: WriteTestConfig, ledger_count: i
             ),
             items=({"action": "create", "path": session.root, "ledgers": ledger_count, "entries": config.entry_count},),
         )
-        async with open_change(context, plan):
+        async with open_change(context, plan, session.store, is_locked=False):
             await _write(context, client, config, ledger_count)
 
 

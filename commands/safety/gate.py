@@ -87,6 +87,7 @@ async def open_change(
     plan: Plan,
     store: MetadataStore | None = None,
     *,
+    is_locked: bool = True,
     bookie_ids: Sequence[str] = (),
     table: Table = PLAN_TABLE,
     totals: Row | None = None,
@@ -94,10 +95,10 @@ async def open_change(
 ) -> AsyncIterator[Change]:
     """Inside the block the plan may be carried out; check everything that was read earlier again there.
 
-    ``store``: the session that takes the cluster's operation lock; None: no lock, for one small change, or for files of
-    this machine in directories that the caller has locked. ``bookie_ids``: only these bookies are locked, and other
-    operations may run at the same time. ``outlast`` takes the lock again after an outage. ``table`` and ``totals`` show
-    the plan.
+    ``store``: the session that takes the cluster's operation lock; None: for what changes no metadata, like files of
+    this machine in directories that the caller has locked. ``is_locked`` False: no lock, for one small change.
+    ``bookie_ids``: only these bookies are locked, and other operations may run at the same time. ``outlast`` takes the
+    lock again after an outage. ``table`` and ``totals`` show the plan.
 
     PlanShown ends the command when only the plan was requested. RefusedError without a confirmation, while Pulsar
     migrates its metadata to another store, or when undo data or audit trail cannot be written; for a reversible plan, a
@@ -115,7 +116,9 @@ async def open_change(
         assert store is not None
         return await _acquire(context, store, plan, bookie_ids)
 
-    lock = None if store is None else await (take_lock() if outlast is None else outlast(take_lock))
+    lock = None
+    if store is not None and is_locked:
+        lock = await (take_lock() if outlast is None else outlast(take_lock))
     trash = Trash(context.settings, plan.command, operation_id)
     change = Change(plan, operation_id, trash, lock, take_lock)
     try:

@@ -49,6 +49,13 @@ class ViewCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """The metrics with their present values, as families of prometheus-client."""
+        yield from self.values()
+        failures = Family(FAILURES_NAME, FAILURES_HELP, MetricType.COUNTER.value)
+        failures.add_sample(FAILURES_NAME, {}, self._failures_count)
+        yield failures
+
+    def values(self) -> Iterator[Family]:
+        """The metrics of the server alone, which a page with those of another process can also contain."""
         for metric in self._catalogue:
             try:
                 families = list(_families(metric, self._view))
@@ -57,9 +64,6 @@ class ViewCollector(Collector):
             else:
                 self._failing.discard(metric.name)
                 yield from families
-        failures = Family(FAILURES_NAME, FAILURES_HELP, MetricType.COUNTER.value)
-        failures.add_sample(FAILURES_NAME, {}, self._failures_count)
-        yield failures
 
     def _note_failure(self, name: str) -> None:
         """Count every failure, and log the first of a metric until it can be read again."""

@@ -16,6 +16,7 @@ import msgspec
 from runtime.config import PlacementConfig, PlacementPolicy
 from runtime.errors import BookieError, ConfigurationError, MetadataAuthError, MetadataFormatError, NoNodeError
 from runtime.ledger.metadata import LedgerMetadata, parse_host_and_port
+from runtime.metadata.bookies.bookie_rows import usual_racks_path
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.paths import Paths
 from runtime.metadata.store import MetadataStore, children_of
@@ -38,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 SURVEY_AGE_S_MAX = 30.0
 """Racks, groups and free space are read again after this time."""
-_USUAL_NAME = "/bookies"
-"""Pulsar keeps the ledgers in ``/ledgers`` and racks in ``/bookies``, both in its ZooKeeper directory."""
 
 
 class RackFiles(Protocol):
@@ -99,7 +98,9 @@ class Placement:
         """What the sources know about the bookies that are writable now; ConfigurationError, MetadataError."""
         now = frozenset(writable)
         if self._sources is None:
-            return BookieSurvey(writable=now, rules=rules_of(self._config, is_rack_aware=False))
+            is_random = self._config.policy is PlacementPolicy.RANDOM
+            rules = rules_of(self._config, is_rack_aware=False)
+            return BookieSurvey(writable=now, rules=rules, are_rules_known=is_random)
         async with self._reading:
             if not now <= self._survey.writable or self._is_old(self._sources.clock):
                 self._survey = await self._read(self._sources, now)
@@ -109,10 +110,10 @@ class Placement:
     async def broken_rules(
         self, metadata: LedgerMetadata, writable: Collection[str]
     ) -> dict[int, tuple[BrokenRule, ...]] | None:
-        """The rules that the segments of a ledger break, by first entry; None if the cluster has no rules."""
+        """The rules that the segments of a ledger break, by first entry; None if the cluster's rules are unknown."""
         survey = await self.survey(writable)
         if not survey.has_rules:
-            return None
+            return {} if survey.are_rules_known else None
         isolation = isolation_demand(metadata.custom_metadata)
         broken = {}
         for segment in metadata.segments:
@@ -150,7 +151,8 @@ class Placement:
             space=space,
             groups={} if pulsar is None else pulsar.groups,
             rules=rules,
-            origin=_origin(config, pulsar, rack_count, _pulsar_path(sources, config), rules),
+            are_rules_known=rules.has_racks or pulsar is not None or config.policy is PlacementPolicy.RANDOM,
+            origin=_origin(config, pulsar, rack_count, pulsar_bookies_path(config, sources.ledgers_root), rules),
         )
 
     async def _hosts(self, sources: PlacementSources, writable: frozenset[str]) -> dict[str, str]:
@@ -167,16 +169,16 @@ class Placement:
         return hosts
 
 
-def _pulsar_path(sources: PlacementSources, config: PlacementConfig) -> str:
+def pulsar_bookies_path(config: PlacementConfig, ledgers_root: str) -> str:
     """Path of Pulsar's node: the one that is set, or the usual place."""
-    return config.pulsar_bookies_path or sources.ledgers_root.rpartition("/")[0] + _USUAL_NAME
+    return config.pulsar_bookies_path or usual_racks_path(ledgers_root)
 
 
 async def _read_pulsar(sources: PlacementSources, config: PlacementConfig) -> PulsarBookies | None:
     """Pulsar's node; None if there is none, or if the settings do not want it. ConfigurationError."""
     if config.pulsar_bookies_path is None and (config.policy is not PlacementPolicy.AUTO or config.has_rack_source):
         return None
-    path = _pulsar_path(sources, config)
+    path = pulsar_bookies_path(config, sources.ledgers_root)
     try:
         return decode_pulsar_bookies((await sources.store.get(path)).data)
     except NoNodeError:

@@ -65,6 +65,10 @@ class LedgerMetadata(msgspec.Struct, frozen=True):
         count = self.last_entry_id + 1
         return count if self.is_closed and 0 <= count <= _ENTRIES_MAX else None
 
+    def created_ms(self, node_ctime_ms: int | None) -> int | None:
+        """Creation time in ms since 1970: the stored one unless it is -1, else its node's (metadata section 6.6)."""
+        return node_ctime_ms if self.ctime_ms is None or self.ctime_ms < 0 else self.ctime_ms
+
     @property
     def last_segment(self) -> Segment:
         """The segment that a writer appends to."""

@@ -30,7 +30,15 @@ from runtime.metadata.write_groups import WriteGroups
 T = TypeVar("T")
 
 BURST_S = 0.01
-"""How much time's worth of operations may begin together: timers are no finer, and one wake-up serves several."""
+"""How much time's worth of operations may begin together: one wake-up serves several."""
+
+_WAKE_UP_S = BURST_S / 2
+"""Operations that wait begin together for about this much time's worth of them; the rest of a burst is for late timers.
+
+One by one, at thousands per second, they would take more CPU time than all other work of a command."""
+
+_TIMER_S = 0.001
+"""The shortest timer: uvloop rounds to milliseconds, and a timer of less than half of one would never wait."""
 
 _TIMER_RESOLUTION_S = 1e-6
 """Event loops may run a timer early by up to this; waiting again for the rest could loop without progress."""
@@ -105,7 +113,7 @@ class RequestBudget:
         return wait_s if wait_s > _TIMER_RESOLUTION_S else 0.0
 
     def _give_turns(self) -> None:
-        while self._waiting:
+        while self._waiting and self._timer is None:
             if self._waiting[0].done():  # cancelled
                 self._waiting.popleft()
             elif self._take():
@@ -117,7 +125,7 @@ class RequestBudget:
     def _wake_later(self) -> None:
         """Start a timer for operations waiting for a time slot; a release wakes those waiting for an in-flight slot.
 
-        The timer is needed even if the time has come since ``_take`` read the clock: no other event may ever wake them.
+        The timer is needed even if the time has come since ``_take`` read the clock: nothing else wakes them.
         """
         if self._timer is not None or not self._waiting or self._in_flight_count >= self._in_flight_max:
             return
@@ -126,7 +134,8 @@ class RequestBudget:
             self._timer = None
             self._give_turns()
 
-        self._timer = self._loop.call_later(max(0.0, self._wait_s()), wake)
+        more_s = (len(self._waiting) - 1) * self._interval_s
+        self._timer = self._loop.call_later(max(_TIMER_S, self._wait_s() + min(more_s, _WAKE_UP_S)), wake)
 
 
 def _interval_s(operations_per_s_max: float | None) -> float:

@@ -1,7 +1,7 @@
 """Messages over pipes between a process and its child processes: each is a 4-byte length and MessagePack.
 
-The adapter that starts copy processes. A child runs ``python -P -m MODULE`` and talks to its parent through standard
-input and output. It ends when its parent does, because then its input ends.
+The adapter that starts copy processes and the autorecovery daemon of a bookie. A child runs ``python -P -m MODULE`` and
+talks to its parent through standard input and output. It ends when its parent does, because then its input ends.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
@@ -98,6 +100,12 @@ async def start_child(module: str, message_type: Any) -> ChildProcess[Any]:
     assert process.stdin is not None
     assert process.stdout is not None
     return ChildProcess(process, MessagePipe(process.stdout, process.stdin, message_type))
+
+
+def end_at_signals(end: Callable[[], None]) -> None:
+    """Call ``end`` at SIGTERM, which systemd sends to all processes of a service, and at SIGINT."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end)
 
 
 async def parent_pipe(message_type: Any) -> MessagePipe[Any]:

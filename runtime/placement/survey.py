@@ -12,14 +12,15 @@ import msgspec
 from runtime.ledger.metadata import parse_host_and_port
 from runtime.placement.rack_sources import RackTable
 from runtime.placement.rules import PlacementRules
-from runtime.placement.view import DEFAULT_RACK, BookieSpace, ClusterView, KnownBookie
+from runtime.placement.view import DEFAULT_RACK, BookieSpace, ClusterView, KnownBookie, region_of
 
 
 class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True):
     """The writable bookies, and what the sources know. A rack is from the first of the ``tables`` that has one.
 
     ``hosts``: hosts of registered bookies whose ids do not contain them. ``groups``: Pulsar's isolation groups.
-    ``rules``: what a choice has to keep. ``origin``: a sentence that says where racks and groups come from.
+    ``rules``: what a choice has to keep. ``are_rules_known`` False: there are none because no source was found, but
+    other clients may know racks. ``origin``: a sentence that says where racks and groups come from.
     """
 
     writable: frozenset[str]
@@ -28,6 +29,7 @@ class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True):
     space: Mapping[str, BookieSpace] = {}
     groups: Mapping[str, frozenset[str]] = {}
     rules: PlacementRules = PlacementRules()
+    are_rules_known: bool = False
     origin: str = ""
 
     @property
@@ -59,6 +61,18 @@ class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True):
                 free_bytes=None if space is None else space.free_bytes - assigned.get(bookie_id, 0),
             )
         return ClusterView(bookies, self.groups)
+
+
+def rules_that_apply(survey: BookieSurvey, live: Collection[str]) -> PlacementRules:
+    """The rules of the cluster, without those that no ensemble of the ``live`` bookies could keep."""
+    view = survey.view(live)
+    racks = {rack for bookie_id in live if (rack := view.rack_of(bookie_id)) is not None}
+    rules = survey.rules
+    if len({region_of(rack) for rack in racks}) < 2:
+        rules = msgspec.structs.replace(rules, min_regions_per_write_quorum=0)
+    if len(racks) < 2:
+        rules = msgspec.structs.replace(rules, min_racks_per_write_quorum=0, needs_known_rack=False)
+    return rules
 
 
 def names_of(bookie_id: str, hosts: Mapping[str, str]) -> Iterator[str]:

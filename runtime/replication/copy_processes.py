@@ -314,7 +314,7 @@ def _share(setup: RepairSetup, count: int) -> RepairSetup:
         bytes_in_flight_max=max(1, setup.config.bytes_in_flight_max // count),
         entries_in_flight_max=max(1, setup.config.entries_in_flight_max // count),
     )
-    return msgspec.structs.replace(setup, config=config)
+    return msgspec.structs.replace(setup, config=config, process_count=count)
 
 
 def _part(rate: int | None, count: int) -> int | None:

@@ -219,15 +219,16 @@ class Decommission:
         """
         return await self._drain.run(plan.recovery, self.order(plan, order), hooks)
 
-    def report(self, plan: DecommissionPlan, moved: DrainResult) -> DecommissionReport:
-        """The report of a drain after which nothing more is done."""
+    def report(self, plan: DecommissionPlan, moved: DrainResult, *, is_drain_only: bool) -> DecommissionReport:
+        """The report of a drain after which nothing more is done; only a decommission would delete cookies."""
         remaining, accepted = _left(plan, moved.last_scan)
+        refusal = _why_left(plan, remaining, moved.open_ledgers)
         return DecommissionReport(
             bookie_ids=plan.bookie_ids,
             recoveries=moved.recoveries,
             ledgers_scanned=moved.last_scan.ledgers_scanned,
             remaining=remaining,
-            refusal=_why_left(plan, remaining, moved.open_ledgers),
+            refusal=refusal if refusal is None or is_drain_only else refusal + plan.kept,
             open_ledgers=moved.open_ledgers,
             accepted=accepted,
             is_drained_only=True,
@@ -256,10 +257,12 @@ class Decommission:
             refusal = _why_left(plan, remaining, moved.open_ledgers)
             unproven = [] if refusal is not None else await self._unproven(plan.bookie_ids, accepted)
             if unproven:
-                refusal = f"no longer proven lost: {named_reasons(unproven)}{plan.kept}"
+                refusal = f"no longer proven lost: {named_reasons(unproven)}"
             deleted: list[str] = []
             if refusal is None:
                 refusal = await self._delete_cookies(plan, finish, deleted)
+            else:
+                refusal += plan.kept
             # A bookie checks its cookie after it registers, so either it or this code detects the conflict.
             again = tuple(await self._recovery.registered(plan.bookie_ids)) if refusal is None else ()
             return DecommissionReport(
@@ -326,11 +329,12 @@ def _left(plan: DecommissionPlan, found: RecoveryPlan) -> tuple[tuple[int, ...],
 
 
 def _why_left(plan: DecommissionPlan, remaining: tuple[int, ...], open_ledgers: Sequence[OpenLedger]) -> str | None:
-    """A sentence about the ledgers that prevent the deletion of the cookies, or None."""
+    """A sentence about the ledgers that still reference the bookies, or None."""
     if not remaining:
         return None
     count = len(remaining)
     ledgers = "1 ledger still references" if count == 1 else f"{count} ledgers still reference"
     still_open = len({each.ledger_id for each in open_ledgers}.intersection(remaining))
-    waits = f"; {still_open} of them wait for their writers" if still_open else ""
-    return f"{ledgers} {plan.names} (or could not be checked){waits}{plan.kept}"
+    of_them = "it waits for its writer" if count == 1 else f"{still_open} of them wait for their writers"
+    waits = f"; {of_them}" if still_open else ""
+    return f"{ledgers} {plan.names} (or could not be checked){waits}"

@@ -98,7 +98,7 @@ class Drain:
             recoveries.append(report)
             is_complete = _is_complete_but_for_open(report)
             if _open_ids(report) and order.open_ledgers is OpenLedgers.WAIT:
-                later, is_moved, still_open = await self._wait_for_writers(todo, _open_ids(report), order, hooks)
+                later, is_moved, still_open = await self._wait_for_writers(todo, report, order, hooks)
                 recoveries += later
                 is_complete = is_complete and is_moved and not still_open
             elif _open_ids(report):
@@ -130,8 +130,7 @@ class Drain:
             metadata = stored.value
             if not set(bookie_ids).isdisjoint(metadata.last_segment.ensemble):
                 owner = owner_of(dict(metadata.custom_metadata))
-                created_ms = stored.ctime_ms if metadata.ctime_ms is None else metadata.ctime_ms
-                found.append(OpenLedger(ledger_id, owner, created_ms))
+                found.append(OpenLedger(ledger_id, owner, metadata.created_ms(stored.ctime_ms)))
         return tuple(found)
 
     async def _run(self, todo: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> RecoveryReport:
@@ -145,17 +144,18 @@ class Drain:
         )
 
     async def _wait_for_writers(
-        self, todo: RecoveryPlan, ledger_ids: Sequence[int], order: DrainOrder, hooks: DrainHooks
+        self, todo: RecoveryPlan, first: RecoveryReport, order: DrainOrder, hooks: DrainHooks
     ) -> tuple[list[RecoveryReport], bool, tuple[OpenLedger, ...]]:
         """Move each ledger when its writer has left the bookies, until all have, or the time is over.
 
-        Returns the reports, whether all moves succeeded, and the ledgers that are still open.
+        ``first``: the report of the pass that left the open ledgers. Returns the later reports, whether all moves
+        succeeded, and the ledgers that are still open.
         """
         clock = self._ports.clock
         deadline_ns = clock.monotonic_ns() + int(order.wait_s * 1e9)
         reports: list[RecoveryReport] = []
         is_moved = True
-        waiting = tuple(ledger_ids)
+        waiting = tuple(_open_ids(first))
         while True:
             still_open = await self.open_ledgers(waiting, todo.bookie_ids)
             open_ids = {each.ledger_id for each in still_open}
@@ -171,6 +171,9 @@ class Drain:
             if not waiting or clock.monotonic_ns() >= deadline_ns:
                 return reports, is_moved, still_open
             hooks.on_open(still_open)
+            if hooks.on_progress is not None:
+                left_s = (deadline_ns - clock.monotonic_ns()) / 1e9
+                hooks.on_progress(_while_waiting(todo, [first, *reports], len(still_open), left_s))
             await self._unreachable(todo.bookie_ids, order)
             await clock.sleep(OPEN_POLL_S)
 
@@ -189,6 +192,25 @@ class Drain:
 
 def _open_ids(report: RecoveryReport) -> list[int]:
     return sorted({failure.ledger_id for failure in report.failures if failure.reason is FailureReason.OPEN})
+
+
+def _while_waiting(
+    todo: RecoveryPlan, reports: Sequence[RecoveryReport], open_ledgers: int, left_s: float
+) -> RecoveryProgress:
+    """The progress of a pass that only waits for the writers of open ledgers."""
+    failures = (failure for report in reports for failure in report.failures)
+    return RecoveryProgress(
+        ledgers_done=todo.totals.ledgers - open_ledgers,
+        ledgers_total=todo.totals.ledgers,
+        ledgers_failed=len({each.ledger_id for each in failures if each.reason is not FailureReason.OPEN}),
+        entries_copied=sum(report.entries for report in reports),
+        entries_planned=todo.totals.entries,
+        bytes_copied=sum(report.bytes_copied for report in reports),
+        bytes_planned=todo.totals.bytes_to_copy,
+        waiting_for_writers=open_ledgers,
+        writers_wait_s=left_s,
+        current_ledgers=(),
+    )
 
 
 def _is_complete_but_for_open(report: RecoveryReport) -> bool:

@@ -132,7 +132,10 @@ class RecordedJob:
                 self.is_planned = True
             case JobRange():
                 stripe = (record.first_entry_id, record.ensemble_index)
-                self.ranges.setdefault(record.ledger_id, {})[stripe] = record
+                known = self.ranges.setdefault(record.ledger_id, {}).get(stripe)
+                # A continued job verifies again what its target has, and reports how far it has come with that.
+                if known is None or known.target != record.target or known.last_entry_id < record.last_entry_id:
+                    self.ranges[record.ledger_id][stripe] = record
             case JobDone():
                 self.ranges.pop(record.ledger_id, None)
                 self._done.append(record.ledger_id)
@@ -196,26 +199,44 @@ def read_job(file_system: FileSystem, path: str) -> RecordedJob:
         file.close()
 
 
+def read_start(file_system: FileSystem, path: str) -> JobStart:
+    """The first line of a job file; ConfigurationError if it is not a job file; OSError."""
+    file = file_system.open(path)
+    try:
+        line = next(_lines(file), None)
+        if line is None:
+            raise _no_complete_line(file)
+        return _require_start(file, _decoded(file, 1, line, msgspec.json.Decoder(JobRecord)))
+    finally:
+        file.close()
+
+
 def _read(file: File) -> tuple[RecordedJob, int]:
     """The state, and the size without an unfinished last line."""
     decoder = msgspec.json.Decoder(JobRecord)
     state: RecordedJob | None = None
     size_bytes = 0
     for number, line in enumerate(_lines(file), 1):
-        try:
-            record = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ConfigurationError(
-                f"{file.path}, line {number}: not a line of a job file of bkctl: {error}"
-            ) from error
+        record = _decoded(file, number, line, decoder)
         if state is None:
             state = RecordedJob(_require_start(file, record))
         else:
             state.apply(record)
         size_bytes += len(line) + 1
     if state is None:
-        raise ConfigurationError(f"{file.path} is not a job file of bkctl: it has no complete line")
+        raise _no_complete_line(file)
     return state, size_bytes
+
+
+def _decoded(file: File, number: int, line: bytes, decoder: msgspec.json.Decoder[JobRecord]) -> JobRecord:
+    try:
+        return decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file.path}, line {number}: not a line of a job file of bkctl: {error}") from error
+
+
+def _no_complete_line(file: File) -> ConfigurationError:
+    return ConfigurationError(f"{file.path} is not a job file of bkctl: it has no complete line")
 
 
 def _require_start(file: File, record: JobRecord) -> JobStart:

@@ -318,8 +318,10 @@ class LockedLedgerRepair:
             credentials = credentials_of(self._ledger_id, metadata)
             copied_until = begun.last_entry_id if begun is not None and begun.target == target else -1
             job = StripeJob(credentials, metadata, fragment, index, target, self._order.unreachable, copied_until)
-            outcome = await self._replicator.copy(job, self._activity)
-            self._targets.finish(target, need)
+            try:
+                outcome = await self._replicator.copy(job, self._activity)
+            finally:
+                self._targets.finish(target, need)
             self._defects.extend(outcome.defects)
             if outcome.is_complete:
                 copied = _Copied(target, outcome.entries, outcome.bytes_copied, found.broken)

@@ -94,6 +94,8 @@ def _daemon_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]
         sentence = f"daemons have not reported for up to {wait} and may hang: {names}"
         yield StatusFinding(Urgency.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
     for daemon in look.daemons:
+        if daemon.alarm is not None:
+            yield StatusFinding(Urgency.CRITICAL, "too_many_gone", daemon.alarm, STATUS_COMMAND)
         for lane in daemon.lanes:
             if lane.error is None:
                 continue

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
+from runtime.client.recovery import blocking_members
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from runtime.ledger.owner import owner_of
 from runtime.ledger.write_set import write_set
@@ -54,6 +55,8 @@ class LedgerPlan(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     broken_rules: tuple[BrokenRule, ...] = ()
     why_no_target: str | None = None
     """Why the targets are not enough for some fragment, whatever the rules."""
+    close_needs: tuple[str, ...] = ()
+    """Bookies that are down without which its end cannot be found, so that it cannot be closed first."""
 
     @property
     def needs_fencing(self) -> bool:
@@ -88,7 +91,7 @@ class PlanTotals:
         self.entries += ledger.entries
         self.bytes_to_copy += ledger.bytes_to_copy or 0
         self.ledgers_of_unknown_size += ledger.bytes_to_copy is None
-        self.ledgers_fenced_first += ledger.needs_fencing
+        self.ledgers_fenced_first += ledger.needs_fencing and not ledger.close_needs
         self.ledgers_without_live_copy += ledger.surviving_copies == 0
         self.ledgers_without_target += ledger.why_no_target is not None
         self.broken_rules.update(broken.rule for broken in ledger.broken_rules)
@@ -172,15 +175,15 @@ def plan_ledger(
         open_look=_open_look(metadata, created_ms) if is_open else None,
         broken_rules=tuple(broken for each in forecasts for broken in each.broken),
         why_no_target=next((each.why_none for each in forecasts if each.why_none is not None), None),
+        close_needs=tuple(sorted(blocking_members(metadata, live))) if is_open else (),
     )
 
 
 def _open_look(metadata: LedgerMetadata, created_ms: int | None) -> OpenLook:
-    stored_ms = metadata.ctime_ms
     return OpenLook(
         segment=metadata.last_segment,
         owner=owner_of(dict(metadata.custom_metadata)),
-        created_ms=created_ms if stored_ms is None or stored_ms < 0 else stored_ms,
+        created_ms=metadata.created_ms(created_ms),
     )
 
 

@@ -233,6 +233,8 @@ class _StripeCopy:
         """Entries that the target does not have, or may not have, with these contents (None: with any)."""
         job = self._job
         with self._activity.waiting(f"target {job.target}"):
+            if self._tools.pacer is not None:
+                await self._tools.pacer.take_read(job.target, len(entry_ids) * self._reader.entry_bytes)
             answers = await read_batch(
                 self._ports.bookies,
                 self._window,

@@ -58,7 +58,7 @@ class RetentionTally:
         self.open_ledgers += not metadata.is_closed
         owner = owner_of(dict(metadata.custom_metadata)) or NO_OWNER
         for share in (self.total, self.by_owner.setdefault(owner, OwnerShare())):
-            share.add(count, created_ms if metadata.ctime_ms is None else metadata.ctime_ms)
+            share.add(count, metadata.created_ms(created_ms))
 
     def add_unreadable(self, ledger_id: int) -> None:
         """A ledger whose metadata cannot be read."""

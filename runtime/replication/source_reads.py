@@ -85,6 +85,9 @@ class Pacer(Protocol):
     def correct(self, source: str, target: str, taken_bytes: int, real_bytes: int) -> None:
         """Replace an estimate that was taken by the real size."""
 
+    async def take_read(self, bookie_id: str, size_bytes: int) -> None:
+        """Wait until about this much may be read from one bookie to verify its copies."""
+
 
 class GivenUpError(Exception):
     """Abandon the rest of the stripe; the state of the copy contains the reason."""

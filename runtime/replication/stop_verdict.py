@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.ledger.write_set import negatives_needed
 from runtime.metadata.bookies.registration import Registrations
 from runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_ensemble, choose_replacements
 from runtime.placement.isolation import IsolationDemand, isolation_demand
@@ -212,12 +213,16 @@ class StopCheck:
             if after == now:
                 continue
             needed = 1 if row.segment_last_entry_id is not None else _negatives_needed(row)
-            others = ", ".join(sorted(members - self._ids)) or "none"
+            others = ", ".join(sorted(members - self._ids))
             if not after:
-                worst = StopReason.UNREADABLE, f"their other copies are on bookies that are not running ({others})"
+                elsewhere = f"their other copies are on bookies that are not running ({others})"
+                worst = StopReason.UNREADABLE, elsewhere if others else "all their copies are on these bookies"
                 break
             if len(after) < needed <= len(now):
-                worst = StopReason.UNCLOSABLE, f"too few of the other bookies are running ({others})"
+                worst = (
+                    StopReason.UNCLOSABLE,
+                    f"too few of the other bookies are running ({others or 'there are none'})",
+                )
             elif worst is None and len(after) == 1 and len(now) < len(members):
                 worst = StopReason.LAST_COPY, "another bookie with a copy is down"
         if worst is not None:
@@ -292,7 +297,10 @@ class StopCheck:
         named = [each for each in down if each in self.named]
         if named:
             what = f"bookie {named[0]} is" if len(named) == 1 else f"bookies {', '.join(named)} are"
-            self._note(StopReason.BOOKIE_DOWN, f"{what} down and ledgers name it: start it, or decommission it first")
+            it = "it" if len(named) == 1 else "them"
+            self._note(
+                StopReason.BOOKIE_DOWN, f"{what} down and ledgers name {it}: start {it}, or decommission {it} first"
+            )
         if cluster.silent:
             silent = [f"bookie {each} is registered but does not answer" for each in sorted(cluster.silent)]
             self._note(StopReason.SILENT, f"{', '.join(silent)}: restart it, or decommission it first")
@@ -328,4 +336,4 @@ def _negatives_needed(row: WriteSetRow) -> int:
     """Answers of a write set of an open segment that prove where the ledger ends: Qw - Qa + 1."""
     assert row.write_quorum_size is not None
     assert row.ack_quorum_size is not None
-    return row.write_quorum_size - row.ack_quorum_size + 1
+    return negatives_needed(row.write_quorum_size, row.ack_quorum_size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -205,5 +206,7 @@ class _Child:
             status = self._process.wait(self._end_s_max)
         except subprocess.TimeoutExpired:
             raise ChildFailedError(f"a child process ({self._module}) stopped responding") from None
+        if status == -signal.SIGINT:  # Ctrl-C, while it was leaving the session of the terminal
+            raise KeyboardInterrupt
         how = f"was killed by signal {-status}" if status < 0 else f"exited with code {status}"
         raise ChildFailedError(f"a child process ({self._module}) {how}")

@@ -23,8 +23,8 @@ _PARTS_MAX = 1024
 _FILE_MODE = 0o644
 _PRIVATE_FILE_MODE = 0o600
 
-_DEAD_OWNER_S = 1.0
-"""How long to wait for a lock whose owner has ended."""
+_DEAD_OWNER_S = 10.0
+"""How long to wait for a lock whose owner has ended. On a busy machine, a child that it was starting takes seconds."""
 
 _SYNC_FILE_RANGE_WRITE = 2
 """Start writeback without waiting. The following sync still reports any error."""

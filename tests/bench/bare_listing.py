@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -20,28 +21,36 @@ class Bare:
         self._room = threading.Semaphore(IN_FLIGHT)
         self.calls = 0
 
-    def children(self, paths: list[str]) -> list[Any]:
+    def answers(self, request: Callable[[str], Any], paths: list[str]) -> list[Any]:
         """Answers for all paths, in order."""
         answers = []
         for path in paths:
             self._room.acquire()
-            answer = self._client.get_children_async(path)
+            answer = request(path)
             answer.rawlink(lambda _: self._room.release())
             answers.append(answer)
         self.calls += len(paths)
         return answers
 
-    def count(self, root: str) -> int:
-        """How many leaves there are."""
-        total = 0
+    def buckets(self, root: str) -> Iterator[tuple[str, list[str]]]:
+        """The nodes above the leaves, each with the names of its leaves."""
         for levels in ((2, 4), (3, 4, 4, 4)):
             nodes = [root]
             for digits in levels:
-                found = zip(nodes, self.children(nodes), strict=True)
+                found = zip(nodes, self.answers(self._client.get_children_async, nodes), strict=True)
                 nodes = [f"{node}/{name}" for node, answer in found for name in answer.get() if len(name) == digits]
-            for answer in self.children(nodes):
-                total += len(answer.get())
-        return total
+            for node, answer in zip(nodes, self.answers(self._client.get_children_async, nodes), strict=True):
+                yield node, answer.get()
+
+    def count(self, root: str) -> int:
+        """How many leaves there are."""
+        return sum(len(names) for _, names in self.buckets(root))
+
+    def contents(self, root: str) -> Iterator[bytes]:
+        """The contents of all leaves."""
+        for node, names in self.buckets(root):
+            for answer in self.answers(self._client.get_async, [f"{node}/{name}" for name in names]):
+                yield answer.get()[0]
 
 
 def main() -> None:

@@ -6,7 +6,8 @@ quorum 2: two thirds of the entries have a copy on it). Two more bookies start a
 
 Each tool is a process, timed from its start to its end: ``bkctl recover failed-bookie ID --yes``, and
 ``bookkeeper shell recover -f ID`` as ``BookieShell`` with a JVM's usual compilers. The time that each tool needs to
-start, connect and list the bookies is measured too.
+start, connect and list the bookies is measured too. Java's shell has no limit for ZooKeeper; ``--rate 0`` takes bkctl's
+away.
 
 After each run the metadata of every ledger must no longer reference the dead bookie. Then the ledger nodes get back the
 bytes that they had before, so both tools start from the same metadata. The copies of earlier runs stay on the targets:
@@ -123,9 +124,10 @@ class DeadBookie:
         """Command line of Java's shell."""
         return shell_command(self._conf_path, *arguments, jvm_flags=TOOL_FLAGS)
 
-    def recover_by_bkctl(self) -> float:
+    def recover_by_bkctl(self, rate: str | None) -> float:
         """Seconds."""
-        return self._recover(self.bkctl("recover", "failed-bookie", self.bookie_id, "--yes"))
+        limit = [] if rate is None else ["--rate", rate]
+        return self._recover(self.bkctl("recover", "failed-bookie", self.bookie_id, "--yes", *limit))
 
     def recover_by_java(self) -> float:
         """Seconds."""
@@ -164,18 +166,18 @@ def dead_bookie(directory: str, zookeeper: EmbeddedZooKeeper, name: str) -> Iter
         client.close()
 
 
-def measure(directory: str, zookeeper: EmbeddedZooKeeper, name: str, rounds: int) -> Result:
-    """All rounds on one data set."""
+def measure(directory: str, zookeeper: EmbeddedZooKeeper, name: str, rounds: int, rate: str | None) -> Result:
+    """All rounds on one data set; ``rate`` limits bkctl's operations on ZooKeeper per second (None: as by default)."""
     with dead_bookie(directory, zookeeper, name) as dead:
         bkctl_start_s = statistics.median(dead.seconds_of(dead.bkctl("bookie", "list")) for _ in range(3))
         java_start_s = statistics.median(dead.seconds_of(dead.shell("listbookies", "-a")) for _ in range(3))
         dead.recover_by_java()
-        dead.recover_by_bkctl()
+        dead.recover_by_bkctl(rate)
         measured = []
         for number in range(rounds):
-            bkctl_s = dead.recover_by_bkctl() if number % 2 == 0 else 0.0
+            bkctl_s = dead.recover_by_bkctl(rate) if number % 2 == 0 else 0.0
             java_s = dead.recover_by_java()
-            measured.append(Round(bkctl_s or dead.recover_by_bkctl(), java_s))
+            measured.append(Round(bkctl_s or dead.recover_by_bkctl(rate), java_s))
         machine = Machine(*(statistics.median(probe(directory) for _ in range(3)) for probe in (_disk, _loopback)))
         return Result(name, DATA_SETS[name], measured, bkctl_start_s, java_start_s, machine)
 
@@ -283,6 +285,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.recover", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds, each with both tools")
     parser.add_argument("--only", choices=DATA_SETS, action="append", help="this data set; may be repeated")
+    parser.add_argument("--rate", help="for bkctl: see bkctl recover --rate; 0: no limit, as Java (default: bkctl's)")
     parser.add_argument("--hold", choices=DATA_SETS, help="prepare this data set and wait")
     parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
     parser.add_argument("--json", action="store_true", help="all rounds as JSON on stdout")
@@ -299,7 +302,9 @@ def main() -> None:
         results = asyncio.run(
             _with_zookeeper(
                 directory,
-                lambda zookeeper: [measure(directory, zookeeper, name, arguments.rounds) for name in names],
+                lambda zookeeper: [
+                    measure(directory, zookeeper, name, arguments.rounds, arguments.rate) for name in names
+                ],
             )
         )
     finally:

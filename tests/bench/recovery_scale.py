@@ -46,6 +46,8 @@ DEAD = "10.0.0.1:3181"
 MARKS_AT_ONCE = 500
 SAMPLE_S = 0.5
 SILENCE_MAX_S = 120.0
+PASSES_MAX_S = 1800.0
+"""Three passes over 200,000 ledgers at once take two minutes by the budget alone."""
 _DAILY = ("replicas", "placement")
 RATE_VARIABLE = "BKCTL_ZOOKEEPER_SCAN_OPERATIONS_PER_S_MAX"
 
@@ -104,19 +106,21 @@ def clear_marks(cluster: Cluster, folder: Path, log_folder: Path, count: int, ra
     begin = first = time.perf_counter()
     memory: list[float] = []
     last_progress, before = begin, 0
-    while (done := cleared.read()) < count:
-        now = time.perf_counter()
-        if done != before:
-            first = now if not before else first
-            last_progress, before = now, done
-        assert daemon.is_running, daemon.log
-        assert now - last_progress < SILENCE_MAX_S, (
-            f"{done} of {count} marks cleared, then nothing:\n{daemon.log[-3000:]}"
-        )
-        memory.append(resident_mebibytes(daemon.pid))
-        time.sleep(SAMPLE_S)
-    end = time.perf_counter()
-    daemon.stop()
+    try:
+        while (done := cleared.read()) < count:
+            now = time.perf_counter()
+            if done != before:
+                first = now if not before else first
+                last_progress, before = now, done
+            assert daemon.is_running, daemon.log
+            assert now - last_progress < SILENCE_MAX_S, (
+                f"{done} of {count} marks cleared, then nothing:\n{daemon.log[-3000:]}"
+            )
+            memory.append(resident_mebibytes(daemon.pid))
+            time.sleep(SAMPLE_S)
+        end = time.perf_counter()
+    finally:
+        daemon.stop()
     quarter = max(1, len(memory) // 4)
     sys.stdout.write(
         f"{count} marks cleared in {end - begin:.1f} s, the first {first - begin:.1f} s after the start: "
@@ -135,9 +139,11 @@ def scan(cluster: Cluster, folder: Path, zookeeper: KazooClient, rounds: int, ra
             cluster.metadata_uri, folder / f"{number}", "--role", "auditor", **{RATE_VARIABLE: rate}
         )
         daemon.start()
-        wait_until(lambda: _are_checks_over(zookeeper, cluster), "the daily checks")
-        seconds = _first_pass_s(zookeeper, cluster, daemon)
-        daemon.stop()
+        try:
+            wait_until(lambda: _are_checks_over(zookeeper, cluster), "the daily checks", PASSES_MAX_S)
+            seconds = _first_pass_s(zookeeper, cluster, daemon)
+        finally:
+            daemon.stop()
         if not number:
             continue
         passes.append(seconds)
@@ -166,7 +172,7 @@ def _first_pass_s(zookeeper: KazooClient, cluster: Cluster, daemon: RecoveryDaem
         lanes = note.lanes if note else ()
         return [each for each in lanes if each.name == "audit" and each.succeeded_ms and " ledgers" in each.result]
 
-    wait_until(lambda: bool(passes()), "the first pass of the auditor")
+    wait_until(lambda: bool(passes()), "the first pass of the auditor", PASSES_MAX_S)
     [audit] = passes()
     sys.stderr.write(f"{audit.result}\n")
     assert audit.started_ms is not None

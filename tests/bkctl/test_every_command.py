@@ -178,7 +178,7 @@ def is_taken(words: list[str]) -> bool:
 def expected_options(name: str) -> set[str]:
     """Global options that the command takes: all for its output, those of a cluster, and those of its effect."""
     taken = OUTPUT_OPTIONS | (shown_options(name) & (CHANGE_OPTIONS | {"--sort", "--limit"}))
-    if not name.startswith("dev "):
+    if not name.startswith("dev ") and name != "audit show":
         taken |= CLUSTER_OPTIONS
         if not name.startswith("storage ") or name in {"storage adopt", "storage hand-back", "storage journal replay"}:
             taken |= {"--timeout", "--rate"}
@@ -347,6 +347,7 @@ def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
         "bookie log-level",
         "bookie set-mode",
         "bookie stop",
+        "bookie undrain",
         "cluster restore",
         "cookie create",
         "cookie delete",

@@ -168,6 +168,20 @@ def test_names_of_subcommands_of_recover_are_no_bookie_ids(run_main: RunMain) ->
     assert "bkctl recover failed-bookie ID..." in " ".join(run_main("recover", "--help").stdout.split())
 
 
+def test_audit_without_subcommand_is_audit_run(run_main: RunMain) -> None:
+    for words, sentence in {
+        (): "no cluster specified",
+        ("--cores", "2"): "--cores needs --spark",
+        ("--out", "run", "--nope"): "No such option: --nope",
+        ("--spark", "show"): "Got unexpected extra argument(s) (show) (see bkctl audit run --help)",
+    }.items():
+        short, full = run_main("audit", *words), run_main("audit", "run", *words)
+        assert (short.exit_code, short.stderr) == (full.exit_code, full.stderr)
+        assert sentence in short.stderr
+    assert "No such command 'nope'" in run_main("audit", "nope").stderr
+    assert "bkctl audit is short for bkctl audit run" in run_main("audit", "--help").stdout
+
+
 def test_a_traceback_only_with_debug(run_main: RunMain) -> None:
     arguments = ("bookie", "list", "-u", "nonsense")
     assert "Traceback" not in run_main(*arguments).stderr

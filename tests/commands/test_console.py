@@ -365,3 +365,14 @@ def test_progress_shows_no_total_that_nobody_knows(total: int | None, count: str
     with screen.console.progress("working") as progress:
         progress.update(7, total)
     assert count in re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", screen.err.getvalue())
+
+
+def test_a_long_note_leaves_the_counts_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Screen(Settings(color=ColorMode.NEVER), is_terminal=True)
+    note = "10.9 MiB of about 36.4 MiB, 2.0 MiB/s; oldest: ledger 40, for 9 s, waits for source b1:3181"
+    with screen.console.progress("moving ledgers") as progress:
+        progress.update(7, 9, note, "20/32")
+    text = re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", screen.err.getvalue())
+    assert re.search(r"moving ledgers [^\n]* 20/32 ", text), text
+    assert "waits for source b1:3181" in " ".join(text.split()), "the end of the note is not cut off"

@@ -82,7 +82,7 @@ def test_a_running_bookie_that_the_cluster_needs_is_refused(cluster: Cluster, tm
     assert saved.exit_code == 0, saved
     refused = cluster.run("decommission", bookie_id, "--yes")
     assert refused.exit_code == 3
-    assert f"bookie {bookie_id} should not leave now: E=3, Qw=3" in refused.stderr
+    assert f"bookie {bookie_id} should not leave now: new ledgers: E=3, Qw=3" in refused.stderr
     assert "--accept-risk" in refused.stderr
     assert cluster.run("ledger", "show", "0").stdout == before
     assert cluster.run("cookie", "show", bookie_id).exit_code == 0

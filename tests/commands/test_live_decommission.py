@@ -20,7 +20,7 @@ from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
-from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, is_alive, start_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, is_alive, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster
 SIZES = ("-E", "2", "-W", "2", "-A", "2")
@@ -101,7 +101,7 @@ async def test_a_live_bookie_leaves_while_a_writer_works(cluster: Cluster, tmp_p
         check = await run(cluster, "bookie", "restart-check", victim)
         assert (check.exit_code, check.json()["can_stop"]) == (0, True), check
         drained = await run(cluster, "bookie", "drain", victim, "--yes")
-        assert drained.exit_code == 0, drained
+        assert (drained.exit_code, "is kept" in drained.stderr) == (0, False), drained
         assert (drained.json()["is_drained"], drained.json()["is_cookie_deleted"]) == (True, False)
         assert f"run bkctl decommission {victim}" in drained.stderr
         assert state_of(cluster, victim) == "read-only"
@@ -151,6 +151,9 @@ def test_a_drain_that_is_killed_is_repeated_and_can_be_undone(cluster: Cluster) 
     verified = cluster.run("ledger", "verify", "--all", "-o", "json").json()
     assert verified["ledgers"] == verified["ledgers_clean"]
 
+    for words in (("nosuch.example.com:1",), (victim, "nosuch.example.com:1", "--dry-run")):
+        misspelt = cluster.run("bookie", "undrain", *words)
+        assert (misspelt.exit_code, "writable" in misspelt.stderr) == (4, False), misspelt
     back = cluster.run("bookie", "undrain", victim, "-o", "json")
     assert (back.exit_code, back.json()["changed"]) == (0, [victim]), back
     assert state_of(cluster, victim) == "writable"
@@ -174,8 +177,15 @@ def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(clust
     waited = cluster.run("decommission", victim, "--yes", "--wait", "1s", "-o", "json")
     assert waited.exit_code == 9, waited
     assert waited.json()["open_ledgers"] == [str(ledger_id)]
-    assert f"waiting for the writers of 1 open ledger: {ledger_id} (no known owner, 0" in waited.stderr
+    assert f"waiting for the writers of 1 open ledger: {ledger_id} (no known owner, " in waited.stderr
     assert "--open-ledgers fence" in waited.stderr
+    assert "its cookie was not deleted" in waited.stderr
+    planned = cluster.run("decommission", victim, "--dry-run", "-o", "json").json()
+    assert (planned["arguments"]["open_ledgers"], planned["ledgers_fenced_first"]) == ("wait", 0)
+    assert "will wait up to 600 s for the writers of 1 open ledger" in "\n".join(planned["summary"])
+    undrained = cluster.run("bookie", "drain", victim, "--yes", "--wait", "1s", "-o", "json")
+    assert (undrained.exit_code, "cookie" in undrained.stderr) == (9, False), undrained
+    assert "it waits for its writer; run the command again later" in undrained.stderr
 
     failed = cluster.run(
         "decommission", victim, "--yes", "--open-ledgers", "fence", "--stop-command", "false", "-o", "json"
@@ -234,6 +244,19 @@ def test_a_drain_checks_the_cluster_again_after_the_confirmation(cluster: Cluste
     finally:
         cluster.run("bookie", "undrain", other)
         cluster.run("ledger", "delete", ledger_id, "--confirm", ledger_id)
+
+
+def test_a_drain_that_cannot_write_its_job_file_changes_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    victim = cluster.run("bookie", "list", "--state", "writable", "-o", "name").stdout.split()[0]
+    (state := tmp_path / "state").mkdir()
+    (state / "jobs").write_text("")
+    refused = run_bkctl(
+        "bookie", "drain", victim, "--yes", BKCTL_METADATA_URI=cluster.metadata_uri, BKCTL_STATE_DIR=str(state)
+    )
+    assert (refused.exit_code, "nothing was changed: cannot create the directory" in refused.stderr) == (3, True), (
+        refused
+    )
+    assert state_of(cluster, victim) == "writable"
 
 
 def written_to(cluster: Cluster) -> tuple[str, list[str]]:

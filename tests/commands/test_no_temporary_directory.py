@@ -12,7 +12,8 @@ import pytest
 
 from runtime.errors import ConfigurationError
 from runtime.net.local_socket import listen_unix
-from spark_reports.session import local_session
+from spark_reports.place import SparkPlace
+from spark_reports.session import spark_session
 
 
 @pytest.fixture
@@ -36,12 +37,15 @@ async def test_the_socket_of_a_long_path(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_temporary_directory")
 def test_spark() -> None:
-    with pytest.raises(ConfigurationError, match="set TMPDIR to a writable one"), local_session():
+    with pytest.raises(ConfigurationError, match="set TMPDIR to a writable one"), spark_session(SparkPlace()):
         pass
 
 
 def test_spark_and_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = next(each for each in range(60_000, 65_000) if each not in {user.pw_uid for user in pwd.getpwall()})
     monkeypatch.setattr(os, "getuid", lambda: unknown)
-    with pytest.raises(ConfigurationError, match=f"user id {unknown} has none in /etc/passwd"), local_session():
+    with (
+        pytest.raises(ConfigurationError, match=f"user id {unknown} has none in /etc/passwd"),
+        spark_session(SparkPlace()),
+    ):
         pass

@@ -72,7 +72,10 @@ def test_lost_and_damaged_copies_are_written_again_on_the_same_bookies(cluster: 
 
     cluster.down()
     cluster.up(3)
-    assert succeed(cluster, "ledger", "verify", "--all").json()["copies_good"] == 3 * ENTRY_COUNT
+    healthy = str(tmp_path / "none.jsonl")
+    assert succeed(cluster, "ledger", "verify", "--all", "--findings", healthy).json()["copies_good"] == 3 * ENTRY_COUNT
+    idle = succeed(cluster, "recover", "ledger", "--findings", healthy)
+    assert "nothing to write: the findings name no ledger" in idle.stderr
     sample = succeed(cluster, "ledger", "verify", "--all", "--sample", "1%", "--seed", "7")
     assert (sample.json()["entries"] in {2, 3}, sample.json()["entries_total"]) == (True, ENTRY_COUNT)
     assert "this was a sample" in sample.stderr

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,22 +101,60 @@ def test_a_wrong_job_file_or_rate_is_refused(operator: Operator) -> None:
     assert other.read_text() == "hello\n"
 
 
-@pytest.mark.parametrize("command", [("recover", DEAD), ("decommission", "b9:3181", "--if-exists")])
-def test_a_job_with_nothing_left_to_do_leaves_no_file(operator: Operator, command: tuple[str, ...]) -> None:
-    path = operator.directory / "job"
-    start = msgspec.structs.replace(
-        START, root=operator.root, instance_id=operator.instance_id(), bookie_ids=(command[1],)
-    )
+def write_job(operator: Operator, path: Path, *bookie_ids: str, instance_id: str | None = None) -> Path:
+    """The file of a job that was killed; returns the path of its rates."""
+    instance_id = instance_id or operator.instance_id()
+    start = msgspec.structs.replace(START, root=operator.root, instance_id=instance_id, bookie_ids=bookie_ids)
     job = JobFile.create(OsFileSystem(), str(path), start)
     job.append(JobLedger(ledger_id=9, surviving_copies=1))  # deleted since
     job.append(JobPlanned(ledgers=1, ledgers_scanned=1))
     job.write()
     job.close()
     (rates := Path(f"{path}.rates")).write_text("copy-rate = none\n")
+    return rates
+
+
+@pytest.mark.parametrize("command", [("recover", DEAD), ("decommission", "b9:3181", "--if-exists")])
+def test_a_job_with_nothing_left_to_do_leaves_no_file(operator: Operator, command: tuple[str, ...]) -> None:
+    path = operator.directory / "job"
+    rates = write_job(operator, path, command[1])
     operator.succeed(*command, "--resume", str(path), "--dry-run")
     assert (path.exists(), rates.exists()) == (True, True)
     done = operator.succeed(*command, "--resume", str(path), "--yes", "-o", "json").json()
     assert (done["ledgers"], path.exists(), rates.exists()) == (0, False, False)
+
+
+def test_a_job_file_stays_only_while_it_is_of_use(operator: Operator) -> None:
+    """A run that moves all ledgers of its bookies finishes earlier jobs for them; others stay for 30 days."""
+    (folder := operator.state / "jobs").mkdir(parents=True)
+    write_job(operator, folder / "killed.jsonl", DEAD)
+    write_job(operator, folder / "wider.jsonl", DEAD, "b6:3181")
+    write_job(operator, folder / "elsewhere.jsonl", DEAD, instance_id="another cluster")
+    (folder / "garbage.jsonl").write_text("hello\n")
+    (folder / "empty.jsonl").write_text("")
+    write_job(operator, folder / "old.jsonl", "b6:3181")
+    days_ago = {"old.jsonl": 31, "elsewhere.jsonl": 29}
+    for name, days in days_ago.items():
+        os.utime(folder / name, (time.time() - days * 86_400,) * 2)
+
+    def jobs() -> list[str]:
+        return sorted(path.name.removesuffix(".jsonl") for path in folder.iterdir() if path.suffix == ".jsonl")
+
+    others = ["elsewhere", "empty", "garbage"]
+    operator.succeed("recover", DEAD, "--dry-run")
+    assert jobs() == [*others, "killed", "old", "wider"]
+    operator.succeed("recover", DEAD, "--yes", "--ledger", "0")
+    assert jobs() == [*others, "killed", "wider"]
+
+    async def delete_open(store: MetadataStore) -> None:
+        await store.delete(f"{operator.root}/00/0000/L0002", -1)
+
+    operator.on_store(delete_open)
+    operator.succeed("recover", DEAD, "--yes")
+    assert jobs() == [*others, "wider"]
+    assert not (folder / "killed.jsonl.rates").exists()
+    operator.succeed("decommission", "b9:3181", DEAD, "b6:3181", "--if-exists", "--yes")
+    assert jobs() == others
 
 
 def test_only_the_given_ledgers_move_and_only_to_the_given_bookies(operator: Operator) -> None:

@@ -143,6 +143,17 @@ def test_a_killed_job_continues_within_a_long_copy(scene: Scene, processes: str)
 
 
 @pytest.mark.battery
+def test_the_processes_of_a_job_share_its_rate(scene: Scene) -> None:
+    """A slow machine makes the measured rate smaller, so only a rate that each process has for itself fails."""
+    scene.write(40, 600)
+    scene.cluster.stop_bookie(scene.dead)
+    said = scene.end_of(scene.start("--processes", "2", "--copy-rate", "1MiB/s", "-o", "json"))
+    rate = float(said.partition('"mebibytes_per_second": ')[2].partition(",")[0])
+    assert 0 < rate < 1.3
+    scene.require_all_recovered()
+
+
+@pytest.mark.battery
 def test_the_rates_of_a_running_job_can_be_changed(scene: Scene) -> None:
     scene.write(1, 20_000)
     scene.cluster.stop_bookie(scene.dead)

@@ -75,3 +75,4 @@ async def test_a_dead_bookie_is_replaced_although_another_one_refuses_the_ledger
             assert [entry.payload for entry in await reader.read(0)] == [payload(i) for i in range(ENTRY_COUNT)]
     finally:
         await refusing.stop()
+        refusing.release_port()

@@ -76,6 +76,19 @@ def test_a_line_says_how_long_writers_are_waited_for() -> None:
     assert line.endswith(", about 12 s left"), "not earlier than the writers are waited for"
 
 
+def test_when_only_writers_are_waited_for_the_time_left_is_their_wait() -> None:
+    watch = Watch()
+    view = RecoveryProgressView(Silence(), watch)
+    watch.now_s += 4
+    some_failed = msgspec.structs.replace(
+        MOMENT, ledgers_done=9, oldest_ledger=None, waiting_for_writers=1, writers_wait_s=3.0
+    )
+    view.show(some_failed)
+    line = view.line()
+    assert line is not None
+    assert line.endswith("waits 3 s for the writers of 1 open ledger, about 3 s left"), "failed bytes are never copied"
+
+
 class Bar(Progress):
     """Keeps what it was last given."""
 

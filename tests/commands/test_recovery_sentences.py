@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from commands.bookie.leaving import LeavingRequest, _change_plan, _policy_of_copies
-from commands.recovery_rendering import PlanItems, RecoveryChoices, failure_rows, plan_body, plan_row, plan_summary
+from commands.bookie.leaving import LeavingRequest, _change_plan
+from commands.bookie.leaving_report import next_steps
+from commands.recovery_rendering import (
+    PlanItems,
+    RecoveryChoices,
+    failure_lines,
+    failure_rows,
+    plan_body,
+    plan_row,
+    plan_summary,
+)
 from commands.rendering import duration
 from commands.replication_access import ReplicationAccess
 from commands.session import Session
@@ -16,7 +25,8 @@ from runtime.metadata.uri import parse_metadata_uri
 from runtime.placement.rules import BrokenRule, PlacementRule
 from runtime.replication.config import OpenLedgers
 from runtime.replication.copy_targets import TargetForecast
-from runtime.replication.decommission import DecommissionPlan
+from runtime.replication.decommission import DecommissionPlan, DecommissionReport
+from runtime.replication.fragments import EntryRange
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired, RecoveryTally
 from tests.runtime.replication.samples import ledger
@@ -46,6 +56,43 @@ def test_a_plan_promises_nothing_for_ledgers_without_a_live_copy() -> None:
     assert plan_summary(plan(lost(2), movable(1))) == [will, f"will not move 1 ledger {end} (ledger 2)"]
     assert plan_summary(plan(lost(2), lost(3), lost(4))) == [f"will not move 3 ledgers {end} (ledger 2, 3, 4)"]
     assert plan_summary(plan()) == ["nothing to recover: none of 5 ledgers needs to be moved from b1"]
+
+
+def test_a_plan_promises_nothing_for_ledgers_that_have_no_target() -> None:
+    metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
+
+    def planned(ledger_id: int, forecast: TargetForecast) -> LedgerPlan:
+        return plan_ledger(ledger_id, metadata, 0, DEAD, LIVE, lambda *_: forecast)
+
+    by_rule = planned(2, TargetForecast((BrokenRule(PlacementRule.RACKS, "b2, b3: 1 rack instead of 2"),)))
+    blocked = planned(3, TargetForecast(why_none="1 needed, 0 found"))
+    will = "will recover 1 of 5 ledgers from b1: 1 fragment, 10 entries, about 500 B, to copy to 2 bookies"
+    strict = plan_summary(plan(movable(1), by_rule, blocked))
+    assert strict[0] == will
+    assert any("left alone without --placement best-effort" in each for each in strict)
+    lenient = plan_summary(plan(movable(1), by_rule, blocked), RecoveryChoices(is_best_effort=True))
+    assert lenient[0].startswith("will recover 2 of 5 ledgers from b1: 2 fragments, 20 entries")
+    assert not plan_summary(plan(by_rule))[0].startswith("will recover")
+
+
+def test_a_plan_says_which_ledgers_cannot_be_closed() -> None:
+    """With b1 and b4 down, b2 alone cannot tell where this ledger ends."""
+    states = (LedgerState.OPEN, LedgerState.IN_RECOVERY)
+    ledgers = [
+        plan_ledger(number, ledger({0: ["b1", "b2", "b4"]}, 3, 2, state=state), 0, DEAD, LIVE)
+        for number, state in enumerate(states)
+    ]
+    why = "it cannot be closed: entries may exist that only b1 and b4 can have"
+    about = "(no known owner, of unknown age)"
+    assert plan_summary(plan(*ledgers)) == [
+        f"will leave the last segment of 2 ledgers as it is: 0 {about}, 1 {about}; {why}"
+    ]
+    assert plan_body(plan(*ledgers))["ledgers_fenced_first"] == 0
+    assert [(row["needs_fencing"], row["problem"]) for row in map(plan_row, ledgers)] == [(False, why)] * 2
+    skipped = plan_row(ledgers[0], open_ledgers=OpenLedgers.SKIP)
+    assert (skipped["needs_fencing"], skipped["problem"]) == (False, None), "it is not to be closed"
+    assert plan_row(ledgers[1], open_ledgers=OpenLedgers.SKIP)["problem"] == why
+    assert plan_body(plan(*ledgers), OpenLedgers.SKIP)["ledgers_fenced_first"] == 0
 
 
 class Paths:
@@ -94,15 +141,48 @@ def test_rows_and_totals_count_only_ledgers_that_may_be_fenced() -> None:
         assert [plan_row(each, open_ledgers=policy)["needs_fencing"] for each in ledgers] == fenced
 
 
-def test_the_plan_of_a_live_bookie_names_it_and_fences_nothing_by_default() -> None:
+def test_the_plan_of_a_live_bookie_names_it() -> None:
     session = Session(None, None, parse_metadata_uri("zk+flat://nowhere:1/ledgers"), None)  # type: ignore[arg-type]
     access = ReplicationAccess(None, session, Paths())  # type: ignore[arg-type]
     found = DecommissionPlan(("b1",), {"b1": 3}, plan(), live=DEAD)
     request = LeavingRequest(bookie_ids=("b1",), wait_s=1)
     items = _change_plan(access, found, request).items
     assert [(each["action"], each["bookie_id"]) for each in items] == [("set-mode", "b1"), ("delete cookie", "b1")]
-    assert _policy_of_copies(found, request) is OpenLedgers.SKIP
-    assert _policy_of_copies(DecommissionPlan(("b1",), {}, plan()), request) is OpenLedgers.WAIT
+
+
+@pytest.mark.parametrize(
+    ("drain_wait_s", "is_fenced", "sentence"),
+    [
+        (600, False, "will wait up to 600 s for the writers of 1 open ledger: 7 (no known owner, of unknown age)"),
+        (None, True, "will fence and close 1 open ledger, which stops the writers, unless these replace the bookie"),
+    ],
+)
+def test_writers_of_a_live_bookie_are_awaited_and_never_fenced(
+    drain_wait_s: float | None, is_fenced: bool, sentence: str
+) -> None:
+    session = Session(None, None, parse_metadata_uri("zk+flat://nowhere:1/ledgers"), None)  # type: ignore[arg-type]
+    access = ReplicationAccess(None, session, Paths(), open_ledgers=OpenLedgers.WAIT)  # type: ignore[arg-type]
+    opened = plan_ledger(7, ledger({0: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN), 0, DEAD, LIVE)
+    made = access._replace(drain_wait_s=drain_wait_s).change_plan(plan(opened))
+    assert made.arguments["open_ledgers"] == "wait"
+    assert [each["needs_fencing"] for each in made.items] == [is_fenced]
+    assert any(each.startswith(sentence) for each in made.summary), made.summary
+
+
+def test_drained_bookies_that_are_down_need_no_stop() -> None:
+    report = DecommissionReport(
+        bookie_ids=("b1", "b2", "b3"),
+        recoveries=(),
+        ledgers_scanned=0,
+        remaining=(),
+        is_drained_only=True,
+        read_only=("b1", "b3"),
+    )
+    assert next_steps(report) == [
+        "2 bookies (b1, b3) are drained and read-only: to remove, stop and run bkctl decommission b1 b3; to keep, run "
+        "bkctl bookie undrain b1 b3",
+        "bookie b2 is drained and down: run bkctl decommission b2",
+    ]
 
 
 def test_a_failure_names_its_ledger_once() -> None:
@@ -114,6 +194,19 @@ def test_a_failure_names_its_ledger_once() -> None:
         {"ledger_id": "17", "owner": "topic persistent://t/n/a", "entries": [], "detail": "recovery stopped"}
     ]
     assert str(failure) == "ledger 17: the ledger could not be closed: recovery stopped"
+
+
+def test_lines_of_failures_name_the_first_entries_of_each_ledger_once() -> None:
+    third = tuple(EntryRange(number, number) for number in range(0, 2000, 3))
+    tally = RecoveryTally()
+    for ledger_id in range(7):
+        failures = [LedgerFailure(ledger_id, FailureReason.LOST, third, "no other bookie ever had it")] * 2
+        tally.add(LedgerRepaired(ledger_id=ledger_id, failures=tuple(failures)))
+    (row,) = failure_rows(tally.report(("b1", "b2"), 1.0))
+    lines = failure_lines(row)
+    assert [each.get("ledger_id") for each in lines] == ["0", "1", "2", "3", "4", None]
+    assert lines[0]["entries"] == "0, 3, 6, 9, 12, 15, 18, 21, 24, 27 and 657 more"
+    assert lines[-1]["detail"] == "and 2 more (-o json has all)"
 
 
 def test_items_of_a_plan_are_made_when_they_are_needed() -> None:

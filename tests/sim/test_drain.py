@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from runtime.metadata.bookies.registration import BookieMode
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.decommission import Decommission, DecommissionReport, FinishHooks
 from runtime.replication.drain import DrainHooks, DrainOrder, OpenLedger
+from runtime.replication.recovery_run import RecoveryProgress
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import carry_out
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
@@ -35,11 +37,15 @@ async def started(cluster: RepairCluster, mode: BookieMode = BookieMode.READ_ONL
 
 
 async def drain(
-    decommission: Decommission, order: DrainOrder = PATIENT, told: list[tuple[OpenLedger, ...]] | None = None
+    decommission: Decommission,
+    order: DrainOrder = PATIENT,
+    told: list[tuple[OpenLedger, ...]] | None = None,
+    on_progress: Callable[[RecoveryProgress], None] | None = None,
+    is_drain_only: bool = True,
 ) -> DecommissionReport:
-    hooks = DrainHooks(on_open=lambda each: None if told is None else told.append(tuple(each)))
+    hooks = DrainHooks(on_progress=on_progress, on_open=lambda each: None if told is None else told.append(tuple(each)))
     plan = await decommission.plan(["b1"])
-    return decommission.report(plan, await decommission.move(plan, order, hooks))
+    return decommission.report(plan, await decommission.move(plan, order, hooks), is_drain_only=is_drain_only)
 
 
 async def move_writer(cluster: RepairCluster, ledger_id: int, entries: int) -> None:
@@ -101,15 +107,16 @@ def test_t45_a_drain_keeps_all_copies_and_waits_for_three_writers() -> None:
     simulate(scenario, ReplicationConfig(ledgers_in_parallel=1))
 
 
-def test_t46_a_ledger_without_a_good_copy_is_reported_and_keeps_the_cookie() -> None:
+@pytest.mark.parametrize("is_drain_only", [False, True])
+def test_t46_a_ledger_without_a_good_copy_is_reported_and_keeps_the_cookie(is_drain_only: bool) -> None:
     async def scenario(cluster: RepairCluster) -> None:
         decommission = await started(cluster)
         lost = await cluster.store(CLOSED, holes=["b1", "b2"])
         good = [await cluster.store(CLOSED) for _ in range(3)]
-        report = await drain(decommission)
+        report = await drain(decommission, is_drain_only=is_drain_only)
         assert report.remaining == (lost,)
         assert report.refusal is not None
-        assert "its cookie was not deleted" in report.refusal
+        assert ("cookie" in report.refusal) is not is_drain_only  # a drain never deletes one
         assert report.has_progress
         for ledger_id in good:
             assert "b1" not in (await cluster.ensembles(ledger_id))[0]
@@ -123,18 +130,25 @@ def test_an_idle_writer_holds_a_drain_up_only_until_the_limit(policy: OpenLedger
         decommission = await started(cluster)
         owner = (("application", b"pulsar"), ("pulsar/managed-ledger", b"t/ns/persistent/orders"))
         idle = await cluster.store(msgspec.structs.replace(OPEN, custom_metadata=owner), entries=5)
+        await cluster.store(CLOSED)
         began_ns = cluster.clock.monotonic_ns()
-        report = await drain(decommission, DrainOrder(open_ledgers=policy, wait_s=60))
+        moments: list[RecoveryProgress] = []
+        report = await drain(decommission, DrainOrder(open_ledgers=policy, wait_s=60), on_progress=moments.append)
         seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
         if policy is OpenLedgers.FENCE:
             assert report.is_complete
             assert (await cluster.ports.ledgers.read(idle)).value.last_entry_id == 4
             return
         assert (seconds >= 60) is (policy is OpenLedgers.WAIT)
+        waits = [each for each in moments if each.waiting_for_writers]
+        assert bool(waits) is (policy is OpenLedgers.WAIT)
+        for each in waits:
+            assert (each.ledgers_done, each.ledgers_total, each.ledgers_failed, each.entries_copied) == (1, 2, 0, 10)
+            assert 0 < each.writers_wait_s <= 60
         (still_open,) = report.open_ledgers
         assert (still_open.ledger_id, still_open.owner) == (idle, "topic persistent://t/ns/orders")
         assert report.refusal is not None
-        assert "1 of them wait for their writers" in report.refusal
+        assert "; it waits for its writer" in report.refusal
         assert (await cluster.ports.ledgers.read(idle)).value.state is LedgerState.OPEN
 
     simulate(scenario)
@@ -163,7 +177,7 @@ def test_a_bookie_that_dies_during_the_drain_is_no_longer_asked() -> None:
         ids = [await cluster.store(CLOSED) for _ in range(5)]
         plan = await decommission.plan(["b1"])
         await cluster.stop("b1")
-        report = decommission.report(plan, await decommission.move(plan, PATIENT, DrainHooks()))
+        report = decommission.report(plan, await decommission.move(plan, PATIENT, DrainHooks()), is_drain_only=True)
         assert report.is_complete
         assert cluster.asked("b1") == []
         for ledger_id in ids:
@@ -178,7 +192,7 @@ def test_a_ledger_that_appears_after_the_drain_keeps_the_cookie() -> None:
         await cluster.store(CLOSED)
         plan = await decommission.plan(["b1"])
         moved = await decommission.move(plan, PATIENT, DrainHooks())
-        assert decommission.report(plan, moved).is_complete
+        assert decommission.report(plan, moved, is_drain_only=True).is_complete
         late = await cluster.store(CLOSED)
         await cluster.stop("b1")
         kept: list[str] = []
@@ -195,7 +209,7 @@ def test_two_bookies_leave_together() -> None:
         await cluster.start("b5", mode=BookieMode.READ_ONLY)
         both = await cluster.store(ledger({0: ["b1", "b5"]}, 2, 2, last_entry_id=9, length=100))
         plan = await decommission.plan(["b5", "b1"])
-        report = decommission.report(plan, await decommission.move(plan, PATIENT, DrainHooks()))
+        report = decommission.report(plan, await decommission.move(plan, PATIENT, DrainHooks()), is_drain_only=True)
         assert (report.bookie_ids, report.is_complete) == (("b1", "b5"), True)
         assert set((await cluster.ensembles(both))[0]) <= {"b2", "b3", "b4"}
 
@@ -219,7 +233,7 @@ def test_writers_have_time_to_leave_a_dead_bookie_unless_fencing_is_asked_for(po
         writer = asyncio.create_task(write())
         began_ns = cluster.clock.monotonic_ns()
         order = DrainOrder(open_ledgers=policy, wait_s=60)
-        report = decommission.report(plan, await decommission.move(plan, order, DrainHooks()))
+        report = decommission.report(plan, await decommission.move(plan, order, DrainHooks()), is_drain_only=True)
         seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
         await writer
         states = [(await cluster.ports.ledgers.read(each)).value.state for each in (idle, active)]

@@ -14,11 +14,13 @@ from runtime.protocol.status import Status
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
 from runtime.replication.copies import CopyReader, CopyState
+from runtime.replication.copy_messages import CopyPace
 from runtime.replication.flow_window import FlowWindows
 from runtime.replication.fragments import EntryRange, fragments_naming
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.recovery_report import FailureReason
 from runtime.replication.recovery_run import RecoveryProgress
+from runtime.replication.repair_worker import SharedPacer
 from runtime.replication.replicator import Replicator
 from runtime.replication.source_reads import StripeJob
 from tests.runtime.client.world import credentials
@@ -373,5 +375,43 @@ def test_an_earlier_part_of_a_copy_is_verified_again_and_only_bad_entries_are_co
         assert cluster.copies["b3"][ledger_id] == cluster.copies["b2"][ledger_id]
         assert verified == sorted(verified)
         assert verified[-1] == 1023
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize(
+    ("copied_until", "passes"), [(-1, 2), (1023, 1)], ids=["copied now", "copied by an earlier run"]
+)
+def test_what_is_read_back_counts_for_the_rate_of_the_bookie(copied_until: int, passes: int) -> None:
+    """Without it a continued job would read all earlier copies from their target at full speed."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=1023, length=1)
+        ledger_id = await cluster.store(metadata)
+        if copied_until >= 0:
+            cluster.copies["b3"][ledger_id] = dict(cluster.copies["b2"][ledger_id])
+        size_bytes = sum(map(len, cluster.copies["b2"][ledger_id].values()))
+        pacer = SharedPacer(cluster.clock)
+        pacer.set(CopyPace(bytes_per_s=None, bytes_per_s_per_bookie=size_bytes // 20))
+        config = ReplicationConfig()
+        single_reads = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
+        replicator = Replicator(
+            cluster.ports,
+            CopyReader(cluster.ports.bookies, cluster.clock, single_reads, config, lambda _: True),
+            FlowWindows(config.bytes_in_flight_max),
+            single_reads,
+            config,
+            lambda *_: None,
+            pacer=pacer,
+        )
+        (fragment,) = fragments_naming(metadata, ["b1"])
+        job = StripeJob(credentials(ledger_id), metadata, fragment, 0, "b3", frozenset({"b1"}), copied_until)
+        started_ns = cluster.clock.monotonic_ns()
+
+        assert (await replicator.copy(job, LedgerActivity(ledger_id, 0))).is_complete
+
+        # The last batches are paid for after the end: 256 of 1,024 entries each.
+        assert (cluster.clock.monotonic_ns() - started_ns) / 1e9 >= 20 * (passes - 0.5)
 
     simulate(scenario)

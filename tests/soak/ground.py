@@ -51,6 +51,7 @@ class SoakGround:
         self._cluster = Cluster(str(folder / "bookies"), self._uri, SESSION_MS)
         self._book = Book(self._uri, self.counts)
         self._orphans = OrphanKiller()
+        self._sessions_settled_s = 0.0
 
     def __enter__(self) -> Self:
         self._start_zookeeper()
@@ -76,7 +77,7 @@ class SoakGround:
         pid = self._cluster.bookie(other).pid
         faults: dict[str, tuple[Act, Act]] = {
             KILL_BOOKIE: (lambda: kill_and_wait(pid), lambda: self._cluster.start_bookie(other)),
-            HALT_BOOKIE: (lambda: os.kill(pid, signal.SIGSTOP), lambda: os.kill(pid, signal.SIGCONT)),
+            HALT_BOOKIE: (lambda: os.kill(pid, signal.SIGSTOP), lambda: self._continue_bookie(pid)),
             KILL_ZOOKEEPER: (self._zookeeper.kill, self._restart_zookeeper),
         }
         return faults[name]
@@ -88,7 +89,16 @@ class SoakGround:
 
     def _restart_zookeeper(self) -> None:
         self._start_zookeeper()
+        self._sessions_may_end()
         self._book.reconnect()
+
+    def _continue_bookie(self, pid: int) -> None:
+        os.kill(pid, signal.SIGCONT)
+        self._sessions_may_end()
+
+    def _sessions_may_end(self) -> None:
+        """A registration that is there may still vanish for a while, until its bookie has a new session."""
+        self._sessions_settled_s = time.monotonic() + 2 * SESSION_MS / 1000
 
     def _wait_until(
         self, is_so: Callable[[], bool], what: Callable[[], str] = lambda: "the bookies do not get there"
@@ -101,4 +111,6 @@ class SoakGround:
 
     def _wait_until_writable(self, without: str = "") -> None:
         expected = {each.id for each in self._cluster.bookies} - {without}
-        self._wait_until(lambda: expected <= self._book.writable())
+        self._wait_until(
+            lambda: time.monotonic() >= self._sessions_settled_s and expected <= self._book.writable(),
+        )

@@ -182,7 +182,7 @@ class ArchiveReader:
         self.end = end
 
     def _rewind(self) -> ArchiveHeader:
-        self._gzip = gzip.GzipFile(fileobj=io.BufferedReader(_Stream(self._file), _READ_BYTES), mode="rb")
+        self._gzip = gzip.GzipFile(fileobj=io.BufferedReader(ByteStream(self._file), _READ_BYTES), mode="rb")
         self._hash = hashlib.sha256()
         return self._decode(self._read_line(), ArchiveHeader)
 
@@ -232,7 +232,7 @@ def _parts(path: str) -> list[str]:
     return ["", *path.split("/")] if path else [""]
 
 
-class _Stream(io.RawIOBase):
+class ByteStream(io.RawIOBase):
     """A file from beginning to end. Does not close it."""
 
     def __init__(self, file: File) -> None:

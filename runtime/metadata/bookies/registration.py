@@ -91,11 +91,13 @@ class RegistrationClient:
         return await self._ids(self._paths.cookies)
 
     async def snapshot(self) -> Registrations:
-        """Both sets. Reads writable before and after read-only, so that no bookie that changes its mode is missed."""
-        writable = await self.writable()
-        read_only = await self.read_only()
-        writable += await self.writable()
-        return Registrations(writable=tuple(sorted(set(writable))), read_only=tuple(read_only))
+        """Both sets. Reads writable before and after read-only, so that no bookie that changes its mode is missed.
+
+        The reads are sent at once, and the server answers them in this order: a bookie that changes its mode twice
+        meanwhile could be in none of them.
+        """
+        writable, read_only, again = await asyncio.gather(self.writable(), self.read_only(), self.writable())
+        return Registrations(writable=tuple(sorted({*writable, *again})), read_only=tuple(read_only))
 
     async def service_info(self, bookie_id: str) -> BookieServiceInfo:
         """The info that a registered bookie publishes.

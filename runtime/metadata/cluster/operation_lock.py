@@ -38,6 +38,7 @@ from storage.json_text import JsonTextError, decode_json
 
 DIRECTORY = "/bkctl/operations"
 _WHOLE_CLUSTER = frozenset({"cluster format", "cluster nuke", "cluster restore"})
+_MOVES_LEDGERS = frozenset({"recover failed-bookie", "decommission", "bookie drain"})
 _ATTEMPTS_MAX = 10
 _BOOKIE = ","  # never part of a percent-encoded root
 _MODES = ",,modes"  # never the path of a bookie's lock
@@ -56,6 +57,11 @@ class OperationHolder(msgspec.Struct, frozen=True):
     def is_of_whole_cluster(self) -> bool:
         """Whether no other operation may run meanwhile; also True for a holder that cannot be read."""
         return self.operation in _WHOLE_CLUSTER or self.pid <= 0
+
+    @property
+    def moves_ledgers(self) -> bool:
+        """Whether it moves the ledgers of the bookies that it holds to others."""
+        return self.operation in _MOVES_LEDGERS
 
     def __str__(self) -> str:
         return f"'{self.operation}' by {self.user} on {self.host}, process {self.pid}, since {self.since}"
@@ -203,19 +209,24 @@ async def operations_on_bookies(store: MetadataStore, root: str) -> list[Operati
     """Holders of bookie locks, one for each locked bookie. Call ``store.sync`` first."""
     prefix = f"{operation_lock_path(root).rpartition('/')[2]}{_BOOKIE}"
     modes = f"{prefix.removesuffix(_BOOKIE)}{_MODES}"
-    return await _holders(store, lambda name: name.startswith(prefix) and name != modes)
+    return list((await _holders(store, lambda name: name.startswith(prefix) and name != modes)).values())
 
 
-async def running_operations(store: MetadataStore, root: str) -> list[OperationHolder]:
-    """Operations that hold the lock of the cluster or of one of its bookies; each once."""
+async def running_operations(store: MetadataStore, root: str) -> dict[OperationHolder, list[str]]:
+    """Operations that hold the lock of the cluster or of some of its bookies; each with these bookies."""
     name = operation_lock_path(root).rpartition("/")[2]
-    return list(dict.fromkeys(await _holders(store, lambda each: each.partition(_BOOKIE)[0] == name)))
+    found: dict[OperationHolder, list[str]] = {}
+    for each, holder in (await _holders(store, lambda each: each.partition(_BOOKIE)[0] == name)).items():
+        bookie_ids = found.setdefault(holder, [])
+        if each not in (name, f"{name}{_MODES}"):
+            bookie_ids.append(urllib.parse.unquote(each.partition(_BOOKIE)[2]))
+    return found
 
 
-async def _holders(store: MetadataStore, is_wanted: Callable[[str], bool]) -> list[OperationHolder]:
-    names = await children_of(store, DIRECTORY)
-    found = [await _read_holder(store, f"{DIRECTORY}/{name}") for name in names if is_wanted(name)]
-    return [holder for holder in found if holder is not None]
+async def _holders(store: MetadataStore, is_wanted: Callable[[str], bool]) -> dict[str, OperationHolder]:
+    names = sorted(await children_of(store, DIRECTORY))
+    found = {name: await _read_holder(store, f"{DIRECTORY}/{name}") for name in names if is_wanted(name)}
+    return {name: holder for name, holder in found.items() if holder is not None}
 
 
 async def _take(store: MetadataStore, path: str, holder: OperationHolder) -> bool:

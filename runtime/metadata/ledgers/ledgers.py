@@ -6,6 +6,7 @@ buckets that are deleted meanwhile. Ids ascend.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
@@ -28,7 +29,7 @@ from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger
 from runtime.metadata.ledgers.ids import LedgerIdGenerator
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
 from runtime.metadata.ledgers.listing import LedgerListing, PartListing
-from runtime.metadata.ledgers.nodes import node_at
+from runtime.metadata.ledgers.nodes import LedgerNode, find_foreign_branch, interior_children, node_at
 from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import pipelined
 from runtime.metadata.pulsar_migration import MigrationWatch
@@ -36,6 +37,7 @@ from runtime.metadata.store import ANY_VERSION, MetadataStore, NodeWrite, SetNod
 
 WINDOW = ZooKeeperConfig().in_flight_max
 _SUBTREES_ENOUGH = 4096
+_SAMPLE_SIZE = 256
 _CREATOR_TOKEN_FORMAT_MIN = 3
 
 
@@ -64,6 +66,23 @@ async def open_ledger_store(
     )
 
 
+async def require_no_other_tree(store: MetadataStore, root: str, tree: LedgerTree) -> None:
+    """MetadataFormatError if a cluster without LAYOUT has nodes of another layout. ClusterNotFoundError."""
+    try:
+        found = await find_foreign_branch(tree, lambda path: store.children(f"{root}/{path}".rstrip("/")))
+    except NoNodeError as error:
+        if error.path == root:
+            raise ClusterNotFoundError(root) from None
+        return  # deleted meanwhile
+    if found is not None:
+        path = Paths(root).layout
+        raise MetadataFormatError(
+            f"{path} is missing, and {root}/{found} does not belong to the layout {tree.value}: run bkctl cluster init "
+            "--if-not-exists with the layout of the ledgers in the metadata URI",
+            path,
+        )
+
+
 class LedgerStore:
     """Ledger metadata of one cluster; obtain it from ``open_ledger_store``.
 
@@ -83,7 +102,8 @@ class LedgerStore:
         self._paths = Paths(root)
         self._tree = tree
         self._layout_config = layout_config
-        self._is_layout_recorded = is_layout_recorded
+        self.is_layout_recorded = is_layout_recorded
+        """Whether the cluster has a LAYOUT, as far as this store knows."""
         self._ids = LedgerIdGenerator(store, root, tree)
         self.migration = MigrationWatch(store, root)
         """For callers that change other metadata, or work for long before they change something."""
@@ -144,11 +164,14 @@ class LedgerStore:
     async def read(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         """Metadata, its version, and the creation time of its node, which applies if the metadata has none.
 
-        LedgerNotFoundError, MetadataFormatError.
+        LedgerNotFoundError, MetadataFormatError. Without a LAYOUT no ledger counts as absent while there are nodes of
+        another layout.
         """
         try:
             node = await self._store.get(self.path(ledger_id))
         except NoNodeError:
+            if not self.is_layout_recorded:
+                await self._check_layout()
             raise _not_found(ledger_id) from None
         return Versioned(self._decode(ledger_id, node.data), node.stat.version, node.stat.ctime_ms)
 
@@ -204,28 +227,28 @@ class LedgerStore:
 
     async def _ensure_layout_recorded(self) -> None:
         """Record the layout before creating a ledger, so that no client mistakes the tree for one of another shape."""
-        while not self._is_layout_recorded:
-            try:
-                await self._store.create(self._paths.layout, encode_layout(LedgerLayout(self._tree)))
-            except NodeExistsError:
-                self._is_layout_recorded = await self._check_layout()
-            except NoNodeError:
-                raise ClusterNotFoundError(self.root) from None
-            else:
-                self._is_layout_recorded = True
+        while not self.is_layout_recorded:
+            await self._check_layout()
+            if not self.is_layout_recorded:
+                with contextlib.suppress(NodeExistsError):
+                    await self._store.create(self._paths.layout, encode_layout(LedgerLayout(self._tree)))
 
-    async def _check_layout(self) -> bool:
-        """Whether a layout is recorded. ConfigurationError if it differs from the one this store was opened with.
+    async def _check_layout(self) -> None:
+        """Make sure that the cluster has this tree. ConfigurationError, ClusterNotFoundError, MetadataFormatError.
 
-        Another process may have recorded one since, or created the cluster again with another layout.
+        Another process may have recorded a layout since, or created the cluster again with another one. If none is
+        recorded, there must be no nodes that only another one has.
         """
         shaded = self._layout_config.is_shaded_factory_allowed
         layout = await read_layout(self._store, self.root, is_shaded_factory_allowed=shaded)
-        if layout is not None and layout.tree is not self._tree:
+        if layout is None:
+            await require_no_other_tree(self._store, self.root, self._tree)
+            return
+        if layout.tree is not self._tree:
             raise ConfigurationError(
                 f"the cluster at {self.root} was created as {layout.tree.value}, but was opened as {self._tree.value}"
             )
-        return layout is not None
+        self.is_layout_recorded = True
 
     # -- all ledgers --------------------------------------------------------------------------------------------
 
@@ -290,6 +313,24 @@ class LedgerStore:
         nodes of the level above.
         """
         return [node.path for node in await self._listing(WINDOW).interior_nodes(_SUBTREES_ENOUGH)]
+
+    async def estimate_count(self) -> int:
+        """About how many ledgers there are. Exact in a tree with few buckets; in a large one a sample is counted."""
+        nodes = await self._listing(WINDOW).interior_nodes(_SUBTREES_ENOUGH)
+        sample = nodes[:: max(1, len(nodes) // _SAMPLE_SIZE)]
+        counts = await asyncio.gather(*(self._estimate_below(node) for node in sample))
+        return sum(counts) * len(nodes) // max(1, len(sample))
+
+    async def _estimate_below(self, node: LedgerNode) -> int:
+        path = f"{self.root}/{node.path}" if node.path else self.root
+        try:
+            if not node.digits_below:
+                stat = await self._store.exists(path)
+                return 0 if stat is None else stat.children_count
+            children = interior_children(self._tree, node, await self._store.children(path), lambda _: None)
+        except NoNodeError:
+            return 0
+        return len(children) * await self._estimate_below(children[len(children) // 2]) if children else 0
 
     async def _read_or_reason(
         self, ledger_id: int

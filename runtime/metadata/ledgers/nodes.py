@@ -8,12 +8,12 @@ Nodes outside their branch's range contain no ledgers, because no client looks f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import msgspec
 
 from runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree
-from runtime.metadata.paths import LAYOUT
+from runtime.metadata.paths import LAYOUT, long_ledger
 from storage.ids import LEDGER_ID_MAX
 
 Ignore = Callable[[str], None]
@@ -23,6 +23,9 @@ _SHORT_DIGITS = 10
 _LEAF_DIGITS = 4
 _PLAIN_LEAVES = re.compile(r"L\d{4}(?:/L\d{4})*", re.ASCII)
 _PLAIN_FLAT = re.compile(r"L\d{10}", re.ASCII)
+_LONG_OF_SHORT_IDS = "000/0000"
+"""Where the long layout stores the ids below ``SHORT_ID_LIMIT``, for which the hierarchical one has another branch."""
+_LEDGER_BRANCH = re.compile(r"L\d{10,19}|\d{2,3}", re.ASCII)
 _FLAT_SPECIAL = re.compile(
     rf"{LAYOUT}|INSTANCEID|available|cookies|underreplication|idgen|idgen-long|disableHealthCheck|ID-.*"
 )
@@ -118,3 +121,21 @@ def ledgers_in(tree: LedgerTree, bucket: LedgerNode, names: list[str], ignore: I
             ignore(path)
     ids.sort()
     return ids
+
+
+async def find_foreign_branch(tree: LedgerTree, children: Callable[[str], Awaitable[list[str]]]) -> str | None:
+    """A node below the root that only ledgers of other layouts have; None if there is none.
+
+    ``children`` lists the children of a path below the root.
+    """
+    names = await children("")
+    widths = {digits[0] for digits in tree.level_digits if digits}
+    for name in names:
+        is_own = tree is LedgerTree.FLAT if name.startswith("L") else len(name) in widths
+        if _LEDGER_BRANCH.fullmatch(name) and not is_own:
+            return name
+    if tree is LedgerTree.HIERARCHICAL and "000" in names:
+        last = long_ledger(SHORT_ID_LIMIT).split("/")[2]
+        below = await children(_LONG_OF_SHORT_IDS)
+        return next((f"{_LONG_OF_SHORT_IDS}/{name}" for name in below if name < last), None)
+    return None

@@ -36,10 +36,9 @@ class StoredLedger(msgspec.Struct, frozen=True):
 
     @property
     def created_ms(self) -> int | None:
-        """Creation time: the stored one, else the node's (metadata section 6.6); -1 counts as not stored."""
-        if self.metadata is not None and self.metadata.ctime_ms is not None and self.metadata.ctime_ms >= 0:
-            return self.metadata.ctime_ms
-        return None if self.node is None else self.node.stat.ctime_ms
+        """Creation time, also of an unreadable ledger; None if its node cannot be read."""
+        node_ctime_ms = None if self.node is None else self.node.stat.ctime_ms
+        return node_ctime_ms if self.metadata is None else self.metadata.created_ms(node_ctime_ms)
 
 
 async def read_stored(store: MetadataStore, ledgers: LedgerStore, ledger_id: int) -> StoredLedger:

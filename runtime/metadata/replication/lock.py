@@ -81,11 +81,27 @@ class ReplicationLock:
         self._locks = locks
         self._is_held = True
         self._watch: Watch | None = None
+        self._on_lost: Callable[[], None] | None = None
 
     @property
     def is_held(self) -> bool:
         """Whether the lock is still there, as far as is known; check before a write that relies on it."""
         return self._is_held
+
+    async def while_held(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """The result of ``work``; None if the lock was lost: then the work was cancelled at once."""
+        if not self._is_held:
+            return None
+        try:
+            async with asyncio.timeout(None) as limit:
+                self._on_lost = functools.partial(limit.reschedule, 0.0)
+                return await work()
+        except TimeoutError:
+            if limit.expired():
+                return None
+            raise
+        finally:
+            self._on_lost = None
 
     def watch_by(self, watch: Watch) -> None:
         """Set the watch on the node, or the timer for it; it is cancelled when the lock is released or lost."""
@@ -117,6 +133,9 @@ class ReplicationLock:
         """Record that the node no longer belongs to this session."""
         self._is_held = False
         self.unwatch()
+        on_lost, self._on_lost = self._on_lost, None
+        if on_lost is not None:
+            on_lost()
 
     def unwatch(self) -> None:
         """Cancel the watch on the node."""

@@ -48,7 +48,10 @@ class NotedLosses(msgspec.Struct, frozen=True):
 
 
 class RecoveryLook(msgspec.Struct, frozen=True, kw_only=True):
-    """One look. ``auditor`` None: none is elected. ``unreadable``: notes that cannot be read, with the reason."""
+    """One look. ``auditor`` None: none is elected. ``unreadable``: notes that cannot be read, with the reason.
+
+    ``deadlines``: of lost bookies, while a daemon of ours is the auditor.
+    """
 
     auditor: Candidate | None = None
     daemons: tuple[DaemonNote, ...] = ()
@@ -98,9 +101,12 @@ async def look_at_recovery(store: MetadataStore, root: str, foreign: ForeignName
         notes.failures.count(),
     )
     unreadable += [each.problem for each in maintenance if each.problem is not None]
+    daemon_notes = tuple(note for _, note in sorted(daemons, key=lambda each: (each[1].host, each[1].pid)))
+    if find_auditor_daemon(auditor, daemon_notes) is None:
+        deadlines = []  # of an earlier auditor: no process updates them
     return RecoveryLook(
         auditor=auditor,
-        daemons=tuple(note for _, note in sorted(daemons, key=lambda each: (each[1].host, each[1].pid))),
+        daemons=daemon_notes,
         deadlines=tuple(sorted(deadlines, key=lambda each: (each[1].due_ms, each[0]))),
         maintenance=tuple(maintenance),
         losses=losses,

@@ -137,6 +137,8 @@ class DaemonNote(msgspec.Struct, frozen=True, kw_only=True):
     lanes: tuple[LaneStatus, ...] = ()
     worker: WorkerStatus | None = None
     admin: str | None = None
+    alarm: str | None = None
+    """Why the auditor marks nothing, in a sentence."""
 
 
 class LedgerCount(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailabl
 
 LOOPBACK = "127.0.0.1"
 JAVA_VERSION_MIN = 17
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 
 _POLL_INTERVAL_S = 0.02

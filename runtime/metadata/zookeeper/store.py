@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from kazoo import exceptions as kazoo_errors
@@ -70,7 +70,7 @@ _AUTH_FAILURES_MAX = 2
 class ZooKeeperStore:
     """A ZooKeeper session that renews itself; see ``runtime.metadata.store`` for the contract."""
 
-    def __init__(self, servers: str, config: ZooKeeperConfig) -> None:
+    def __init__(self, servers: str, config: ZooKeeperConfig, environment: Mapping[str, str]) -> None:
         self._servers = servers
         self._config = config
         self._loop = asyncio.get_running_loop()
@@ -88,7 +88,7 @@ class ZooKeeperStore:
         self._answers: set[asyncio.Future[Any]] = set()
         self._revival: asyncio.Task[None] | None = None
         self._failures = ConnectFailures(server_addresses(servers))
-        tls = None if config.tls is None else tls_context(config.tls, os.environ)
+        tls = None if config.tls is None else tls_context(config.tls, environment)
         self._handler = LoopHandler(self._loop, self._failures, tls, self._note_connect_failed)
         self._client = KazooClient(
             hosts=servers,
@@ -97,17 +97,19 @@ class ZooKeeperStore:
             # kazoo's default retry delay grows up to an hour.
             connection_retry=KazooRetry(max_tries=-1, max_delay=_RECONNECT_DELAY_S_MAX),
             logger=_kazoo_logger,
-            **session_credentials(config, os.environ),
+            **session_credentials(config, environment),
         )
 
     @classmethod
-    async def connect(cls, servers: str, config: ZooKeeperConfig | None = None) -> Self:
-        """Open a session on ``host:port[,host:port...]``.
+    async def connect(
+        cls, servers: str, config: ZooKeeperConfig | None = None, environment: Mapping[str, str] | None = None
+    ) -> Self:
+        """Open a session on ``host:port[,host:port...]``. ``environment`` None: that of the process, for secrets.
 
         MetadataUnavailableError when no server opens one within the operation time-out, MetadataAuthError when they
         refuse this client, ConfigurationError when ``servers``, a secret or a certificate cannot be read.
         """
-        store = cls(servers, config or ZooKeeperConfig())
+        store = cls(servers, config or ZooKeeperConfig(), os.environ if environment is None else environment)
         store._client.add_listener(store._listen)
         store._client.start_async()
         try:

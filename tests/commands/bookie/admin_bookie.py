@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,8 +49,14 @@ class AdminBookie(NamedTuple):
 
 
 @contextlib.contextmanager
-def running_bookie(metadata_uri: str, folder: Path, *settings: str, has_token: bool = True) -> Iterator[AdminBookie]:
-    """A new bookie that serves; killed at the end of the block."""
+def running_bookie(
+    metadata_uri: str,
+    folder: Path,
+    *settings: str,
+    has_token: bool = True,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[AdminBookie]:
+    """A new bookie that serves; killed at the end of the block. ``variables`` are added to its environment."""
     made = run_bkctl("cluster", "init", "--if-not-exists", BKCTL_METADATA_URI=metadata_uri)
     assert made.exit_code == 0, made.stderr
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +75,7 @@ def running_bookie(metadata_uri: str, folder: Path, *settings: str, has_token: b
         *(word for each in given for word in ("--set", each)),
     )
     bookie_id, log = f"{LOOPBACK}:{port}", folder / "bookie.log"
-    with _started(words, log) as process:
+    with _started(words, log, variables) as process:
         wait_said(log, f"listening on port {port}", process)
         yield AdminBookie(bookie_id, metadata_uri, folder / "ledgers", log, http_port, words, process)
 
@@ -91,9 +97,9 @@ def wait_said(log: Path, sentence: str, process: BkctlProcess) -> None:
 
 
 @contextlib.contextmanager
-def _started(words: tuple[str, ...], log: Path) -> Iterator[BkctlProcess]:
+def _started(words: tuple[str, ...], log: Path, variables: Mapping[str, str] | None = None) -> Iterator[BkctlProcess]:
     with log.open("wb") as output:
-        process = start_bkctl(*words, stderr=output)
+        process = start_bkctl(*words, stderr=output, variables=variables)
     try:
         yield process
     finally:

@@ -14,14 +14,14 @@ from runtime.admin.calls import AdminAddress
 from runtime.errors import BookieUnavailableError
 from runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint
 from tests.commands.bookie.admin_bookie import AdminBookie, running_bookie
-from tests.processes import run_bkctl
+from tests.processes import HALTED_SESSION_MS, run_bkctl
 
 pytestmark = pytest.mark.cluster
 
 
 @pytest.fixture
 def bookie(metadata_uri: str, tmp_path: Path) -> Iterator[AdminBookie]:
-    with running_bookie(metadata_uri, tmp_path) as running:
+    with running_bookie(metadata_uri, tmp_path, f"zkTimeout={HALTED_SESSION_MS}") as running:
         yield running
 
 

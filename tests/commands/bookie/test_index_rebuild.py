@@ -101,7 +101,7 @@ def test_interrupt_follow_and_cancel(bookie: AdminBookie) -> None:
         session.wait_for("the rebuild continues in the bookie")
         session.wait_for("--cancel")
         assert session.exit_code() == 130
-    with TerminalSession("--timeout", "1", "bookie", *REBUILD, "--dir", str(bookie.directory)) as session:
+    with TerminalSession("--timeout", "3", "bookie", *REBUILD, "--dir", str(bookie.directory)) as session:
         session.wait_for("rebuilding the index")
         os.kill(bookie.process.pid, signal.SIGSTOP)
         try:

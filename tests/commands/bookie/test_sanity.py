@@ -16,7 +16,7 @@ from runtime.config import ZooKeeperConfig
 from runtime.errors import NoNodeError
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from tests.processes import BookieProcess, Cluster, run_bkctl, start_bkctl
+from tests.processes import HALTED_SESSION_MS, BookieProcess, Cluster, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -56,7 +56,8 @@ def test_a_bookie_passes_and_no_ledger_stays(cluster: Cluster, tmp_path: Path) -
     assert int(after["ledger_id"]) == int(body["ledger_id"]) + 2, "a dry run creates no ledger"
 
 
-def test_a_bookie_that_is_down_fails_even_if_others_run(cluster: Cluster) -> None:
+def test_a_bookie_that_is_down_fails_even_if_others_run(start_cluster: Callable[..., Cluster]) -> None:
+    cluster = start_cluster(3, session_ms=HALTED_SESSION_MS)
     stopped = cluster.bookies[0]
     os.kill(stopped.pid, signal.SIGSTOP)
     try:
@@ -121,7 +122,8 @@ def test_a_read_only_bookie_is_asked_and_not_tested(start_cluster: Callable[[int
         process.wait(60)
 
 
-def test_ctrl_c_deletes_the_ledger(cluster: Cluster, tmp_path: Path) -> None:
+def test_ctrl_c_deletes_the_ledger(start_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster = start_cluster(1, session_ms=HALTED_SESSION_MS)
     bookie = cluster.bookies[0]
     with (tmp_path / "err").open("wb") as err:
         os.kill(bookie.pid, signal.SIGSTOP)
@@ -140,7 +142,8 @@ def test_ctrl_c_deletes_the_ledger(cluster: Cluster, tmp_path: Path) -> None:
     assert ledgers(cluster) == ""
 
 
-def test_a_ledger_that_cannot_be_deleted_is_named(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_ledger_that_cannot_be_deleted_is_named(start_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
+    cluster = start_cluster(1, session_ms=HALTED_SESSION_MS)
     bookie, uri = cluster.bookies[0], parse_metadata_uri(cluster.metadata_uri)
 
     async def pin_first_ledger() -> str:

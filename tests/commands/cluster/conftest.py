@@ -28,7 +28,7 @@ DEADLINE_S = 60.0
 
 
 class Operator:
-    """Runs bkctl against one root; sessions end two seconds after a kill."""
+    """Runs bkctl against one root; sessions end six seconds after a kill."""
 
     def __init__(self, directory: Path, metadata_uri: str) -> None:
         self.uri = parse_metadata_uri(metadata_uri)
@@ -42,7 +42,7 @@ class Operator:
     def configure(self, zookeeper: str) -> None:
         """Lines of the section [zookeeper]."""
         config = self.directory / "config.toml"
-        config.write_text(f"[zookeeper]\nsession_timeout_ms = 2000\n{zookeeper}\n")
+        config.write_text(f"[zookeeper]\nsession_timeout_ms = 6000\n{zookeeper}\n")
         self.environment["BKCTL_CONFIG"] = str(config)
 
     def run(self, *arguments: str, **variables: str) -> BkctlResult:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runtime.bookie.boot.process import running_bookie
-from runtime.config import BookieConfig, ClientConfig, IntegrityConfig, ZooKeeperConfig
+from runtime.config import BookieConfig, ClientConfig, IntegrityConfig
 from runtime.ledger.changes import new_ledger, to_closed
 from runtime.ledger.metadata import DigestType
 from runtime.ledger.metadata_format import encode_ledger_metadata
@@ -93,7 +93,6 @@ class BookieHost:
             port=0,
             advertised_address="127.0.0.1",
             is_loopback_allowed=True,
-            zookeeper=ZooKeeperConfig(session_timeout_ms=2000),
             integrity=IntegrityConfig(is_enabled=is_loss_accepted, stamps_missing_cookies=is_loss_accepted),
             storage=StorageConfig(
                 journal_directories=self.journals,

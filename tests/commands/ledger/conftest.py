@@ -43,7 +43,7 @@ class LedgerStage:
         self.directory = directory
         self.state = directory / "state"
         self.config = directory / "config.toml"
-        self.config.write_text("[zookeeper]\nsession_timeout_ms = 2000\n")  # what a killed command held is free soon
+        self.config.write_text("[zookeeper]\nsession_timeout_ms = 6000\n")  # what a killed command held is free soon
         self.paths = Paths(ledgers.root)
 
     def path(self, ledger_id: int) -> str:
@@ -75,9 +75,11 @@ class LedgerStage:
         assert result.exit_code == 0, result
         return result.json()
 
-    async def begin(self, *arguments: str) -> asyncio.subprocess.Process:
-        """Start bkctl and leave it running."""
+    async def begin(self, *arguments: str, file_bytes_max: int | None = None) -> asyncio.subprocess.Process:
+        """Start bkctl and leave it running. ``file_bytes_max``: it may write no larger file, as on a full disk."""
+        limit = () if file_bytes_max is None else ("prlimit", f"--fsize={file_bytes_max}")
         return await asyncio.create_subprocess_exec(
+            *limit,
             *bkctl_command("ledger", *arguments),
             env=bkctl_environment(**self.environment),
             stdin=asyncio.subprocess.DEVNULL,

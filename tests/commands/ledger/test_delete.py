@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import signal
 import stat
 from pathlib import Path
@@ -174,7 +173,7 @@ async def test_killed_in_the_middle_everything_deleted_is_in_the_trash(stage: Le
     before = await stage.contents()
     ids = stage.directory / "ids"
     ids.write_text("\n".join(map(str, range(300))))
-    process = await stage.begin("delete", "--from-file", str(ids), "--confirm", "300", "--rate", "150")
+    process = await stage.begin("delete", "--from-file", str(ids), "--confirm", "300", "--rate", "75")
     while len(left := await stage.contents()) > 250:
         assert process.returncode is None
         await asyncio.sleep(0.1)
@@ -211,12 +210,9 @@ async def test_a_full_disk_stops_it_before_the_next_batch(stage: LedgerStage) ->
     ids = stage.directory / "ids"
     ids.write_text("\n".join(map(str, range(200))))
     line_bytes = 450
-    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100 * line_bytes, previous[1]))
-    try:
-        process = await stage.begin("delete", "--from-file", str(ids), "--confirm", "200", "-o", "json")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
+    process = await stage.begin(
+        "delete", "--from-file", str(ids), "--confirm", "200", "-o", "json", file_bytes_max=100 * line_bytes
+    )
     out, err = await process.communicate()
     assert process.returncode == 9, (out, err)
     assert json.loads(out)["deleted"] in {64, 128}

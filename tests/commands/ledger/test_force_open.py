@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.replication.lock import ReplicationLocks
-from tests.processes import Cluster, TerminalSession
+from tests.processes import HALTED_SESSION_MS, Cluster, TerminalSession
 
 
 @asynccontextmanager
@@ -114,7 +114,8 @@ async def test_a_ledger_with_entries_is_refused_and_its_writer_goes_on(cluster: 
         assert await writer.append(b"one more") == 3
 
 
-async def test_a_registered_bookie_that_is_silent_may_have_entries(cluster: Cluster) -> None:
+async def test_a_registered_bookie_that_is_silent_may_have_entries(start_cluster: Callable[..., Cluster]) -> None:
+    cluster = await asyncio.to_thread(start_cluster, 3, session_ms=HALTED_SESSION_MS)
     async with client_of(cluster) as client:
         writer = await started_writer(client, entries=0)
         number = str(writer.ledger_id)

@@ -226,7 +226,7 @@ async def test_killed_in_the_middle_and_run_again(stage: LedgerStage) -> None:
     path, _ = await export(stage, "--all")
     for ledger_id in before:
         await stage.store.delete(stage.path(ledger_id))
-    process = await stage.begin("import", path, "--create-only", "--yes", "--rate", "150")
+    process = await stage.begin("import", path, "--create-only", "--yes", "--rate", "75")
     while len(await stage.contents()) < 50:
         assert process.returncode is None
         await asyncio.sleep(0.1)

@@ -10,7 +10,6 @@ import base64
 import contextlib
 import json
 import os
-import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -302,7 +301,7 @@ async def test_killed_in_the_middle_and_run_again(stage: LedgerStage, bookies: l
     expected = await written(stage, new, 2)
     ids = await fill(stage, (OLD, bookies[1]), 300)
     before = await stage.contents()
-    process = await stage.begin(*rewrite(OLD, new, "--confirm", new, "--rate", "150"))
+    process = await stage.begin(*rewrite(OLD, new, "--confirm", new, "--rate", "75"))
 
     async def changed() -> int:
         return sum(version != before[each][1] for each, (_, version) in (await stage.contents()).items())
@@ -397,12 +396,7 @@ async def test_a_full_disk_stops_it(stage: LedgerStage, bookies: list[str]) -> N
     await written(stage, new, 1)
     await fill(stage, (OLD, bookies[1]), 200)
     before = await stage.contents()
-    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, previous[1]))
-    try:
-        process = await stage.begin(*rewrite(OLD, new, "--confirm", new, "-o", "json"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
+    process = await stage.begin(*rewrite(OLD, new, "--confirm", new, "-o", "json"), file_bytes_max=40_000)
     out, err = await process.communicate()
     assert process.returncode == 9, (out, err)
     body: dict[str, Any] = json.loads(out)

@@ -21,7 +21,6 @@ from commands.effect import Effect
 from commands.errors import ChangeCutOffError, PlanShown
 from commands.safety.gate import is_dead, open_change
 from commands.safety.plan import Plan
-from runtime.config import ZooKeeperConfig
 from runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
 from runtime.metadata.cluster.operation_lock import (
     OperationHolder,
@@ -42,8 +41,7 @@ LINE = ("cookie", "delete", "b1", "--set", "BK_zkPassword=secret", "--confirm", 
 
 @pytest.fixture
 async def store(zookeeper: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperStore]:
-    config = ZooKeeperConfig(session_timeout_ms=2000)
-    async with await ZooKeeperStore.connect(zookeeper.connect_string, config) as store:
+    async with await ZooKeeperStore.connect(zookeeper.connect_string) as store:
         yield store
 
 

@@ -12,11 +12,16 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from commands.safety.plan import load_plan
 from storage.adapters.filesystem import OsFileSystem
 from storage.engine.ledger_storage import lock_directories
+from storage.errors import IndexMissingError
 from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
+from storage.rebuild.rebuild import CHILD_MODULE
 from tests.commands.storage.conftest import Folders
+from tests.processes import children_running
 from tests.storage.engines import entry
 from tests.storage.rebuilds import lose
 
@@ -152,12 +157,8 @@ def test_a_folder_that_is_not_there(folders: Folders) -> None:
 def test_an_interrupt_leaves_what_was_there(folders: Folders) -> None:
     folders.fill()
     lose(folders.config, LOCATIONS_DATABASE)
-    # A log that takes a while: the command is surely reading it when the signal comes.
     current = Path(folders.config.ledger_directories[0]) / "current"
-    frame = b"\0\0\0\x20" + (1).to_bytes(8, "big") + (9).to_bytes(8, "big") + bytes(16)
-    with (current / "77.log").open("wb") as stream:
-        stream.write((current / "0.log").read_bytes()[:1024])
-        stream.write(frame * 4_000_000)
+    _add_long_log(current)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "bkctl", "storage", "index", "rebuild", "--yes", *folders.arguments],
         env={**os.environ, "BKCTL_STATE_DIR": str(folders.root / "state")},
@@ -179,6 +180,7 @@ def test_ctrl_c_while_a_child_starts_is_an_interrupt_and_no_failure(folders: Fol
     folders.fill()
     lose(folders.config, LOCATIONS_DATABASE)
     current = Path(folders.config.ledger_directories[0]) / "current"
+    _add_long_log(current)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "bkctl", "storage", "index", "rebuild", "--yes", *folders.arguments],
         env={**os.environ, "BKCTL_STATE_DIR": str(folders.root / "state")},
@@ -187,7 +189,7 @@ def test_ctrl_c_while_a_child_starts_is_an_interrupt_and_no_failure(folders: Fol
         start_new_session=True,
     )
     rebuilt = current / f"{LOCATIONS_DATABASE}.rebuilt"
-    while not any(os.readlink(f"/proc/{child}/cwd") == str(rebuilt) for child in _children_of(process.pid)):
+    while not children_running(CHILD_MODULE, process.pid):
         time.sleep(0.01)
         assert process.poll() is None
     # A terminal sends it to all processes in front; the child is still at its imports.
@@ -196,6 +198,7 @@ def test_ctrl_c_while_a_child_starts_is_an_interrupt_and_no_failure(folders: Fol
     assert "Traceback" not in said
     assert (process.returncode, said.splitlines()[-1]) == (130, "error: interrupted")
     assert not rebuilt.exists()
+    (current / "77.log").unlink()
     folders.succeed("index", "rebuild", "--yes")
 
 
@@ -219,8 +222,14 @@ def test_a_file_that_takes_no_more_is_told_with_its_folder(folders: Folders) -> 
     rebuilt = current / f"{LOCATIONS_DATABASE}.rebuilt"
     assert (result.returncode, result.stderr.splitlines()[-1]) == (1, f"error: {rebuilt}/run-2-0: File too large")
     assert not rebuilt.exists()
+    with pytest.raises(IndexMissingError, match=LOCATIONS_DATABASE), folders.opened():
+        pass
+    folders.succeed("index", "rebuild", "--yes")
 
 
-def _children_of(process_id: int) -> list[int]:
-    tasks = Path(f"/proc/{process_id}/task")
-    return [int(child) for task in tasks.glob("*/children") for child in task.read_text().split()]
+def _add_long_log(current: Path) -> None:
+    """A log that takes a while: the command is surely reading it, or not that far yet, when a signal comes."""
+    frame = b"\0\0\0\x20" + (1).to_bytes(8, "big") + (9).to_bytes(8, "big") + bytes(16)
+    with (current / "77.log").open("wb") as stream:
+        stream.write((current / "0.log").read_bytes()[:1024])
+        stream.write(frame * 4_000_000)

@@ -14,13 +14,16 @@ from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
-from tests.processes import BkctlProcess, bkctl_command, bkctl_environment, start_bkctl
+from tests.processes import BkctlProcess, bkctl_command, bkctl_environment, free_port, start_bkctl
 from tests.runtime.bookie.conftest import Peer
 
 RunningBookie = BkctlProcess | subprocess.Popen[bytes]
 
-_ZOOKEEPER_TIMEOUT_MS = 1000
-"""So that a bookie that was killed can register again soon."""
+_ZOOKEEPER_TIMEOUT_MS = 2000
+"""So that a bookie that was killed can register again soon. A shorter session does not outlive a busy machine."""
+
+_PATIENT = ClientConfig(add_timeout_s=60, read_timeout_s=60)
+"""A bookie answers late on a busy machine, and when its disk has been full."""
 
 
 class BookieUnderTest:
@@ -37,6 +40,7 @@ class BookieUnderTest:
     ) -> None:
         self._folder = folder
         self._bookie_id = bookie_id
+        self._port = str(free_port())
         self._uri = metadata_uri
         self._settings = settings
         self._environment = environment
@@ -47,7 +51,7 @@ class BookieUnderTest:
     async def running(self, prefix: Sequence[str] = ()) -> AsyncIterator[tuple[RunningBookie, Peer]]:
         """The bookie, killed at the end of the block unless it has ended by itself."""
         process = self._spawn(prefix)
-        pool = BookiePool(self.registrations.address, ClientConfig(), LoopClock())
+        pool = BookiePool(self.registrations.address, _PATIENT, LoopClock())
         try:
             await self._wait_registered(process)
             yield process, Peer(pool, self._bookie_id)
@@ -69,7 +73,7 @@ class BookieUnderTest:
         return (self._folder / "bookie.log").read_text()[self._log_start :]
 
     def _arguments(self) -> list[str]:
-        arguments = ("--metadata-uri", self._uri, "--port", "0", "--bookie-id", self._bookie_id)
+        arguments = ("--metadata-uri", self._uri, "--port", self._port, "--bookie-id", self._bookie_id)
         folders = ("--journal-dir", str(self._folder / "journal"), "--ledger-dir", str(self._folder / "ledgers"))
         keys = ("allowLoopback=true", f"zkTimeout={_ZOOKEEPER_TIMEOUT_MS}", "journalPreAllocSizeMB=1")
         settings = ("--advertised-address", "127.0.0.1", *(word for key in keys for word in ("--set", key)))

@@ -39,7 +39,7 @@ class GatedDisk(TracedDisk):
     def note(self, operation: str, path: str) -> None:
         super().note(operation, path)
         if (gate := self.gates.get(operation)) is not None:
-            gate.wait(10)
+            gate.wait(60)
         if self.is_full and operation == "write":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
@@ -125,6 +125,6 @@ async def committing(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  what happens on a lane sends no event
             await asyncio.sleep(0.001)

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import shutil
 import threading
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -69,18 +68,40 @@ class Running:
         assert not task.done()
         return task
 
+    async def begin_held(self) -> tuple[asyncio.Task[object], HeldDisk]:
+        """A rebuild that has recorded the ledgers, and builds no index before it may go on."""
+        disk = self.rebuild._filesystem = SlowBegin()
+        task = await self.begin()
+        assert await asyncio.to_thread(disk.has_begun.wait, 60)
+        return task, disk
 
-class SlowExchange(OsFileSystem):
-    """The real disk, which waits before the old index is moved away."""
+
+class HeldDisk(OsFileSystem):
+    """The real disk, which waits at one change."""
 
     def __init__(self) -> None:
         self.has_begun = threading.Event()
         self.may_go_on = threading.Event()
 
+    def hold(self) -> None:
+        self.has_begun.set()
+        assert self.may_go_on.wait(60)
+
+
+class SlowBegin(HeldDisk):
+    """Waits when the folder of the new index has been made."""
+
+    def make_directories(self, path: str) -> None:
+        super().make_directories(path)
+        self.hold()
+
+
+class SlowExchange(HeldDisk):
+    """Waits before the old index is moved away."""
+
     def rename(self, source: str, target: str) -> None:
         if target.endswith(REPLACED_SUFFIX):
-            self.has_begun.set()
-            assert self.may_go_on.wait(60)
+            self.hold()
         super().rename(source, target)
 
 
@@ -119,12 +140,6 @@ async def config(bookie_config: BookieConfig) -> BookieConfig:
             for entry_id in ENTRIES:
                 assert await running.peer.add(ledger_id, entry_id) is Status.OK
     return msgspec.structs.replace(bookie_config, is_read_only=True)
-
-
-def wait_for(folder: Path, pattern: str) -> None:
-    """Return once there is such a name."""
-    while not list(folder.glob(pattern)):
-        time.sleep(0.01)
 
 
 async def require_entries(peer: Peer, *, is_rebuilt: bool) -> None:
@@ -207,11 +222,10 @@ async def test_a_ledger_that_had_no_row_when_the_rebuild_began_is_denied_as_ever
     """Nothing of it can be in a log, and none is added meanwhile: the ledger rows are kept and whole."""
     async with booted(config) as running:
         peer = running.peer
-        task = await running.begin()
-        await asyncio.to_thread(wait_for, Path(config.storage.ledger_directories[0]) / "current", "*.rebuilt")
+        task, disk = await running.begin_held()
         with pytest.raises(UnknownLedgerStateError):
             await peer.read(50, 0, fence_with=KEY)
-        assert not task.done()
+        disk.may_go_on.set()
         await task
         with pytest.raises(NoSuchEntryError):
             await peer.read(50, 0)
@@ -226,7 +240,7 @@ async def test_meanwhile_every_add_is_refused_and_nothing_is_denied(config: Book
     async with booted(config) as running:
         peer = running.peer
         assert await peer.add(1, 100, high_priority=True) is Status.OK
-        task = await running.begin()
+        task, disk = await running.begin_held()
         assert await peer.add(1, 101) is Status.READ_ONLY
         assert await peer.add(1, 101, high_priority=True) is Status.READ_ONLY
         assert await peer.add(1, 101, recovery=True, high_priority=True) is Status.READ_ONLY
@@ -237,7 +251,7 @@ async def test_meanwhile_every_add_is_refused_and_nothing_is_denied(config: Book
         assert await peer.read(2, 5) == peer.body(2, 5)
         with pytest.raises(ConflictError):
             await running.rebuild.run(StepProgress())
-        assert not task.done()
+        disk.may_go_on.set()
         await task
         with pytest.raises(UnknownLedgerStateError):
             await peer.read(1, 101)
@@ -247,9 +261,9 @@ async def test_meanwhile_every_add_is_refused_and_nothing_is_denied(config: Book
 
 async def test_a_fence_that_arrives_meanwhile_stays(config: BookieConfig) -> None:
     async with booted(config) as running:
-        task = await running.begin()
+        task, disk = await running.begin_held()
         assert await running.peer.read(3, 0, fence_with=KEY) == running.peer.body(3, 0)
-        assert not task.done()
+        disk.may_go_on.set()
         await task
         assert await running.peer.add(3, 100, high_priority=True) is Status.FENCED
     async with booted(msgspec.structs.replace(config, is_read_only=False)) as running:
@@ -264,14 +278,13 @@ async def test_a_writable_bookie_is_registered_as_read_only_first_and_as_writabl
     disks = msgspec.structs.replace(bookie_config.disks, is_status_kept=True)
     async with booted(msgspec.structs.replace(bookie_config, disks=disks)) as running:
         assert await running.peer.add(1, 0) is Status.OK
-        task = await running.begin()
+        task, disk = await running.begin_held()
         assert await running.peer.add(1, 1) is Status.READ_ONLY
-        await asyncio.to_thread(wait_for, folder, "*.rebuilt")
         assert running.server.bookie_id in await registrations.read_only()
         status = read_bookie_status(OsFileSystem(), [str(folder)])
         assert status is not None
         assert not status.is_read_only, "a kill now must not leave the bookie read-only"
-        assert not task.done()
+        disk.may_go_on.set()
         await task
         assert await running.peer.add(9, 0) is Status.OK
         async with asyncio.timeout(30):
@@ -286,11 +299,9 @@ async def test_the_mode_before_comes_back_after_a_cancel(bookie_config: BookieCo
         for is_manual in (False, True):
             if is_manual:
                 modes.follow_order(OperatorMode(is_read_only=True, since_ms=0, written_ms=0))
-            task = await running.begin()
-            await asyncio.to_thread(
-                wait_for, Path(bookie_config.storage.ledger_directories[0]) / "current", "*.rebuilt"
-            )
+            task, disk = await running.begin_held()
             task.cancel()
+            disk.may_go_on.set()
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert modes.reasons == ((ReadOnlyReason.MANUAL,) if is_manual else ())
@@ -412,10 +423,10 @@ async def test_a_rebuild_that_nobody_waits_for_leaves_the_old_index(config: Book
 async def test_entries_that_come_in_by_another_way_are_not_lost(config: BookieConfig) -> None:
     log = next((Path(config.storage.ledger_directories[0]) / "current").glob("0.log"))
     async with booted(config) as running:
-        task = await running.begin()
-        await asyncio.to_thread(wait_for, log.parent, "*.rebuilt")
+        task, disk = await running.begin_held()
         with log.open("ab") as stream:
             stream.write(b"something")
+        disk.may_go_on.set()
         with pytest.raises(StorageError, match="try again"):
             await task
         await require_entries(running.peer, is_rebuilt=True)

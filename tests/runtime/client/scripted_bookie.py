@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import socket
 import struct
 from collections.abc import Callable
 from typing import cast
@@ -81,7 +82,7 @@ class Held:
 
     async def arrived(self, count: int = 1) -> None:
         """Wait until so many requests are here."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self._count < count:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -116,20 +117,31 @@ class ScriptedBookie:
         self.port = 0
         self._rules: list[Rule] = []
         self._listener: BookieListener | None = None
+        self._held_port: socket.socket | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Listen, on the same port as before if there was one."""
+        self.release_port()
         self._listener = BookieListener(ListenerLimits())
         self.port = await self._listener.open(listen_tcp, LOOPBACK, self.port)
         self._listener.serve(self)
 
     async def stop(self) -> None:
-        """Refuse connections from now on; what is stored stays."""
+        """Refuse connections from now on; what is stored stays, and no process of another test gets the port."""
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
+            self._held_port = socket.socket()
+            self._held_port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._held_port.bind((LOOPBACK, self.port))
+
+    def release_port(self) -> None:
+        """Give the port back, once the bookie was stopped for good."""
+        if self._held_port is not None:
+            self._held_port.close()
+            self._held_port = None
 
     # -- script --------------------------------------------------------------------------------------------------
 

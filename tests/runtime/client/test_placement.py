@@ -267,7 +267,7 @@ async def test_random_placement_reads_nothing(world: World) -> None:
     placement = placement_on(config, sources(client, files))
     await beside_the_root(world, b"not Pulsar's")
     survey = await placement.survey(["b1"])
-    assert survey == BookieSurvey(writable=frozenset({"b1"}))
+    assert survey == BookieSurvey(writable=frozenset({"b1"}), are_rules_known=True)
     assert files.asked == []
 
 
@@ -292,3 +292,16 @@ async def test_the_rules_that_a_stored_ledger_breaks_are_found_by_segment(world:
     assert {first: [str(each) for each in rules] for first, rules in broken.items()} == {
         7: ["racks per write quorum: b1, b2: 1 rack instead of 2"]
     }
+
+
+async def test_without_rules_nothing_is_broken_only_if_racks_are_known_not_to_matter(world: World) -> None:
+    _, metadata = await world.create(("b1", "b2"), 2, 2)
+
+    async def broken(**settings: object) -> object:
+        client = await client_with(world, None, **settings)
+        return await client.ports.placement.broken_rules(metadata, ["b1", "b2"])
+
+    assert await broken() is None, "another client may know racks"
+    assert await broken(policy=PlacementPolicy.RANDOM) == {}
+    path = await pulsar_node(world, {"default": {"b1": {"rack": "/r1"}, "b2": {"rack": "/r1"}}})
+    assert await broken(pulsar_bookies_path=path) == {}

@@ -48,7 +48,7 @@ class HeldStore(ZooKeeperStore):
     async def write_is_held(self) -> None:
         """Wait until an update is at the gate."""
         assert self._reached is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self._reached.wait()
 
     def release_writes(self) -> None:
@@ -114,6 +114,7 @@ class World:
             await client.close()
         for bookie in self._bookies.values():
             await bookie.stop()
+            bookie.release_port()
         await self._store.close()
 
     async def bookies(self, *names: str, mode: BookieMode = BookieMode.WRITABLE) -> list[ScriptedBookie]:
@@ -221,7 +222,7 @@ class World:
 
 async def until(is_true: Callable[[], bool]) -> None:
     """Wait for something that happens on this loop."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_true():  # noqa: ASYNC110  there is no event for what a bookie holds
             await asyncio.sleep(0.002)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -14,6 +15,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from runtime.config import ZooKeeperConfig
+from runtime.errors import MetadataUnavailableError
 from runtime.metadata.store import CreateNode, NodeStat, NodeWrite
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -50,6 +52,13 @@ def expire(client_id: tuple[int, bytes], zookeeper: EmbeddedZooKeeper) -> None:
     thief.start()
     thief.stop()
     thief.close()
+
+
+async def connect_in_time(servers: str, config: ZooKeeperConfig) -> ZooKeeperStore:
+    """Connecting has the time-out of an operation, and takes what a busy machine takes."""
+    while True:
+        with contextlib.suppress(MetadataUnavailableError):
+            return await ZooKeeperStore.connect(servers, config)
 
 
 def session_of(store: ZooKeeperStore) -> tuple[int, bytes]:

@@ -20,7 +20,7 @@ from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper
 
-SCENARIO_TIMEOUT_S = 40.0
+SCENARIO_TIMEOUT_S = 120.0
 """Far above what any scenario takes: it turns a hang into a failure."""
 
 _MODEL_SEEDS = range(8)
@@ -44,8 +44,8 @@ class World(Protocol):
     def root(self) -> str:
         """A node of this test alone; it exists."""
 
-    async def connect(self, *, session_timeout_ms: int = 2000, operation_timeout_s: float = 6.0) -> MetadataStore:
-        """A store over the link; closed at the end of the test."""
+    async def connect(self, *, session_timeout_ms: int = 20_000, operation_timeout_s: float = 30.0) -> MetadataStore:
+        """A store over the link; closed at the end of the test. No pause of a busy machine ends its session."""
 
     async def aside(self) -> MetadataStore:
         """Another session, over a way of its own."""
@@ -65,7 +65,7 @@ class ModelWorld:
         self.root = "/contract"
         self._stores: list[MetadataStore] = []
 
-    async def connect(self, *, session_timeout_ms: int = 2000, operation_timeout_s: float = 6.0) -> MetadataStore:
+    async def connect(self, *, session_timeout_ms: int = 20_000, operation_timeout_s: float = 30.0) -> MetadataStore:
         config = ZooKeeperConfig(session_timeout_ms=session_timeout_ms, operation_timeout_s=operation_timeout_s)
         return await self._connect(self.link, config)
 
@@ -96,7 +96,7 @@ class ZooKeeperWorld:
         self._server = server
         self._stores: list[ZooKeeperStore] = []
 
-    async def connect(self, *, session_timeout_ms: int = 2000, operation_timeout_s: float = 6.0) -> MetadataStore:
+    async def connect(self, *, session_timeout_ms: int = 20_000, operation_timeout_s: float = 30.0) -> MetadataStore:
         config = ZooKeeperConfig(session_timeout_ms=session_timeout_ms, operation_timeout_s=operation_timeout_s)
         return await self._connect(self.link.address, config)
 

@@ -71,6 +71,34 @@ def test_the_budget_is_used() -> None:
     run_simulated(run())
 
 
+@pytest.mark.parametrize("length_s", [0.0001, 0.001, 0.01])
+def test_one_wake_up_begins_many_operations(length_s: float) -> None:
+    """Each wake-up costs CPU time, and a timer of a fraction of a millisecond makes uvloop run without a pause."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        budget, operations = RequestBudget(5000, 100), Operations(length_s)
+        await asyncio.gather(*(budget.run(operations.named(0)) for _ in range(5000)))
+        assert loop.time() < 1.1
+        assert len(set(operations.began_at_s)) <= 1.1 / (BURST_S / 2)
+
+    run_simulated(run())
+
+
+@pytest.mark.parametrize("rate", [3.0, 5000.0])
+def test_a_slower_rate_ends_before_its_timer_when_it_is_changed(rate: float) -> None:
+    async def run() -> None:
+        budget, operations = RequestBudget(0.001, 10), Operations(0.01)
+        await budget.run(operations.named(0))
+        waiting = asyncio.create_task(budget.run(operations.named(1)))
+        await asyncio.sleep(1.0)
+        budget.set_rate(rate)
+        assert await waiting == 1
+        assert asyncio.get_running_loop().time() < 1.5
+
+    run_simulated(run())
+
+
 @pytest.mark.parametrize(("rate", "in_flight_max"), [(None, 3), (50, 100), (50, 2)])
 def test_turns_come_in_the_order_in_which_they_were_asked_for(rate: float | None, in_flight_max: int) -> None:
     async def run() -> None:

@@ -43,7 +43,7 @@ class BatchBookie:
 
     async def calls_are(self, count: int) -> None:
         """Wait until there have been so many calls."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while len(self.calls) < count:
                 self._changed.clear()
                 await self._changed.wait()

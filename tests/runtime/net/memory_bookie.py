@@ -62,7 +62,7 @@ class MemoryBookie:
 
     async def holds(self, count: int) -> None:
         """Wait until so many answers are held back."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while len(self.held) < count:
                 self._arrived.clear()
                 await self._arrived.wait()

@@ -60,7 +60,7 @@ class Outcomes:
         assert len(self.statuses) == before, "never from inside the call"
 
     async def wait(self, count: int) -> list[tuple[int, Status]]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while len(self.statuses) < count:
                 self._changed.clear()
                 await self._changed.wait()

@@ -225,5 +225,5 @@ async def test_close_ends_batch_reads() -> None:
         read = pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX)
         await bookie.calls_are(1)
         await pool.close()
-        assert await asyncio.wait_for(read, 10) == [Status.UNAVAILABLE] * 10
+        assert await asyncio.wait_for(read, 60) == [Status.UNAVAILABLE] * 10
         assert await pool.read_many(BOOKIE, 1, range(10), bytes_max=BYTES_MAX) == [Status.UNAVAILABLE] * 10

@@ -34,7 +34,7 @@ class Peer:
         self.writer.write(b"".join(frames))
 
     async def frame(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             head = await self._reader.readexactly(4)
             return head + await self._reader.readexactly(struct.unpack(">I", head)[0])
 
@@ -42,7 +42,7 @@ class Peer:
         return v3.decode_response((await self.frame())[4:])
 
     async def is_closed_by_the_bookie(self) -> bool:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             try:
                 return await self._reader.read(1) == b""
             except ConnectionError:

@@ -314,7 +314,7 @@ async def test_t16_two_recoveries_at_once_share_the_ledgers_and_both_add_up(stag
     lost = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=0, length=length_of(1)), holes=["b2"])
     plan = await stage.recovery().plan(["b1"])
     await stage.ledgers.delete(deleted)
-    patient = msgspec.structs.replace(QUICK, lock_wait_s=20.0)
+    patient = msgspec.structs.replace(QUICK, lock_wait_s=60.0)
 
     reports = await asyncio.gather(*(stage.recovery(patient).run(plan) for _ in range(2)))
 
@@ -350,7 +350,7 @@ async def test_t16_a_lock_that_is_given_back_in_time_is_waited_for(stage: Stage)
     other = await Stage.build(stage.world)
     lock = await other.locks.acquire(ledger_id)
     assert lock is not None
-    running = asyncio.create_task(stage.recover("b1", config=msgspec.structs.replace(QUICK, lock_wait_s=20.0)))
+    running = asyncio.create_task(stage.recover("b1", config=msgspec.structs.replace(QUICK, lock_wait_s=60.0)))
     await asyncio.sleep(0.1)
     await lock.release()
 
@@ -775,7 +775,7 @@ async def test_t38_a_session_that_ends_during_the_copy_writes_nothing_and_the_ne
     await stage.start("b2", "b3")
     ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
     held = stage.bookies["b3"].hold("add")
-    running = asyncio.create_task(stage.recover("b1", config=msgspec.structs.replace(QUICK, lock_wait_s=20.0)))
+    running = asyncio.create_task(stage.recover("b1", config=msgspec.structs.replace(QUICK, lock_wait_s=60.0)))
     await held.arrived()
     await asyncio.to_thread(expire, session_of(stage.client.held_store), zookeeper)
     other = await Stage.build(stage.world)
@@ -802,6 +802,6 @@ async def until_connected(stage: Stage, ledger_id: int) -> None:
 
 async def until_free(stage: Stage, ledger_id: int) -> None:
     """Wait until the lock has gone with its session."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await holder_of(stage.locks, ledger_id) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

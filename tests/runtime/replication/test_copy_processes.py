@@ -1,8 +1,10 @@
-"""When a copy process that sends nothing is reported and killed. Runs with real processes: test_recovery_job.py."""
+"""The share of a copy process, and when one that sends nothing is killed. With real processes: test_recovery_job.py."""
 
 from __future__ import annotations
 
-from runtime.replication.copy_processes import ProcessSilence, SilenceEvent, SilenceLimits
+from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.copy_messages import RepairSetup
+from runtime.replication.copy_processes import ProcessSilence, SilenceEvent, SilenceLimits, _share
 
 LIMITS = SilenceLimits(step_s=1, warn_s=3, kill_s=5)
 NONE, WARN, KILL, IS_OVER = SilenceEvent.NONE, SilenceEvent.WARN, SilenceEvent.KILL, SilenceEvent.IS_OVER
@@ -30,3 +32,16 @@ def test_a_process_without_work_may_be_silent() -> None:
     assert steps(silence, 9, has_work=False) == [NONE] * 9
     assert steps(silence, 3) == [NONE, NONE, WARN]
     assert steps(silence, 1, has_work=False) == [IS_OVER]
+
+
+def test_a_process_gets_its_share_of_the_limits_and_of_the_targets_space() -> None:
+    setup = RepairSetup(
+        config=ReplicationConfig(bytes_in_flight_max=900),
+        leaving=frozenset(),
+        unreachable=frozenset(),
+        open_ledgers=OpenLedgers.WAIT,
+        known=(),
+        only_targets=(),
+    )
+    share = _share(setup, 3)
+    assert (share.config.bytes_in_flight_max, share.process_count) == (300, 3)

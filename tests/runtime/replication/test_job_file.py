@@ -18,8 +18,10 @@ from runtime.replication.job_file import (
     JobRange,
     JobRecord,
     JobStart,
+    RecordedJob,
     WorkOrder,
     read_job,
+    read_start,
 )
 from storage.adapters.filesystem import OsFileSystem
 
@@ -60,7 +62,7 @@ def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "job"
     path.write_bytes(job_bytes(tmp_path))
     state = read_job(OsFileSystem(), str(path))
-    assert state.start == START
+    assert state.start == read_start(OsFileSystem(), str(path)) == START
     assert (state.is_planned, len(state.order)) == (True, 3)
     assert list(state.order) == [7, 9, 5]
     assert [ledger_id for ledger_id in state.order if not state.is_done(ledger_id)] == [7, 5]
@@ -68,6 +70,28 @@ def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
         "the last record of a stripe counts, and a finished ledger has none"
     )
     assert (state.ledgers_done, state.bytes_copied) == (1, 50)
+
+
+def test_a_kill_while_earlier_copies_are_verified_again_loses_none_of_them() -> None:
+    """A continued job reports how far it has verified what an earlier run had copied to the same target."""
+    state = RecordedJob(START)
+
+    def note(target: str, last_entry_id: int) -> None:
+        state.apply(
+            JobRange(ledger_id=7, first_entry_id=0, ensemble_index=1, target=target, last_entry_id=last_entry_id)
+        )
+
+    def known() -> tuple[str, int]:
+        found = state.ranges[7][0, 1]
+        return found.target, found.last_entry_id
+
+    note("b3", 900_000)
+    note("b3", 100)
+    assert known() == ("b3", 900_000)
+    note("b4", 50)
+    assert known() == ("b4", 50), "the copy was begun again on another bookie"
+    note("b4", 60)
+    assert known() == ("b4", 60)
 
 
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
@@ -107,6 +131,8 @@ def test_another_file_is_refused_and_stays_as_it_was(tmp_path: Path, data: bytes
     path.write_bytes(data)
     with pytest.raises(ConfigurationError, match=reason):
         JobFile.reopen(OsFileSystem(), str(path))
+    with pytest.raises(ConfigurationError, match=reason):
+        read_start(OsFileSystem(), str(path))
     assert path.read_bytes() == data
 
 

@@ -58,6 +58,12 @@ FAULTS: list[tuple[str, Urgency, str, dict[str, Any]]] = [
         "1 ledger has entries that no registered bookie has: 7",
         {"losses": NotedLosses(1, (("7", LOSS),))},
     ),
+    (
+        "too_many_gone",
+        Urgency.CRITICAL,
+        "3 of 4 bookies are gone, more than 50%: no ledger is marked",
+        {"daemons": daemon(alarm="3 of 4 bookies are gone, more than 50%: no ledger is marked until some are back")},
+    ),
     ("lost_entries", Urgency.CRITICAL, "20,000 ledgers have entries", {"losses": NotedLosses(20_000)}),
     (
         "maintenance_overdue",

@@ -24,13 +24,13 @@ from runtime.replication.decommission import Decommission, FinishHooks
 from runtime.replication.metadata_outage import MetadataOutage
 from runtime.replication.recovery_report import RecoveryReport
 from runtime.replication.recovery_run import RecoveryProgress
-from tests.runtime.client.world import World, segments
+from tests.runtime.client.world import Client, World, segments
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.link import TcpLink
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, carry_out, length_of
 
-ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=60_000, operation_timeout_s=0.5)
+ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=60_000, operation_timeout_s=1.0)
 """The session survives every pause; operations give up soon."""
 CONFIG = msgspec.structs.replace(QUICK, lock_wait_s=60.0, registration_wait_s=60.0, metadata_outage_max_s=60.0)
 LIMIT_S = 60.0
@@ -85,12 +85,19 @@ class Scene(NamedTuple):
             await lost.wait()
 
 
+async def client_in_time(world: World, link: TcpLink) -> Client:
+    """Connecting has the time-out of an operation, and takes what a busy machine takes."""
+    while True:
+        with contextlib.suppress(MetadataUnavailableError):
+            return await world.client(servers=link.address, zookeeper=ZOOKEEPER)
+
+
 @pytest.fixture
 async def scene(metadata_uri: str, zookeeper: EmbeddedZooKeeper) -> AsyncIterator[Scene]:
     world = await World.build(metadata_uri)
     link = await TcpLink.open(zookeeper.port)
     try:
-        stage = Stage(world, await world.client(servers=link.address, zookeeper=ZOOKEEPER))
+        stage = Stage(world, await client_in_time(world, link))
         registration = WatchedRegistration(stage.client.store, stage.ledgers.root)
         yield Scene(stage, link, registration, asyncio.Queue(), [])
     finally:

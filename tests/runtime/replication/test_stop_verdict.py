@@ -154,7 +154,10 @@ def test_t47_a_removal_that_leaves_one_bookie_too_few_is_refused_with_the_size()
 
 def test_a_removal_needs_targets_and_space_but_no_copies_elsewhere() -> None:
     single = ledger({0: ["b1"]}, 1, 1, last_entry_id=9, length=500)
-    assert refusals(judge(cluster(["b1", "b2"]), ["b1"], single)) == [StopReason.UNREADABLE]
+    verdict = judge(cluster(["b1", "b2"]), ["b1"], single)
+    assert [(each.reason, each.detail) for each in verdict.reasons] == [
+        (StopReason.UNREADABLE, "all their copies are on these bookies")
+    ]
     assert judge(cluster(["b1", "b2"]), ["b1"], single, is_removal=True).is_yes
     little = {"b2": BookieSpace(total_bytes=1000, free_bytes=400)}
     verdict = judge(cluster(["b1", "b2"], space=little), ["b1"], single, is_removal=True)

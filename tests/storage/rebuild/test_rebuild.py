@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -17,7 +15,7 @@ from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.config import JournalConfig, StorageConfig
 from storage.entry_log.format import HEADER_BYTES, encode_header
-from storage.errors import IndexDamagedError, IndexMissingError, MisplacedLedgerError
+from storage.errors import IndexDamagedError, MisplacedLedgerError
 from storage.filenames import (
     ENTRY_LOG_ID_MAX,
     LEDGERS_DATABASE,
@@ -444,27 +442,6 @@ def test_new_folders_need_no_rebuild(tmp_path: Path) -> None:
     assert plan.databases == ()
     (plan,) = plan_rebuild(FS, open_plyvel, config, BOTH)
     assert plan.databases == ()
-
-
-# A full disk
-
-
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """No process may make a file larger than 4 KB."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_full_disk_leaves_everything_as_it_was(config: StorageConfig, small_files: None) -> None:
-    lose(config, LOCATIONS_DATABASE)
-    with pytest.raises(OSError, match="too large"):
-        rebuild(config)
-    assert not database(config, LOCATIONS_DATABASE + ".rebuilt").exists()
-    with pytest.raises(IndexMissingError):
-        open_storage(config)
 
 
 def test_the_stages_are_told(config: StorageConfig) -> None:

@@ -16,7 +16,7 @@ from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from tests.processes import BkctlProcess, kill_and_wait, run_bkctl, start_bkctl
+from tests.processes import BkctlProcess, free_port, kill_and_wait, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -31,14 +31,16 @@ async def pulsar_bookies(
 ) -> AsyncIterator[dict[str, BkctlProcess]]:
     """Bookies with Pulsar's frame limit."""
     processes: dict[str, BkctlProcess] = {}
-    settings = ("allowLoopback=true", "zkTimeout=1000", f"nettyMaxFrameSizeBytes={PULSAR_FRAME_BYTES_MAX}")
+    settings = ("allowLoopback=true", "zkTimeout=3000", f"nettyMaxFrameSizeBytes={PULSAR_FRAME_BYTES_MAX}")
     try:
         for bookie_id in BOOKIES:
             folder = tmp_path / bookie_id
             folder.mkdir()
             with (folder / "log").open("wb") as log:
+                # A port that the system chose could be given to a bookie of another test once this one is killed.
                 processes[bookie_id] = start_bkctl(
-                    *("bookie", "start", "--metadata-uri", metadata_uri, "--port", "0", "--bookie-id", bookie_id),
+                    *("bookie", "start", "--metadata-uri", metadata_uri, "--bookie-id", bookie_id),
+                    *("--port", str(free_port())),
                     *("--journal-dir", str(folder / "journal"), "--ledger-dir", str(folder / "ledgers")),
                     *("--advertised-address", "127.0.0.1", *(word for key in settings for word in ("--set", key))),
                     stdout=log,

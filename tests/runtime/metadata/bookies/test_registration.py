@@ -217,7 +217,7 @@ async def test_a_renewal_without_a_cookie_stops_the_bookie(
     await bookie.registration.register(mode)
     cookie.answers = [*[None] * passed_count, GONE]
     await asyncio.to_thread(expire, session_of(other_store), zookeeper)
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60):
         assert await bookie.failures.get() is GONE
     assert not bookie.registration.is_registered
     assert (await client.snapshot()).live == frozenset()
@@ -233,7 +233,7 @@ async def test_a_check_without_an_answer_is_repeated(
     silence = MetadataUnavailableError("no answer")
     cookie.answers = [silence, None, silence, None, None]
     await asyncio.to_thread(expire, session_of(other_store), zookeeper)
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60):
         while cookie.answers or not bookie.registration.is_registered:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert (await client.snapshot()).live == {"bk-1"}
@@ -331,7 +331,7 @@ async def test_a_lost_session_is_followed_by_a_new_registration(
     await bookie.registration.register(mode)
     old_session_id = other_store.session_id
     await asyncio.to_thread(expire, session_of(other_store), zookeeper)
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60):
         while other_store.session_id == old_session_id or not bookie.registration.is_registered:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert (await client.snapshot()).live == {"bk-1"}

@@ -297,3 +297,28 @@ async def test_a_layout_recorded_meanwhile_by_somebody_else(store: ZooKeeperStor
     await theirs.create(OPEN)
     with pytest.raises(ConfigurationError, match="created as hierarchical"):
         await ours.create(OPEN)
+
+
+@pytest.mark.parametrize("opened_as", list(LedgerTree))
+@pytest.mark.parametrize("tree", list(LedgerTree))
+async def test_without_layout_the_nodes_of_another_layout_prove_nothing(
+    store: ZooKeeperStore, root: str, tree: LedgerTree, opened_as: LedgerTree
+) -> None:
+    ledgers = await open_new(store, root, tree)
+    ledger_id, _ = await ledgers.create(OPEN)
+    if tree in {LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL}:
+        await ledgers.create(OPEN, ledger_id=2**31 + 5)
+    await store.delete(f"{root}/LAYOUT")
+    opened = await open_ledger_store(store, root, opened_as)
+    if opened_as is tree or (tree, opened_as) == (LedgerTree.LEGACY_HIERARCHICAL, LedgerTree.HIERARCHICAL):
+        assert ledger_id in await collect(opened.list_ids())
+        with pytest.raises(LedgerNotFoundError):
+            await opened.read(ledger_id + 1)
+        return
+    init = init_cluster(store, root, opened_as, random.Random(1))
+    for operation in (opened.read(ledger_id + 1), collect(opened.list_ids()), opened.create(OPEN), init):
+        with pytest.raises(MetadataFormatError, match=f"{root}/LAYOUT is missing, and {root}/.* does not belong to"):
+            await operation
+    [unknown] = [part async for part in opened.list_parts()]
+    assert unknown.error is not None
+    assert await store.exists(f"{root}/LAYOUT") is None

@@ -64,6 +64,17 @@ async def test_a_lock_that_somebody_else_deletes_is_lost_and_not_taken_from_the_
     assert ours.holds(8)
 
 
+async def test_the_format_is_read_once_for_the_first_locks_of_many_ledgers(store: ZooKeeperStore, root: str) -> None:
+    await new_locks(store, root)
+    counting = CountingStore(store)
+    locks = ReplicationLocks(counting, root, "ours")
+    with counting.counted() as counts:
+        taken = await asyncio.gather(*(locks.acquire(ledger_id) for ledger_id in range(20)))
+    assert all(lock is not None for lock in taken)
+    assert counts["get"] == 1
+    await locks.close()
+
+
 async def test_one_holder_at_a_time(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:
     ours, theirs = await new_locks(store, root, "ours"), await new_locks(other_store, root, "theirs")
     lock = await ours.acquire(7)

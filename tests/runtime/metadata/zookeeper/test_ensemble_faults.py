@@ -29,7 +29,7 @@ from tests.processes import (
     run_bkctl,
     start_bkctl,
 )
-from tests.runtime.metadata.conftest import halt
+from tests.runtime.metadata.conftest import connect_in_time, halt
 from tests.runtime.metadata.replication_stage import holder_of
 from tests.zookeeper_servers import Ensemble, ZooKeeperServer
 
@@ -168,7 +168,7 @@ def test_all_servers_are_restarted(ensemble: Ensemble, tmp_path: Path) -> None:
     with running_bookie(ensemble, tmp_path) as bookie:
         ensemble.kill()
         uri = ensemble.metadata_uri(ROOT)
-        during = run_bkctl("ledger", "list", "-u", uri, "--timeout", "1s")
+        during = run_bkctl("ledger", "list", "-u", uri, "--timeout", "4s")
         assert during.exit_code == 6
         assert during.stdout == ""
         assert during.stderr.count("\n") == 1, during.stderr
@@ -227,7 +227,7 @@ async def test_a_server_that_lost_its_ensemble_serves_nobody(ensemble: Ensemble)
     """It would answer reads, and they could be wrong: the other two may go on without it."""
     config = ZooKeeperConfig(session_timeout_ms=20_000, operation_timeout_s=1.5)
     cut_off, *others = ensemble.servers
-    async with await ZooKeeperStore.connect(cut_off.address, config) as store:
+    async with await connect_in_time(cut_off.address, config) as store:
         lost: list[int] = []
         store.on_session_lost(lambda: lost.append(1))
         session_id = store.session_id
@@ -240,7 +240,7 @@ async def test_a_server_that_lost_its_ensemble_serves_nobody(ensemble: Ensemble)
         uri = f"zk+hierarchical://{cut_off.address}{ROOT}"
         commands = (("ledger", "list"), ("bookie", "list"), ("cluster", "init"))
         for refused in await asyncio.gather(
-            *(asyncio.to_thread(run_bkctl, *arguments, "-u", uri, "--timeout", "1s") for arguments in commands)
+            *(asyncio.to_thread(run_bkctl, *arguments, "-u", uri, "--timeout", "4s") for arguments in commands)
         ):
             assert refused.exit_code == 6, refused.stderr
             assert refused.stderr.count("\n") == 1, refused.stderr

@@ -224,7 +224,7 @@ async def test_a_server_that_dies_during_a_login(
 
 
 async def test_sasl_that_the_server_does_not_know(zookeeper: EmbeddedZooKeeper, tmp_path: Path) -> None:
-    config = ZooKeeperConfig(sasl=sasl(tmp_path), operation_timeout_s=2.0)
+    config = ZooKeeperConfig(sasl=sasl(tmp_path), operation_timeout_s=4.0)
     with pytest.raises(MetadataUnavailableError, match="did not finish the SASL login: is SASL on"):
         await ZooKeeperStore.connect(zookeeper.connect_string, config)
 
@@ -381,7 +381,7 @@ async def test_a_certificate_of_another_host(certificates: Certificates, tmp_pat
 
 
 async def test_a_plain_client_of_a_tls_server(tls_server: ZooKeeperServer) -> None:
-    config = ZooKeeperConfig(operation_timeout_s=1.0)
+    config = ZooKeeperConfig(operation_timeout_s=4.0)
     with pytest.raises(MetadataUnavailableError, match="accepts connections, but opens no session"):
         await ZooKeeperStore.connect(tls_server.address, config)
 

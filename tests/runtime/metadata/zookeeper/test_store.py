@@ -19,7 +19,7 @@ from runtime.errors import (
 from runtime.metadata.store import ANY_VERSION, CreateNode, Node
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from tests.runtime.metadata.conftest import CONFIG, expire, halt, session_of
+from tests.runtime.metadata.conftest import CONFIG, connect_in_time, expire, halt, session_of
 
 PATIENT = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=60.0)
 """For servers that are started again: that takes as long as the machine is busy."""
@@ -80,7 +80,7 @@ async def test_a_server_that_comes_back(tmp_path: Path) -> None:
 async def test_operations_end_when_nobody_answers(tmp_path: Path) -> None:
     async with await EmbeddedZooKeeper.start(str(tmp_path)) as server:
         config = ZooKeeperConfig(session_timeout_ms=20_000, operation_timeout_s=0.5)
-        store = await _connected(server, config)
+        store = await connect_in_time(server.connect_string, config)
         halt(server.pid)
         try:
             with pytest.raises(MetadataUnavailableError, match=r"no response from ZooKeeper in 0\.5 s"):
@@ -95,7 +95,7 @@ async def test_operations_end_when_nobody_answers(tmp_path: Path) -> None:
 async def test_a_write_that_timed_out_while_disconnected_is_not_sent_later(tmp_path: Path) -> None:
     server = await EmbeddedZooKeeper.start(str(tmp_path))
     config = ZooKeeperConfig(session_timeout_ms=20_000, operation_timeout_s=1.0)
-    async with await _connected(server, config) as store:
+    async with await connect_in_time(server.connect_string, config) as store:
         await server.stop()
         with pytest.raises(MetadataUnavailableError):
             await store.create("/late")  # the lost connection may fail this one at once
@@ -106,15 +106,6 @@ async def test_a_write_that_timed_out_while_disconnected_is_not_sent_later(tmp_p
                 await _until_connected(store)
                 assert await fresh.exists("/late") is None
             await store.close()
-
-
-async def _connected(server: EmbeddedZooKeeper, config: ZooKeeperConfig) -> ZooKeeperStore:
-    """Connecting has the time-out of an operation, and takes what a busy machine takes."""
-    while True:
-        try:
-            return await ZooKeeperStore.connect(server.connect_string, config)
-        except MetadataUnavailableError:
-            continue
 
 
 async def _until_connected(store: ZooKeeperStore) -> None:
