@@ -26,7 +26,9 @@ from commands.dev.cluster_state import (
     require_unused,
     write_state,
 )
-from commands.dev.processes import (
+from commands.dev.readiness import DevRegistrations, wait_ready
+from commands.errors import InvalidArgumentError, NotFoundError
+from commands.processes import (
     ProcessIdentity,
     identify,
     read_pid_file,
@@ -35,8 +37,6 @@ from commands.dev.processes import (
     wait_ended,
     write_pid_file,
 )
-from commands.dev.readiness import DevRegistrations, wait_ready
-from commands.errors import InvalidArgumentError, NotFoundError
 from commands.rendering import counted
 from runtime.bookie.cookies.check import require_cookie_path
 from runtime.errors import MetadataUnavailableError, PortInUseError, RefusedError

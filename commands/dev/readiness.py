@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from commands.bookie.local_sockets import address_in
-from commands.dev.processes import ProcessIdentity, is_alive
+from commands.processes import ProcessIdentity, is_alive
 from runtime.admin.client import AdminClient
 from runtime.errors import BookieUnavailableError, MetadataUnavailableError
 from runtime.metadata.cluster.root import init_cluster

@@ -254,12 +254,6 @@ def holder_of(plan: Plan) -> OperationHolder:
 
 def is_dead(holder: OperationHolder) -> bool:
     """Whether the holder was a process on this machine that has ended."""
-    if holder.host != socket.gethostname() or holder.pid <= 0:
-        return False
-    try:
-        os.kill(holder.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # the process of another user
-        pass
-    return False
+    from commands.processes import identify
+
+    return holder.host == socket.gethostname() and holder.pid > 0 and identify(holder.pid) is None

@@ -9,8 +9,8 @@ import pytest
 
 from commands.dev.cluster_state import BookieRecord, ClusterState, read_state, require_unused, state_path, write_state
 from commands.dev.local_cluster import LocalCluster
-from commands.dev.processes import identify, write_pid_file
 from commands.errors import InvalidArgumentError, NotFoundError
+from commands.processes import identify, write_pid_file
 from runtime.errors import BookieNotFoundError, ConfigurationError, RefusedError
 from tests.processes import BkctlResult, run_bkctl
 

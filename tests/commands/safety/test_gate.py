@@ -252,6 +252,9 @@ def test_only_a_process_of_this_machine_can_be_known_to_be_dead() -> None:
     process.wait()
     here, dead = socket.gethostname(), process.pid
     assert is_dead(OperationHolder("cookie delete", host=here, pid=dead))
+    with subprocess.Popen(["true"]) as unreaped:
+        os.waitid(os.P_PID, unreaped.pid, os.WEXITED | os.WNOWAIT)
+        assert is_dead(OperationHolder("cookie delete", host=here, pid=unreaped.pid))
     assert not is_dead(OperationHolder("cookie delete", host=f"not-{here}", pid=dead))
     assert not is_dead(OperationHolder("cookie delete", host=here, pid=os.getpid()))
     assert not is_dead(OperationHolder("cookie delete", host=here))
