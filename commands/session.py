@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.metadata.bookies.cookies import CookieStore
     from runtime.metadata.bookies.registration import RegistrationClient
+    from runtime.metadata.budgeted_store import BudgetedStore
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.metadata.replication.directories import ForeignNames
     from runtime.metadata.replication.switches import ReplicationSwitches
-    from runtime.metadata.request_budget import BudgetedStore
     from runtime.metadata.store import MetadataStore
     from runtime.metadata.uri import MetadataUri
     from runtime.metadata.zookeeper.store import ZooKeeperStore
@@ -195,7 +195,8 @@ async def open_session(
 def _budgeted(
     context: CommandContext, store: ZooKeeperStore, on_outage: Callable[[MetadataOutage], None] | None
 ) -> BudgetedStore:
-    from runtime.metadata.request_budget import BudgetedStore, share_of_budget
+    from runtime.metadata.budgeted_store import BudgetedStore
+    from runtime.metadata.request_budget import share_of_budget
 
     budget = share_of_budget(context.settings.zookeeper)
     if on_outage is None:

@@ -27,10 +27,11 @@ from runtime.autorecovery.worker import Worker
 from runtime.client import LedgerClient
 from runtime.errors import ConfigurationError, MetadataAuthError
 from runtime.ledger.metadata import is_valid_bookie_id
+from runtime.metadata.budgeted_store import BudgetedStore
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.recovery_notes import RecoveryNotes
-from runtime.metadata.request_budget import BudgetedStore, share_of_budget
+from runtime.metadata.request_budget import share_of_budget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import is_pulsar_uri, parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore

@@ -8,8 +8,9 @@ from typing import Protocol
 
 from runtime.bookie.live_settings import LiveSettings
 from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
+from runtime.metadata.budgeted_store import BudgetedStore
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.request_budget import BudgetedStore, share_of_budget
+from runtime.metadata.request_budget import share_of_budget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import MetadataUri
 from runtime.net.frame_connection import Resolver

@@ -36,8 +36,9 @@ from runtime.errors import ConfigurationError, LedgerPasswordError, NotEnoughBoo
 from runtime.ledger.changes import check_quorum_sizes, new_ledger
 from runtime.ledger.metadata import DigestType, LedgerMetadata
 from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.budgeted_store import BudgetedStore
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.request_budget import BudgetedStore, RequestBudget
+from runtime.metadata.request_budget import RequestBudget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore

@@ -8,26 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Self, TypeVar
+import math
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from runtime.config import ZooKeeperConfig
-from runtime.errors import SessionExpiredError
-from runtime.metadata.measures import MetadataMeasures
-from runtime.metadata.store import (
-    ANY_VERSION,
-    CreateNode,
-    DeleteNode,
-    MetadataStore,
-    Node,
-    NodeStat,
-    NodeWrite,
-    SetNode,
-    Watch,
-)
-from runtime.metadata.write_groups import WriteGroups
 
 T = TypeVar("T")
+
+Begin = Callable[[float], float]
+"""Begins an operation and returns its cost, 1 to the argument; 0 if there is nothing left to do."""
 
 BURST_S = 0.01
 """How much time's worth of operations may begin together: one wake-up serves several."""
@@ -60,7 +50,7 @@ class RequestBudget:
         self._loop = asyncio.get_running_loop()
         self._in_flight_count = 0
         self._due_s = self._loop.time()
-        self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._waiting: collections.deque[Begin] = collections.deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def set_rate(self, operations_per_s_max: float | None) -> None:
@@ -74,38 +64,58 @@ class RequestBudget:
 
     async def run(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Wait for a turn, begin the operation and return its result."""
-        await self._acquire()
+        if self._waiting or not self._has_room():
+            turn: asyncio.Future[None] = self._loop.create_future()
+
+            def begin(_: float) -> float:
+                if turn.done():  # cancelled
+                    return 0.0
+                turn.set_result(None)
+                return 1.0
+
+            self.ask(begin)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():
+                    self.release()  # it already had its turn
+                raise
+        else:
+            self._note_begun(1.0)
         try:
             return await operation()
         finally:
-            self._release()
+            self.release()
 
-    async def _acquire(self) -> None:
-        if not self._waiting and self._take():
-            return
-        turn: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append(turn)
+    def ask(self, *begin: Begin, is_first: bool = False) -> None:
+        """Call each of these when its turn comes, perhaps at once; ``is_first``: before all that wait.
+
+        The caller calls ``release`` when an operation that has begun ends.
+        """
+        if is_first:
+            self._waiting.extendleft(reversed(begin))
+        else:
+            self._waiting.extend(begin)
         self._give_turns()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.cancelled():
-                self._give_turns()  # the next waiting operation may be able to begin
-            else:
-                self._release()  # it already had its turn
-            raise
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """An operation has ended."""
         self._in_flight_count -= 1
         self._give_turns()
 
-    def _take(self) -> bool:
-        """Take an in-flight slot and a time slot if both are free."""
-        if self._in_flight_count >= self._in_flight_max or self._wait_s() > 0:
-            return False
+    def _has_room(self) -> bool:
+        """Whether an in-flight slot and a time slot are free."""
+        return self._in_flight_count < self._in_flight_max and not self._wait_s()
+
+    def _note_begun(self, cost: float) -> None:
         self._in_flight_count += 1
-        self._due_s = max(self._loop.time(), self._due_s) + self._interval_s
-        return True
+        self._due_s = max(self._loop.time(), self._due_s) + cost * self._interval_s
+
+    def _cost_max(self) -> float:
+        """The cost of what may begin now: one operation, and what is left of the burst."""
+        if not self._interval_s:
+            return math.inf
+        return 1.0 + max(0.0, min(BURST_S, self._loop.time() + BURST_S - self._due_s)) / self._interval_s
 
     def _wait_s(self) -> float:
         """Seconds until the next operation may begin; 0: now."""
@@ -113,19 +123,15 @@ class RequestBudget:
         return wait_s if wait_s > _TIMER_RESOLUTION_S else 0.0
 
     def _give_turns(self) -> None:
-        while self._waiting and self._timer is None:
-            if self._waiting[0].done():  # cancelled
-                self._waiting.popleft()
-            elif self._take():
-                self._waiting.popleft().set_result(None)
-            else:
-                break
+        while self._waiting and self._timer is None and self._has_room():
+            if cost := self._waiting.popleft()(self._cost_max()):
+                self._note_begun(cost)
         self._wake_later()
 
     def _wake_later(self) -> None:
         """Start a timer for operations waiting for a time slot; a release wakes those waiting for an in-flight slot.
 
-        The timer is needed even if the time has come since ``_take`` read the clock: nothing else wakes them.
+        The timer is needed even if the time has come since ``_has_room`` read the clock: nothing else wakes them.
         """
         if self._timer is not None or not self._waiting or self._in_flight_count >= self._in_flight_max:
             return
@@ -147,123 +153,3 @@ def share_of_budget(config: ZooKeeperConfig, shares_count: int = 1) -> RequestBu
     """The budget from the settings, or one of ``shares_count`` equal parts of it for processes that run in parallel."""
     rate = config.scan_operations_per_s_max / shares_count
     return RequestBudget(rate or None, max(1, config.in_flight_max // shares_count))
-
-
-class BudgetedStore:
-    """A MetadataStore that sends each request in its turn; the time-out of an operation begins with its turn.
-
-    The session contract holds from the call on: an operation whose session ends while it waits is not carried out.
-    Watches go straight to the store: they cost an operation only when something changes. ``create`` with
-    ``make_parents`` counts as one operation, its parents included.
-
-    Concurrent writes are sent in common transactions (``WriteGroups``), and each counts as one operation. So an
-    operation may be carried out before another one that began earlier, unless its caller waited for that one.
-    """
-
-    def __init__(self, store: MetadataStore, budget: RequestBudget) -> None:
-        self._store = store
-        self._groups = WriteGroups(store)
-        self._budget = budget
-        self._sessions_lost_count = 0
-        store.on_session_lost(self._note_session_lost)
-
-    def _note_session_lost(self) -> None:
-        self._sessions_lost_count += 1
-
-    async def _run(self, path: str, operation: Callable[[], Awaitable[T]]) -> T:
-        sessions_lost_count = self._sessions_lost_count
-
-        async def begin() -> T:
-            if self._sessions_lost_count != sessions_lost_count:
-                raise SessionExpiredError(f"{path}: the ZooKeeper session expired", path)
-            return await operation()
-
-        return await self._budget.run(begin)
-
-    @property
-    def session_id(self) -> int:
-        """Id of the current session; 0 between two sessions."""
-        return self._store.session_id
-
-    @property
-    def measures(self) -> MetadataMeasures:
-        """Durations of the operations, without the wait for their turn."""
-        return self._store.measures
-
-    async def get(self, path: str) -> Node:
-        """Contents; NoNodeError."""
-        return await self._run(path, lambda: self._store.get(path))
-
-    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
-        """Stat, or None when absent."""
-        return await self._run(path, lambda: self._store.exists(path, on_change))
-
-    async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
-        """Sorted child names; NoNodeError."""
-        return await self._run(path, lambda: self._store.children(path, on_change))
-
-    async def create(
-        self,
-        path: str,
-        data: bytes = b"",
-        *,
-        is_ephemeral: bool = False,
-        is_sequential: bool = False,
-        make_parents: bool = False,
-        is_open_acl: bool = False,
-    ) -> str:
-        """Create a node and return its path; NodeExistsError, NoNodeError without ``make_parents``."""
-        if not (is_sequential or make_parents or is_open_acl):
-            await self._run(path, lambda: self._groups.write(CreateNode(path, data, is_ephemeral)))
-            return path
-        return await self._run(
-            path,
-            lambda: self._store.create(
-                path,
-                data,
-                is_ephemeral=is_ephemeral,
-                is_sequential=is_sequential,
-                make_parents=make_parents,
-                is_open_acl=is_open_acl,
-            ),
-        )
-
-    async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
-        """All of these writes or none; counts as one operation."""
-        return await self._run(writes[0].path, lambda: self._groups.write(*writes))
-
-    async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
-        """Replace contents; BadVersionError, NoNodeError."""
-        (stat,) = await self._run(path, lambda: self._groups.write(SetNode(path, data, expected_version)))
-        assert stat is not None, "every SetNode has one"
-        return stat
-
-    async def delete(self, path: str, expected_version: int = ANY_VERSION) -> None:
-        """Delete; BadVersionError, NoNodeError, NotEmptyError."""
-        await self._run(path, lambda: self._groups.write(DeleteNode(path, expected_version)))
-
-    async def sync(self, path: str) -> None:
-        """Make the reads that follow see everything finished before this call."""
-        await self._run(path, lambda: self._store.sync(path))
-
-    def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
-        """Call back with the sorted children now and after every change."""
-        return self._store.watch_children(path, callback)
-
-    def watch_node(self, path: str, callback: Callable[[Node | None], None]) -> Watch:
-        """Call back with the node now and after every change."""
-        return self._store.watch_node(path, callback)
-
-    def on_session_lost(self, callback: Callable[[], None]) -> None:
-        """Call back once per session that was lost."""
-        self._store.on_session_lost(callback)
-
-    async def close(self) -> None:
-        """End the session; operations that wait for their turn fail when it comes."""
-        await self._store.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runtime.metadata.request_budget import BudgetedStore, RequestBudget
+from runtime.metadata.budgeted_store import BudgetedStore
+from runtime.metadata.request_budget import RequestBudget
 from runtime.metadata.store import MetadataStore, Node, NodeStat
 from runtime.ports import Clock
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait

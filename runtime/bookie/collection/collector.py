@@ -37,9 +37,10 @@ from runtime.bookie.live_settings import LiveSettings
 from runtime.bookie.ports import BookieMetadata, BookiePorts
 from runtime.bookie.serving.request_path import RequestPath
 from runtime.config import BookieConfig, GarbageCollectionConfig
+from runtime.metadata.budgeted_store import BudgetedStore
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.request_budget import BudgetedStore, RequestBudget
+from runtime.metadata.request_budget import RequestBudget
 from runtime.ports import Clock, Workers
 from storage.disk_room import DiskRoom
 from storage.engine.engine import LedgerDirectoryEngine

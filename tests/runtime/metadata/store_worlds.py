@@ -11,7 +11,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from runtime.config import ZooKeeperConfig
-from runtime.metadata.request_budget import BudgetedStore, RequestBudget
+from runtime.metadata.budgeted_store import BudgetedStore
+from runtime.metadata.request_budget import RequestBudget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore

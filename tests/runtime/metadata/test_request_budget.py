@@ -11,7 +11,8 @@ import pytest
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import SessionExpiredError
-from runtime.metadata.request_budget import BURST_S, BudgetedStore, RequestBudget, share_of_budget
+from runtime.metadata.budgeted_store import BudgetedStore
+from runtime.metadata.request_budget import BURST_S, RequestBudget, share_of_budget
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.store_worlds import ModelWorld

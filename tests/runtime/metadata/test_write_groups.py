@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
+import itertools
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -15,8 +17,10 @@ from runtime.errors import (
     NoNodeError,
     SessionExpiredError,
 )
+from runtime.metadata.budgeted_store import BudgetedStore
+from runtime.metadata.request_budget import RequestBudget
 from runtime.metadata.store import CreateNode, DeleteNode, MetadataStore, NodeWrite, SetNode
-from runtime.metadata.write_groups import BYTES_MAX, WRITES_MAX, WriteGroups
+from runtime.metadata.write_groups import BYTES_MAX, COST_OF_COMPANY, WRITES_MAX, WriteGroups
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.store_worlds import ModelWorld
 from tests.sim.loop import run_simulated
@@ -39,7 +43,7 @@ def simulate(scenario: Scenario) -> None:
 def test_writes_of_many_callers_need_few_transactions() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         counting = CountingStore(store)
-        groups = WriteGroups(counting)
+        groups = WriteGroups(counting, RequestBudget(None, 128))
 
         async def live(number: int) -> None:
             path = f"/n{number}"
@@ -62,7 +66,7 @@ def test_writes_of_many_callers_need_few_transactions() -> None:
 def test_one_caller_alone_needs_no_transaction() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         counting = CountingStore(store)
-        groups = WriteGroups(counting)
+        groups = WriteGroups(counting, RequestBudget(None, 128))
         await groups.write(CreateNode("/a"))
         await groups.write(SetNode("/a", b"", 0))
         await groups.write(DeleteNode("/a", 1))
@@ -85,7 +89,7 @@ def test_each_write_fails_for_itself() -> None:
 
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         await store.create("/old")
-        groups = WriteGroups(store)
+        groups = WriteGroups(store, RequestBudget(None, 128))
         good = [groups.write(CreateNode(f"/n{number}")) for number in range(40)]
         bad = [groups.write(*writes) for writes, _ in faults]
         results = await asyncio.gather(*good[:20], *bad, *good[20:], return_exceptions=True)
@@ -100,7 +104,7 @@ def test_each_write_fails_for_itself() -> None:
 
 def test_writes_of_one_node_are_carried_out_in_order() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store)
+        groups = WriteGroups(store, RequestBudget(None, 128))
         writes: list[NodeWrite] = [CreateNode("/a"), *(SetNode("/a", b"%d" % n, n) for n in range(30))]
         await asyncio.gather(*(groups.write(write) for write in writes))
         assert (await store.get("/a")).data == b"29"
@@ -110,7 +114,7 @@ def test_writes_of_one_node_are_carried_out_in_order() -> None:
 
 def test_of_many_that_create_one_node_one_succeeds() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store)
+        groups = WriteGroups(store, RequestBudget(None, 128))
         results = await asyncio.gather(
             *(groups.write(CreateNode("/a", b"%d" % n)) for n in range(10)), return_exceptions=True
         )
@@ -122,7 +126,7 @@ def test_of_many_that_create_one_node_one_succeeds() -> None:
 
 def test_a_write_that_was_cancelled_while_it_waited_is_never_sent() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store)
+        groups = WriteGroups(store, RequestBudget(None, 128))
         tasks = [asyncio.create_task(groups.write(CreateNode(f"/a{number}"))) for number in range(20)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # these are under way
@@ -148,7 +152,7 @@ def test_large_writes_stay_below_the_limit_of_a_transaction() -> None:
             return await write_all(writes)
 
         store.write_all = noting  # type: ignore[method-assign,assignment]
-        groups = WriteGroups(store)
+        groups = WriteGroups(store, RequestBudget(None, 128))
         parts = [60_000] * 20 + [BYTES_MAX * 2]
         await asyncio.gather(*(groups.write(CreateNode(f"/n{n}", bytes(size))) for n, size in enumerate(parts)))
         assert len(await store.children("/")) == len(parts)
@@ -164,7 +168,7 @@ def test_an_error_that_is_not_the_stores_reaches_every_caller() -> None:
             raise OverflowError("a number does not fit")
 
         store.write_all = broken  # type: ignore[method-assign,assignment]
-        groups = WriteGroups(store)
+        groups = WriteGroups(store, RequestBudget(None, 128))
         results = await asyncio.gather(*(groups.write(CreateNode(f"/n{n}")) for n in range(5)), return_exceptions=True)
         assert [type(each) for each in results] == [OverflowError] * 5
         await groups.write(CreateNode("/next"))
@@ -174,7 +178,7 @@ def test_an_error_that_is_not_the_stores_reaches_every_caller() -> None:
 
 def test_a_lost_connection_and_a_lost_session_end_what_began() -> None:
     async def scenario(world: ModelWorld, store: MetadataStore) -> None:
-        groups, count = WriteGroups(store), WRITES_MAX * 6
+        groups, count = WriteGroups(store, RequestBudget(None, 128)), WRITES_MAX * 6
 
         def begin(name: str) -> list[asyncio.Task[object]]:
             return [asyncio.create_task(groups.write(CreateNode(f"/{name}{number}"))) for number in range(count)]
@@ -212,7 +216,7 @@ def test_a_lost_connection_and_a_lost_session_end_what_began() -> None:
 
 def test_an_ephemeral_node_belongs_to_the_session() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store)
+        groups = WriteGroups(store, RequestBudget(None, 128))
         await asyncio.gather(*(groups.write(CreateNode(f"/e{n}", b"", is_ephemeral=n > 0)) for n in range(3)))
         owners = [stat.ephemeral_owner for n in range(3) if (stat := await store.exists(f"/e{n}"))]
         assert owners == [0, store.session_id, store.session_id]
@@ -225,7 +229,7 @@ def test_no_node_is_left_without_its_callers_knowledge(*, is_ephemeral: bool) ->
     """A create that ended with an error, or was cancelled, is not carried out after a later answer of the session."""
 
     async def scenario(world: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store)
+        groups = WriteGroups(store, RequestBudget(None, 128))
         source = world.clock.random
         for turn in range(5):
             tasks = [
@@ -242,3 +246,108 @@ def test_no_node_is_left_without_its_callers_knowledge(*, is_ephemeral: bool) ->
             assert {f"t{turn}-{n}" for n, result in enumerate(results) if result == [None]} <= seen
 
     simulate(scenario)
+
+
+class Noting:
+    """The moments at which requests to a store begin, with their costs; ``order`` has the first path of each."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.costs: list[tuple[float, float]] = []
+        self.order: list[str] = []
+        for name in ("get", "create", "set", "delete"):
+            setattr(store, name, self._noting(getattr(store, name), lambda path: ([path], 1.0)))
+        store.write_all = self._noting(store.write_all, _paths_and_cost)  # type: ignore[method-assign]
+
+    def _noting(self, operation: Callable[..., Awaitable[object]], describe: Callable[..., tuple[list[str], float]]):  # type: ignore[no-untyped-def]
+        async def run(first: object, *others: object, **options: object) -> object:
+            paths, cost = describe(first)
+            self.order += paths
+            self.costs.append((asyncio.get_running_loop().time(), cost))
+            return await operation(first, *others, **options)
+
+        return run
+
+    def most_in_a_second(self) -> float:
+        """Largest cost of any second."""
+        moments = [moment for moment, _ in self.costs]
+        total = list(itertools.accumulate((cost for _, cost in self.costs), initial=0.0))
+        return max(
+            total[bisect.bisect_left(moments, moment + 1.0)] - total[number] for number, moment in enumerate(moments)
+        )
+
+
+def _paths_and_cost(writes: list[NodeWrite]) -> tuple[list[str], float]:
+    return [write.path for write in writes], 1.0 + (len(writes) - 1) * COST_OF_COMPANY
+
+
+@pytest.mark.parametrize("rate", [1, 10, 300, 1000])
+def test_no_second_costs_more_than_the_budget(rate: int) -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        noting = Noting(store)
+        budgeted = BudgetedStore(store, RequestBudget(rate, 64))
+        for turn in range(2):
+            writes = [budgeted.create(f"/{turn}-{number}") for number in range(2 * rate)]
+            # One fails, and with it each transaction that it is in: the others are sent again, and cost again.
+            failing = [budgeted.set(f"/{turn}-{number}", b"", 5) for number in range(0, rate, 50)]
+            reads = [budgeted.get("/") for _ in range(rate)]
+            await asyncio.gather(*writes, *failing, *reads, return_exceptions=True)
+            await asyncio.sleep(3.0)  # idle time is not saved up
+        assert len(await store.children("/")) == 4 * rate
+        assert noting.most_in_a_second() <= rate
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("rate", [5, 1000, None])
+def test_no_write_waits_longer_than_its_place_in_the_queue(rate: int | None) -> None:
+    """A scan keeps the queue full of reads; the writes that asked meanwhile keep their places among them."""
+
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        noting = Noting(store)
+        budgeted = BudgetedStore(store, RequestBudget(rate, 16))
+        asked: list[str] = []
+        tasks: list[asyncio.Task[object]] = []
+        for number in range(40):
+            for operation, path in [(budgeted.get, "/"), (budgeted.get, "/"), (budgeted.create, f"/n{number}")]:
+                asked.append(path)
+                tasks.append(asyncio.create_task(operation(path)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a write takes its place at the end of the turn of the loop
+        await asyncio.gather(*tasks)
+        for number in range(40):
+            path = f"/n{number}"
+            # Two transactions are enough to keep a server busy: what is sent meanwhile may be other reads.
+            slack = 16 if rate is None else 3
+            assert noting.order.index(path) <= asked.index(path) + slack
+
+    simulate(scenario)
+
+
+def test_writes_that_were_cancelled_while_they_waited_cost_nothing() -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        loop = asyncio.get_running_loop()
+        budgeted = BudgetedStore(store, RequestBudget(10, 64))
+        await budgeted.get("/")
+        late = [asyncio.create_task(budgeted.create(f"/n{number}")) for number in range(100)]
+        await asyncio.sleep(0.01)
+        for task in late:
+            task.cancel()
+        before_s = loop.time()
+        await budgeted.get("/")
+        assert loop.time() - before_s < 0.3
+        assert await store.children("/") == []
+
+    simulate(scenario)
+
+
+def test_an_interrupt_leaves_no_task(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario(world: ModelWorld, store: MetadataStore) -> None:
+        budgeted = BudgetedStore(store, RequestBudget(world.clock.random.choice([20, 300, None]), 8))
+        callers = [asyncio.create_task(budgeted.create(f"/n{number}")) for number in range(300)]
+        await asyncio.sleep(world.clock.random.uniform(0, 0.05))
+        for task in callers:
+            task.cancel()
+        await asyncio.wait(callers)
+
+    simulate(scenario)
+    assert "destroyed" not in capsys.readouterr().err
