@@ -308,9 +308,9 @@ def test_no_write_waits_longer_than_its_place_in_the_queue(rate: int | None) -> 
         asked: list[str] = []
         tasks: list[asyncio.Task[object]] = []
         for number in range(40):
-            for operation, path in [(budgeted.get, "/"), (budgeted.get, "/"), (budgeted.create, f"/n{number}")]:
-                asked.append(path)
-                tasks.append(asyncio.create_task(operation(path)))
+            asked += ["/", "/", f"/n{number}"]
+            tasks += (asyncio.create_task(budgeted.get("/")) for _ in range(2))
+            tasks.append(asyncio.create_task(budgeted.create(f"/n{number}")))
             await asyncio.sleep(0)
             await asyncio.sleep(0)  # a write takes its place at the end of the turn of the loop
         await asyncio.gather(*tasks)
