@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import importlib
 import itertools
+import logging
 import os
 import pkgutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +31,8 @@ from tests.rings import (  # noqa: F401  hooks of pytest
 from tests.test_repository import FLOORS, ROOT
 
 _root_numbers = itertools.count()
+
+_earlier_threads: set[threading.Thread] = set()
 
 _MEMORY = "/dev/shm"
 """Temporary folders are here: thousands of syncs take no time."""
@@ -82,6 +86,20 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _is_fit_for_tests(_MEMORY):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = _MEMORY
+
+    logging.getLogger("runtime.metadata.zookeeper.store.kazoo").addFilter(_is_of_this_test)
+
+
+def pytest_runtest_setup() -> None:
+    """What runs before a test is not its own."""
+    _earlier_threads.clear()
+    _earlier_threads.update(threading.enumerate())
+    _earlier_threads.discard(threading.current_thread())
+
+
+def _is_of_this_test(_: logging.LogRecord) -> bool:
+    """A connection that an earlier test left may report its end late: a test that reads its log must not see that."""
+    return threading.current_thread() not in _earlier_threads
 
 
 def _is_fit_for_tests(folder: str) -> bool:
