@@ -104,7 +104,7 @@ class BudgetedStore:
         )
 
     async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
-        """All of these writes or none; counts as one operation."""
+        """All of these writes or none; counts as one operation, or less together with others."""
         return await self._groups.write(*writes)
 
     async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:

@@ -17,7 +17,7 @@ from runtime.config import ZooKeeperConfig
 T = TypeVar("T")
 
 Begin = Callable[[float], float]
-"""Begins an operation and returns its cost, 1 to the argument; 0 if there is nothing left to do."""
+"""Begins an operation whose cost is at least 1 and at most the argument, and returns it; 0 if it began nothing."""
 
 BURST_S = 0.01
 """How much time's worth of operations may begin together: one wake-up serves several."""

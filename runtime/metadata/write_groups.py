@@ -11,7 +11,7 @@ import functools
 from collections.abc import Sequence
 
 from runtime.errors import MetadataError, MetadataUnavailableError, SessionExpiredError
-from runtime.metadata.request_budget import RequestBudget
+from runtime.metadata.request_budget import Begin, RequestBudget
 from runtime.metadata.store import CreateNode, DeleteNode, MetadataStore, NodeStat, NodeWrite, SetNode
 
 TRANSACTIONS_UNDER_WAY_MAX = 2
@@ -22,22 +22,18 @@ BYTES_MAX = 256 * 1024
 _WRITE_OVERHEAD_BYTES = 64
 
 COST_OF_COMPANY = 0.25
-"""What one more caller's writes in a transaction cost the server, in requests (docs/development.md)."""
-
-
-def _cost(units_count: int) -> float:
-    return 1.0 + (units_count - 1) * COST_OF_COMPANY
+"""What the writes of one more caller cost the server in a transaction, in requests (docs/development.md)."""
 
 
 class _Unit:
     """What one caller wants to be written, all or none."""
 
-    __slots__ = ("answer", "is_alone", "paths", "size_bytes", "writes")
+    __slots__ = ("answer", "had_turn", "paths", "size_bytes", "writes")
 
     def __init__(self, writes: Sequence[NodeWrite], answer: asyncio.Future[list[NodeStat | None]]) -> None:
         self.writes = writes
         self.answer = answer
-        self.is_alone = False
+        self.had_turn = False
         self.paths = {write.path for write in writes}
         self.size_bytes = 0
         for write in writes:
@@ -62,115 +58,148 @@ class _Unit:
 class WriteGroups:
     """Writes to one store. A write that waits for its transaction has not begun: if cancelled, it is never sent.
 
-    Each write has its own place in the queue of the budget. The first of them to get its turn takes others along that
-    still wait, so none has to wait longer than without groups; the places of those are then empty and cost nothing.
+    Each write has a place in the queue of the budget, and the first of them to get its turn takes others along: the
+    places of those are then empty, and cost nothing. A write whose turn comes while two transactions are unanswered
+    remains in front of the others, and gets a place before all that wait when one of them is answered.
     """
 
     def __init__(self, store: MetadataStore, budget: RequestBudget) -> None:
         self._store = store
         self._budget = budget
-        self._asking: list[_Unit] = []
-        """Written in this turn of the loop: all of them ask for their places together."""
+        self._new: list[_Unit] = []
+        """Those of this turn of the loop, which ask for their places together. They are in ``_waiting`` too."""
         self._waiting: dict[_Unit, None] = {}
-        """In their order."""
-        self._turns_missed: list[_Unit] = []
-        """They got their turns while two transactions were unanswered: they ask again, before all others."""
-        self._transactions: dict[asyncio.Task[None], list[_Unit]] = {}
-        self._sent_alone: dict[asyncio.Task[None], list[_Unit]] = {}
-        """Those of a transaction that failed for another one's write."""
+        """In the order of their places, those that had their turns first."""
+        self._retried: dict[_Unit, None] = {}
+        """Those whose transaction failed for another one's write. Each waits for a turn to be sent alone."""
+        self._transactions: dict[asyncio.Task[list[_Unit]], list[_Unit]] = {}
+        self._sent_alone: dict[asyncio.Task[list[_Unit]], list[_Unit]] = {}
         store.on_session_lost(self._note_session_lost)
 
     async def write(self, *writes: NodeWrite) -> list[NodeStat | None]:
         """Carry out all of these writes or none; results and errors as in ``MetadataStore.write_all``."""
+        assert writes, "a transaction without writes has no answer"
         loop = asyncio.get_running_loop()
         unit = _Unit(writes, loop.create_future())
         self._waiting[unit] = None
-        if not self._asking:
-            loop.call_soon(self._ask)
-        self._asking.append(unit)
+        if not self._new:
+            loop.call_soon(self._ask_for_new)
+        self._new.append(unit)
         try:
             return await unit.answer
-        finally:
-            self._waiting.pop(unit, None)  # cancelled
+        finally:  # it may have been cancelled
+            self._waiting.pop(unit, None)
+            self._retried.pop(unit, None)
 
-    def _ask(self) -> None:
-        units, self._asking = self._asking, []
-        self._ask_for(units)
-
-    def _ask_for(self, units: Sequence[_Unit], *, is_first: bool = False) -> None:
-        self._budget.ask(*(functools.partial(self._begin, unit) for unit in units), is_first=is_first)
+    def _ask_for_new(self) -> None:
+        units, self._new = self._new, []
+        self._budget.ask(*(functools.partial(self._begin, unit) for unit in units))
 
     def _begin(self, unit: _Unit, cost_max: float) -> float:
-        """The turn of a unit: send it, and others with it. Returns the cost; 0 if nothing was sent."""
+        """The turn of a unit. Returns the cost of what was sent, which may be 0."""
         if unit not in self._waiting:
             return 0.0
-        if unit.is_alone:
-            group, under_way = [unit], self._sent_alone
-        elif len(self._transactions) < TRANSACTIONS_UNDER_WAY_MAX:
-            group, under_way = self._group_with(unit, cost_max), self._transactions
-        else:
-            self._turns_missed.append(unit)
-            return 0.0
-        for each in group:
-            del self._waiting[each]
-        task = asyncio.get_running_loop().create_task(self._send(group))
-        under_way[task] = group
-        task.add_done_callback(functools.partial(self._note_sent, under_way))
-        return _cost(len(group))
+        unit.had_turn = True
+        return self._begin_transaction(cost_max)
 
-    def _group_with(self, first: _Unit, cost_max: float) -> list[_Unit]:
-        """The units for one transaction. No node is written twice in it: a failure is identified by its path."""
-        group = [first]
-        paths = set(first.paths)
-        size_bytes = first.size_bytes
+    def _begin_transaction(self, cost_max: float) -> float:
+        """Send those that wait longest, if one of them had its turn."""
+        units_max = int(min((cost_max - 1.0) / COST_OF_COMPANY + 1, WRITES_MAX))
+        # To wait for a larger group is of use only where the budget allows a larger one.
+        has_to_wait = len(self._waiting) <= units_max or units_max == WRITES_MAX
+        if has_to_wait and len(self._transactions) >= TRANSACTIONS_UNDER_WAY_MAX:
+            return 0.0
+        group = self._next_group(units_max)
+        if not group:
+            return 0.0
+        if self._is_one_left():
+            asyncio.get_running_loop().call_soon(self._ask_for_those_left)
+        return self._start(group, self._transactions)
+
+    def _is_one_left(self) -> bool:
+        """Whether one that had its turn still waits."""
+        return next((unit.had_turn for unit in self._waiting), False)
+
+    def _ask_for_those_left(self) -> None:
+        if self._is_one_left():
+            self._budget.ask(self._begin_transaction, is_first=True)
+
+    def _next_group(self, units_max: int) -> list[_Unit]:
+        """The units for the next transaction. No node is written twice in it: a failure is identified by its path."""
+        group: list[_Unit] = []
+        paths: set[str] = set()
+        size_bytes = 0
         for unit in self._waiting:
-            if unit is first or unit.is_alone:
+            if unit.answer.done():  # cancelled just now
                 continue
             size_bytes += unit.size_bytes
-            is_full = size_bytes > BYTES_MAX or len(paths) + len(unit.paths) > WRITES_MAX
-            if is_full or _cost(len(group) + 1) > cost_max or not paths.isdisjoint(unit.paths):
+            is_full = size_bytes > BYTES_MAX or len(paths) + len(unit.paths) > WRITES_MAX or len(group) == units_max
+            if group and (is_full or not paths.isdisjoint(unit.paths)):
+                break
+            if not (group or unit.had_turn):
                 break
             group.append(unit)
             paths |= unit.paths
+        for unit in group:
+            del self._waiting[unit]
         return group
 
-    def _note_sent(self, under_way: dict[asyncio.Task[None], list[_Unit]], task: asyncio.Task[None]) -> None:
-        for unit in under_way.pop(task):
-            if task.cancelled():  # the loop is ending
+    def _begin_alone(self, _: float) -> float:
+        """Send the one whose transaction failed first."""
+        unit = next((unit for unit in self._retried if not unit.answer.done()), None)
+        if unit is None:
+            return 0.0
+        del self._retried[unit]
+        return self._start([unit], self._sent_alone)
+
+    def _start(self, group: list[_Unit], under_way: dict[asyncio.Task[list[_Unit]], list[_Unit]]) -> float:
+        task = asyncio.get_running_loop().create_task(self._send(group))
+        under_way[task] = group
+        task.add_done_callback(functools.partial(self._note_sent, under_way))
+        return 1.0 + (len(group) - 1) * COST_OF_COMPANY
+
+    def _note_sent(
+        self, under_way: dict[asyncio.Task[list[_Unit]], list[_Unit]], task: asyncio.Task[list[_Unit]]
+    ) -> None:
+        group = under_way.pop(task)
+        places: list[Begin] = []
+        if task.cancelled():  # the loop is ending
+            for unit in group:
                 unit.answer.cancel()
-            elif not unit.answer.done() and (error := task.exception()) is not None:  # not one of the store's
-                unit.answer.set_exception(error)
-        units, self._turns_missed = self._turns_missed, []
-        self._ask_for([unit for unit in units if unit in self._waiting], is_first=True)
+        elif (error := task.exception()) is not None:  # not one of the store's
+            for unit in group:
+                if not unit.answer.done():
+                    unit.answer.set_exception(error)
+        else:
+            self._retried.update(dict.fromkeys(task.result()))
+            places += (self._begin_alone for _ in task.result())
+        if self._is_one_left():
+            places.append(self._begin_transaction)
+        self._budget.ask(*places, is_first=True)
         self._budget.release()
 
-    async def _send(self, group: list[_Unit]) -> None:
+    async def _send(self, group: list[_Unit]) -> list[_Unit]:
+        """Send a group, and return those of a failed transaction for which its error says nothing."""
         group = [unit for unit in group if not unit.answer.done()]  # cancelled, or its session ended, just now
-        if len(group) < 2:
-            for unit in group:
-                await self._send_alone(unit)
-            return
-        try:
-            stats = await self._store.write_all([write for unit in group for write in unit.writes])
-        except MetadataUnavailableError as error:
-            for unit in group:
-                unit.fail(error)
-        except MetadataError as error:
-            for unit in group:
-                if error.path in unit.paths:
+        if len(group) == 1:
+            await self._send_alone(group[0])
+        elif group:
+            try:
+                stats = await self._store.write_all([write for unit in group for write in unit.writes])
+            except MetadataUnavailableError as error:
+                for unit in group:
                     unit.fail(error)
-            self._send_each_alone([unit for unit in group if not unit.answer.done()])
-        else:
-            for unit in group:
-                count = len(unit.writes)
-                unit.succeed(stats[:count])
-                del stats[:count]
-
-    def _send_each_alone(self, units: list[_Unit]) -> None:
-        for unit in units:
-            unit.is_alone = True
-            self._waiting[unit] = None
-        self._ask_for(units, is_first=True)
+            except MetadataError as error:
+                for unit in group:
+                    if error.path in unit.paths:
+                        unit.fail(error)
+                return [unit for unit in group if not unit.answer.done()]
+            else:
+                for unit in group:
+                    count = len(unit.writes)
+                    unit.succeed(stats[:count])
+                    del stats[:count]
+        return []
 
     async def _send_alone(self, unit: _Unit) -> None:
         try:
@@ -194,8 +223,9 @@ class WriteGroups:
     def _note_session_lost(self) -> None:
         """What began in a session must not be sent in the next one."""
         groups = [*self._transactions.values(), *self._sent_alone.values()]
-        units = [*self._waiting, *(unit for group in groups for unit in group)]
+        units = [*self._waiting, *self._retried, *(unit for group in groups for unit in group)]
         self._waiting.clear()
+        self._retried.clear()
         for unit in units:
             path = unit.writes[0].path
             unit.fail(SessionExpiredError(f"{path}: the ZooKeeper session expired", path))
