@@ -17,7 +17,9 @@ from runtime.config import ZooKeeperConfig
 T = TypeVar("T")
 
 Begin = Callable[[float], float]
-"""Begins an operation whose cost is at least 1 and at most the argument, and returns it; 0 if it began nothing."""
+"""Begins an operation whose cost is at least 1 and at most the argument, and returns it; 0 if it began nothing.
+
+It must not call ``ask`` or ``release``: its own cost is counted only after it returns."""
 
 BURST_S = 0.01
 """How much time's worth of operations may begin together: one wake-up serves several."""

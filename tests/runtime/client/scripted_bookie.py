@@ -138,7 +138,7 @@ class ScriptedBookie:
             self._held_port.bind((LOOPBACK, self.port))
 
     def release_port(self) -> None:
-        """Give the port back, once the bookie was stopped for good."""
+        """Release the port, after the last stop of the bookie."""
         if self._held_port is not None:
             self._held_port.close()
             self._held_port = None
