@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from runtime.errors import MetadataError, MetadataUnavailableError, SessionExpiredError
 from runtime.metadata.request_budget import Begin, RequestBudget
-from runtime.metadata.store import CreateNode, DeleteNode, MetadataStore, NodeStat, NodeWrite, SetNode
+from runtime.metadata.store import CheckNode, CreateNode, DeleteNode, MetadataStore, NodeStat, NodeWrite, SetNode
 
 TRANSACTIONS_UNDER_WAY_MAX = 2
 """Writes that begin while so many transactions are unanswered wait, and form the next one."""
@@ -21,6 +21,9 @@ BYTES_MAX = 256 * 1024
 """Limits of one transaction; a server accepts 1 MiB."""
 _WRITE_OVERHEAD_BYTES = 64
 
+_NO_CHECK = -2
+"""No expected version; different from None, the check of a node that is written."""
+
 COST_OF_COMPANY = 0.25
 """What the writes of one more caller cost the server in a transaction, in requests (docs/development.md)."""
 
@@ -28,13 +31,14 @@ COST_OF_COMPANY = 0.25
 class _Unit:
     """What one caller wants to be written, all or none."""
 
-    __slots__ = ("answer", "had_turn", "paths", "size_bytes", "writes")
+    __slots__ = ("answer", "checks", "had_turn", "paths", "size_bytes", "writes")
 
     def __init__(self, writes: Sequence[NodeWrite], answer: asyncio.Future[list[NodeStat | None]]) -> None:
         self.writes = writes
         self.answer = answer
         self.had_turn = False
         self.paths = {write.path for write in writes}
+        self.checks = {write.path: write.expected_version for write in writes if isinstance(write, CheckNode)}
         self.size_bytes = 0
         for write in writes:
             self.size_bytes += len(write.path) + _WRITE_OVERHEAD_BYTES
@@ -125,21 +129,26 @@ class WriteGroups:
             self._budget.ask(self._begin_transaction, is_first=True)
 
     def _next_group(self, units_max: int) -> list[_Unit]:
-        """The units for the next transaction. No node is written twice in it: a failure is identified by its path."""
+        """The units for the next transaction. A failure is identified by its path: two units have the same node in it
+        only if both check it for the same version, and then the failure is that of both."""
         group: list[_Unit] = []
         paths: set[str] = set()
-        size_bytes = 0
+        checks: dict[str, int] = {}
+        size_bytes = writes_count = 0
         for unit in self._waiting:
             if unit.answer.done():  # cancelled just now
                 continue
             size_bytes += unit.size_bytes
-            is_full = size_bytes > BYTES_MAX or len(paths) + len(unit.paths) > WRITES_MAX or len(group) == units_max
-            if group and (is_full or not paths.isdisjoint(unit.paths)):
+            writes_count += len(unit.writes)
+            is_full = size_bytes > BYTES_MAX or writes_count > WRITES_MAX or len(group) == units_max
+            shared = paths & unit.paths
+            if group and (is_full or any(checks.get(path) != unit.checks.get(path, _NO_CHECK) for path in shared)):
                 break
             if not (group or unit.had_turn):
                 break
             group.append(unit)
             paths |= unit.paths
+            checks |= unit.checks
         for unit in group:
             del self._waiting[unit]
         return group

@@ -1,12 +1,15 @@
 """Permanently removes bookies: drains them, proves that no ledger references them, then deletes their cookies.
 
 Source: replication sections 6 (RULE on cookies), 10 and 15.2. Deletes a cookie only if a fresh scan of all ledgers
-finds no reference and the bookie is not registered, and only at the version that was read before. Then reads the
-registrations again, because the bookie may have returned.
+finds no reference and the bookie is not registered, and only at the version that was read before. Then it scans once
+more, because other processes may have copied to the bookie meanwhile: a write that names it fails once its cookie is
+deleted, so this scan sees all of them. If it finds one, the cookies come back. At last it reads the registrations
+again, because the bookie may have returned.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
@@ -17,6 +20,7 @@ from runtime.errors import (
     LedgerNotFoundError,
     MetadataFormatError,
     MetadataUnavailableError,
+    NodeExistsError,
     NoNodeError,
     RefusedError,
 )
@@ -29,6 +33,9 @@ from runtime.replication.loss_proof import named_reasons
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
 from runtime.replication.recovery_report import RecoveryReport
 
+_NAMED_MEANWHILE = (
+    ", because of a write while its cookie was deleted: the cookie is there again; run the command once more"
+)
 _REGISTERED_AGAIN = (
     "bookie {0} registered again while its cookie was deleted, so new ledgers may be on it: make sure that it is "
     "stopped, then run bkctl decommission {0} again"
@@ -118,7 +125,7 @@ class Decommission:
         self.watch = ModeWatch(ports.registrations, ports.clock, recovery.outage)
         self._drain = Drain(recovery, self.watch, ports)
         self._migration = ports.ledgers.migration
-        self._own_deletes: set[str] = set()
+        self._own_deletes: dict[str, bytes] = {}
         """Cookies that were deleted here, or whose delete was sent but not answered."""
 
     async def known(self, bookie_ids: Sequence[str]) -> tuple[str, ...]:
@@ -259,10 +266,14 @@ class Decommission:
             if unproven:
                 refusal = f"no longer proven lost: {named_reasons(unproven)}"
             deleted: list[str] = []
-            if refusal is None:
-                refusal = await self._delete_cookies(plan, finish, deleted)
-            else:
+            if refusal is not None:
                 refusal += plan.kept
+            elif (refusal := await self._delete_cookies(plan, finish, deleted)) is None and deleted:
+                found = await self._drain.scan(plan.bookie_ids, order, hooks)
+                remaining, accepted = _left(plan, found)
+                if (refusal := _why_left(plan, remaining, ())) is not None:
+                    await self._restore_cookies(deleted)
+                    refusal += _NAMED_MEANWHILE
             # A bookie checks its cookie after it registers, so either it or this code detects the conflict.
             again = tuple(await self._recovery.registered(plan.bookie_ids)) if refusal is None else ()
             return DecommissionReport(
@@ -298,6 +309,13 @@ class Decommission:
                 deleted.append(bookie_id)
         return None
 
+    async def _restore_cookies(self, deleted: list[str]) -> None:
+        """Ledgers name the bookies again, so without cookies their data would count as that of strangers."""
+        while deleted:
+            with contextlib.suppress(NodeExistsError):
+                await self._cookies.create_node(deleted[-1], self._own_deletes[deleted[-1]])
+            deleted.pop()
+
     async def _delete_cookie(
         self, plan: DecommissionPlan, bookie_id: str, version: int, finish: FinishHooks
     ) -> tuple[str | None, bool]:
@@ -308,7 +326,7 @@ class Decommission:
             try:
                 await self._cookies.delete(bookie_id, version)
             except MetadataUnavailableError:
-                self._own_deletes.add(bookie_id)
+                self._own_deletes[bookie_id] = node.data
                 raise
         except RefusedError as error:
             return f"{error}{plan.kept}", False
@@ -316,7 +334,7 @@ class Decommission:
             return f"the cookie of bookie {bookie_id} changed in the meantime: it was not deleted", False
         except NoNodeError:
             return None, bookie_id in self._own_deletes
-        self._own_deletes.add(bookie_id)
+        self._own_deletes[bookie_id] = node.data
         return None, True
 
 

@@ -2,13 +2,16 @@
 
 Source: replication sections 4.1, 6 and 15.1. After a lost compare-and-set, everything is decided again from the stored
 metadata. Copies that were already made are used only if they still fit.
+
+The compare-and-set is one transaction with a check that each target is writable and has its cookie. Another command
+makes a bookie read-only, and deletes its cookie, before it scans all ledgers for the last time. So our write comes
+before that, and the scan sees it, or it fails, and the stripes of that target are copied again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from runtime.client.ports import ClientPorts, credentials_of
@@ -23,7 +26,7 @@ from runtime.errors import (
 from runtime.ledger.changes import replace_in_segment, to_in_recovery
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from runtime.metadata.store import Versioned
+from runtime.metadata.store import NodeWrite, Versioned
 from runtime.placement.choice import NoChoice
 from runtime.placement.isolation import isolation_demand
 from runtime.placement.rules import BrokenRule
@@ -42,9 +45,11 @@ from runtime.replication.source_reads import SourceDefect, StripeJob
 from storage.errors import BkctlError
 
 ZOOKEEPER = "ZooKeeper"
+COMMIT_AFTER_NS = 5 * 10**9
+"""Copies that have waited so long for the compare-and-set are committed before the next stripe is copied."""
 
 _Change: TypeAlias = dict[int, dict[int, str]]
-"""New bookies by ensemble index, by first entry of the segment: one compare-and-set for the whole ledger."""
+"""New bookies by ensemble index, by first entry of the segment: one compare-and-set."""
 
 
 class _Place(NamedTuple):
@@ -55,9 +60,14 @@ class _Place(NamedTuple):
 
 
 class _Copied(NamedTuple):
-    """A verified copy of a stripe."""
+    """A verified copy of a stripe.
+
+    ``member_since``: when the target's cookie was created, before the copy began. ``copied_ns``: when it was verified.
+    """
 
     target: str
+    member_since: int
+    copied_ns: int
     entries: int
     bytes_copied: int
     broken_rules: tuple[BrokenRule, ...] = ()
@@ -72,6 +82,14 @@ class _FoundFailure(NamedTuple):
 
 class LockLostError(Exception):
     """The lock was lost, so another process may be copying now: stop writing."""
+
+
+class _TargetGoneError(Exception):
+    """A target was not writable, or had no cookie, when the metadata was to name it; nothing was written."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.target = target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,25 +145,17 @@ class LockedLedgerRepair:
 
     async def run(self) -> LedgerRepaired:
         """Repair until only reported failures still reference the leaving bookies."""
-        for attempt in range(1, self._config.metadata_attempts_max + 1):
+        attempt = 0
+        while attempt < self._config.metadata_attempts_max:
+            attempt += 1
             try:
-                await self._live_bookies.refresh()
-                versioned = await self._read_closed()
-                metadata = versioned.value
-                change = await self._prepare(metadata)
-                if change:
-                    metadata = _changed(metadata, change)
-                    self._require_lock()  # no suspension point between this check and the write
-                    with self._activity.waiting(ZOOKEEPER):
-                        await self._write(metadata, versioned.version)
-                    self._keep_failures_of(metadata)
-                if self._failures or self._defects:  # the affected copies may have been moved or deleted
-                    count = len(self._failures)
-                    metadata = (await self._read()).value
-                    if len(self._failures) < count:
-                        continue
+                result = await self._pass()
             except LedgerNotFoundError:
                 return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair
+            except _TargetGoneError as gone:
+                attempt -= 1  # ends all the same: each target is tried once
+                self._unusable[gone.target] = f"bookie {gone.target} left, or became read-only, after it was copied to"
+                await self._live_bookies.look()
             except (BadVersionError, MetadataUnavailableError) as conflict:
                 # A lost race or a lost answer: in both cases the stored metadata shows what remains to be done.
                 if isinstance(conflict, MetadataUnavailableError):
@@ -158,21 +168,53 @@ class LockedLedgerRepair:
                 self._require_lock()
                 await self._ports.clock.sleep(pause_s(attempt, self._config, self._ports.clock))
             else:
-                if self._failures:
-                    self._require_lock()  # after a lost session, live bookies may seem to be missing
-                return self._result(metadata)
+                if result is not None:
+                    return result
+                attempt = 0  # a part was committed
         detail = f"another process changed it first, {self._config.metadata_attempts_max} times in a row"
         return failed(self._ledger_id, FailureReason.CONFLICT, detail)
 
-    async def _write(self, metadata: LedgerMetadata, expected_version: int) -> None:
-        """Compare-and-set. It releases the lock too if nothing is left to do under it."""
-        write = partial(self._ports.ledgers.write, self._ledger_id, metadata, expected_version)
-        if self._failures or self._defects or not self._is_lock_ours:
-            await write()
-            return
+    async def _pass(self) -> LedgerRepaired | None:
+        """Copy and commit; None if there is more to do, as after a part of a long ledger."""
+        await self._live_bookies.refresh()
+        versioned = await self._read_closed()
+        metadata = versioned.value
+        change, is_all = await self._prepare(metadata)
+        if change:
+            metadata = _changed(metadata, change)
+            self._require_lock()  # no suspension point between this check and the write
+            with self._activity.waiting(ZOOKEEPER):
+                await self._write(metadata, versioned.version, change, is_last=is_all)
+            self._keep_failures_of(metadata)
+        if not is_all:
+            return None
+        if self._failures or self._defects:  # the affected copies may have been moved or deleted
+            count = len(self._failures)
+            metadata = (await self._read()).value
+            if len(self._failures) < count:
+                return None
+        if self._failures:
+            self._require_lock()  # after a lost session, live bookies may seem to be missing
+        return await self._result(metadata)
+
+    async def _write(self, metadata: LedgerMetadata, expected_version: int, change: _Change, *, is_last: bool) -> None:
+        """Compare-and-set. It releases the lock too if nothing is left to do under it. _TargetGoneError."""
+        targets = {target for replacements in change.values() for target in replacements.values()}
+        checks = {check: target for target in sorted(targets) for check in self._live_bookies.checks(target)}
+
+        async def write(*others: NodeWrite) -> None:
+            stored = await self._ports.ledgers.write(self._ledger_id, metadata, expected_version, *others, *checks)
+            self._stored = None if is_last else stored
+
         try:
-            await self._lock.release_in(write)
+            if is_last and self._is_lock_ours and not (self._failures or self._defects):
+                await self._lock.release_in(write)
+            else:
+                await write()
         except NoNodeError as error:
+            for check, target in checks.items():
+                if check.path == error.path:
+                    raise _TargetGoneError(target) from error
             raise LockLostError from error
 
     async def _finished_without_lock(self) -> LedgerRepaired | None:
@@ -184,7 +226,7 @@ class LockedLedgerRepair:
             metadata = (await self._read()).value
         except LedgerNotFoundError:
             return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)
-        return None if self._order.fragments(metadata) else self._result(metadata)
+        return None if self._order.fragments(metadata) else await self._result(metadata)
 
     def _fragment_at(self, metadata: LedgerMetadata, place: _Place) -> Fragment | None:
         """The fragment that references a leaving bookie at this place; None if there is none."""
@@ -270,14 +312,15 @@ class LockedLedgerRepair:
         reason = self._why_no_target(found)
         return f"a fence would only stop its writer, because no bookie could take its copies: {reason}"
 
-    async def _prepare(self, metadata: LedgerMetadata) -> _Change:
-        """Copy until no complete segment needs the leaving bookies; returns their replacements.
+    async def _prepare(self, metadata: LedgerMetadata) -> tuple[_Change, bool]:
+        """Copy until no complete segment needs the leaving bookies; returns their replacements, and whether it is all.
 
         Keeps copies from before a lost compare-and-set if they still fit: the index still has a leaving bookie, and the
         target is not elsewhere in the current ensemble (replication section 4.1).
         """
         await self._live_bookies.refresh()
         change: _Change = {}
+        oldest_ns = self._ports.clock.monotonic_ns()
         for fragment in self._order.fragments(metadata):
             if fragment.is_open:
                 continue
@@ -288,14 +331,22 @@ class LockedLedgerRepair:
                 if place in self._failures:
                     continue
                 copied = self._copied.get(place)
-                unfit = {*fragment.ensemble, *taken.values()}
-                if copied is None or copied.target in unfit or not self._live_bookies.is_live(copied.target):
+                unfit = {*fragment.ensemble, *taken.values(), *self._unusable}
+                if copied is None or copied.target in unfit or not await self._is_kept(copied):
+                    if change and self._ports.clock.monotonic_ns() - oldest_ns > COMMIT_AFTER_NS:
+                        return change, False
                     copied = await self._copy(metadata, fragment, index, taken)
                 if copied is not None:
+                    oldest_ns = min(oldest_ns, copied.copied_ns) if change else copied.copied_ns
                     taken[index] = copied.target
-            if taken:
-                change[first_entry_id] = taken
-        return change
+                    change[first_entry_id] = taken
+        return change, True
+
+    async def _is_kept(self, copied: _Copied) -> bool:
+        """Whether the target has been in the cluster all the time, as far as is known now."""
+        if not self._live_bookies.is_live(copied.target):
+            return False
+        return await self._live_bookies.member_since(copied.target) == copied.member_since
 
     async def _copy(
         self, metadata: LedgerMetadata, fragment: Fragment, index: int, taken: Mapping[int, str]
@@ -319,12 +370,17 @@ class LockedLedgerRepair:
             copied_until = begun.last_entry_id if begun is not None and begun.target == target else -1
             job = StripeJob(credentials, metadata, fragment, index, target, self._order.unreachable, copied_until)
             try:
+                since = await self._live_bookies.member_since(target)
+                if since is None:
+                    self._unusable[target] = f"bookie {target} has no cookie"
+                    continue
                 outcome = await self._replicator.copy(job, self._activity)
             finally:
                 self._targets.finish(target, need)
             self._defects.extend(outcome.defects)
             if outcome.is_complete:
-                copied = _Copied(target, outcome.entries, outcome.bytes_copied, found.broken)
+                now_ns = self._ports.clock.monotonic_ns()
+                copied = _Copied(target, since, now_ns, outcome.entries, outcome.bytes_copied, found.broken)
                 self._copied[place] = copied
                 return copied
             if outcome.target_failure is None:
@@ -367,13 +423,14 @@ class LockedLedgerRepair:
             return found.sentence
         return "every writable bookie is already in the ensemble"
 
-    def _result(self, metadata: LedgerMetadata) -> LedgerRepaired:
-        """The result, based on the currently stored metadata."""
+    async def _result(self, metadata: LedgerMetadata) -> LedgerRepaired:
+        """The result, based on the currently stored metadata, and on who is registered now."""
         named = [
             (place, copied)
             for place, copied in self._copied.items()
             if metadata.segment_of(place.first_entry_id).ensemble[place.ensemble_index] == copied.target
         ]
+        gone = {copied.target for _, copied in named} - ((await self._live_bookies.look()).live if named else set())
         return LedgerRepaired(
             ledger_id=self._ledger_id,
             fragments=len({place.first_entry_id for place, _ in named}),
@@ -381,7 +438,13 @@ class LockedLedgerRepair:
             bytes_copied=sum(copied.bytes_copied for _, copied in named),
             broken_rules=tuple(broken for _, copied in named for broken in copied.broken_rules),
             was_closed=self._was_closed,
-            failures=tuple(found.failure for found in self._failures.values()),
+            failures=(
+                *(found.failure for found in self._failures.values()),
+                *(
+                    LedgerFailure(self._ledger_id, FailureReason.TARGET_GONE, (), f"bookie {target} is not registered")
+                    for target in sorted(gone)
+                ),
+            ),
             defects=tuple(
                 defect
                 for defect in self._defects

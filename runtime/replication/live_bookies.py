@@ -1,4 +1,4 @@
-"""Cached list of registered bookies."""
+"""What a run knows of the bookies of its cluster: a cached list of those that are registered, and their cookies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection
 
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from runtime.metadata.store import CheckNode
 from runtime.ports import Clock
 
 REFRESH_S = 2.0
@@ -40,17 +41,29 @@ class LiveBookies:
         """All bookies that were ever registered, except those that did not return after an outage."""
         self._read_at_ns: int | None = None
         self._reading = asyncio.Lock()
+        self._member_since: dict[str, int] = {}
 
     async def refresh(self, age_max_s: float = REFRESH_S) -> Registrations:
         """The registered bookies, at most ``age_max_s`` old."""
         if self._is_older(age_max_s):
             async with self._reading:
                 if self._is_older(age_max_s):
-                    now_ns = self._clock.monotonic_ns()
-                    self._registrations = await self._read()
-                    self._live = self._registrations.live
-                    self._read_at_ns = now_ns
+                    await self._update()
         return self._registrations
+
+    async def look(self) -> Registrations:
+        """The registered bookies, read after this call; concurrent callers share a read."""
+        called_ns = self._clock.monotonic_ns()
+        async with self._reading:
+            if self._read_at_ns is None or self._read_at_ns <= called_ns:
+                await self._update()
+        return self._registrations
+
+    async def _update(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        self._registrations = await self._read()
+        self._live = self._registrations.live
+        self._read_at_ns = now_ns
 
     def _is_older(self, age_max_s: float) -> bool:
         return self._read_at_ns is None or self._clock.monotonic_ns() - self._read_at_ns > age_max_s * 1e9
@@ -79,3 +92,26 @@ class LiveBookies:
     def is_live(self, bookie_id: str) -> bool:
         """Whether the bookie is in the last list, writable or read-only."""
         return bookie_id in self._live
+
+    async def member_since(self, bookie_id: str) -> int | None:
+        """When the cookie of a bookie was created, in ms since 1970; None without one. Read again when it changes.
+
+        A copy that was made before is worth nothing: the bookie was removed meanwhile, and came back empty.
+        """
+        since = self._member_since.get(bookie_id)
+        if since is None:
+            is_changed = False
+
+            def note_change() -> None:
+                nonlocal is_changed
+                is_changed = True
+                self._member_since.pop(bookie_id, None)
+
+            since = await self._registration.member_since(bookie_id, note_change)
+            if since is not None and not is_changed:
+                self._member_since[bookie_id] = since
+        return since
+
+    def checks(self, bookie_id: str) -> tuple[CheckNode, CheckNode]:
+        """See ``RegistrationClient.checks``."""
+        return self._registration.checks(bookie_id)

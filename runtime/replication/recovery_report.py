@@ -22,6 +22,7 @@ class FailureReason(enum.Enum):
     LOST = "no good copy is left"
     UNREADABLE = "surviving copies cannot be read"
     NOT_ENOUGH_BOOKIES = "no bookie to copy to"
+    TARGET_GONE = "the bookie that got the copies has left the cluster"
     PLACEMENT = "no bookie that keeps the placement rules"
     NOT_CLOSED = "the ledger could not be closed"
     LOCKED = "another process has the replication lock"

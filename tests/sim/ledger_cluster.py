@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Iterable
 
 from runtime.client.ports import ClientPorts, SuspectBookies, credentials_of
 from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import BookieTimeoutError
+from runtime.errors import BookieTimeoutError, NodeExistsError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
+from runtime.metadata.bookies.cookies import Cookie, CookieStore
 from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
 from runtime.metadata.bookies.service_info import rpc_service_info
 from runtime.metadata.cluster.root import init_cluster
@@ -67,8 +68,13 @@ class LedgerCluster:
         )
 
     async def register(self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE) -> None:
-        """Start bookies."""
+        """Start bookies; new ones get a cookie."""
+        cookies = CookieStore(self.store, ROOT)
         for bookie_id in bookie_ids:
+            with contextlib.suppress(NodeExistsError):
+                await cookies.create(
+                    Cookie(bookie_id=bookie_id, journal_directories=("/j",), ledger_directories=("/l",))
+                )
             service = rpc_service_info("127.0.0.1", 3181)
             self._registrations[bookie_id] = BookieRegistration(
                 self.store,

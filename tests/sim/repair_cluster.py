@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 
 from runtime.client.ports import ClientPorts, SuspectBookies
 from runtime.config import ClientConfig, ZooKeeperConfig
+from runtime.errors import NodeExistsError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.bookies.cookies import Cookie, CookieStore
 from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
 from runtime.metadata.bookies.service_info import rpc_service_info
 from runtime.metadata.cluster.root import init_cluster
@@ -78,9 +79,14 @@ class RepairCluster:
         return await ModelMetadataStore.connect(self.server, link or ModelLink(), self.clock, ZooKeeperConfig())
 
     async def start(self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE) -> None:
-        """Register bookies, which store nothing so far."""
+        """Register bookies, which store nothing so far; new ones get a cookie."""
+        cookies = CookieStore(self.metadata_store, ROOT)
         for bookie_id in bookie_ids:
             self.copies[bookie_id] = {}
+            with contextlib.suppress(NodeExistsError):
+                await cookies.create(
+                    Cookie(bookie_id=bookie_id, journal_directories=("/j",), ledger_directories=("/l",))
+                )
             registration = BookieRegistration(
                 self.metadata_store,
                 ROOT,

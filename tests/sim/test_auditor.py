@@ -275,7 +275,7 @@ def test_t34_bookies_that_were_dead_before_the_first_auditor() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b1", "b2", "b3", "b4")
         ledgers = [await pair(cluster, "b1", "b3"), await pair(cluster, "b2", "b4")]
-        await cluster.metadata_store.create(Paths(ROOT).cookie("b1"), b"", make_parents=True)
+        await cluster.metadata_store.delete(Paths(ROOT).cookie("b2"))
         await cluster.stop("b1")
         await cluster.stop("b2")
         async with auditing(cluster):
@@ -636,6 +636,7 @@ def test_a_decommissioned_bookie_is_forgotten() -> None:
             await cluster.stop("b1")
             await cluster.clock.sleep(1)
             await cluster.ports.ledgers.delete(lost)
+            await cluster.metadata_store.delete(Paths(ROOT).cookie("b1"))
             assert await notes.deadlines.keys() == ["b1"]
             await cluster.clock.sleep(REPEAT_S)
             assert await notes.deadlines.keys() == []

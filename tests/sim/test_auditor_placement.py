@@ -20,7 +20,6 @@ from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.paths import Paths
 from runtime.metadata.replication.recovery_notes import LedgerCount, RecoveryNotes
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import MetadataStore, Node
@@ -87,7 +86,6 @@ def test_a_ledger_that_no_worker_can_improve_is_not_marked() -> None:
 
     async def scenario(cluster: RepairCluster) -> None:
         await with_racks(cluster, RACKS)
-        await cluster.metadata_store.create(Paths(ROOT).cookie("b4"), b"", make_parents=True)
         await cluster.set_mode("b4", BookieMode.READ_ONLY)
         await duo(cluster, "b1", "b2")
         async with auditing(cluster, MARKING) as auditor:

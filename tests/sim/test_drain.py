@@ -11,7 +11,7 @@ import pytest
 from runtime.errors import ConflictError
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
+from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.decommission import Decommission, DecommissionReport, FinishHooks
@@ -30,10 +30,7 @@ async def started(cluster: RepairCluster, mode: BookieMode = BookieMode.READ_ONL
     """A cluster in which b1 is to leave, and the others can take its ledgers."""
     await cluster.start("b1", mode=mode)
     await cluster.start("b2", "b3", "b4")
-    cookies = CookieStore(cluster.metadata_store, ROOT)
-    directories = {"journal_directories": ("/j",), "ledger_directories": ("/l",), "instance_id": "the-cluster"}
-    await cookies.create(Cookie(bookie_id="b1", **directories))  # type: ignore[arg-type]
-    return Decommission(cluster.recovery, cookies, cluster.ports)
+    return Decommission(cluster.recovery, CookieStore(cluster.metadata_store, ROOT), cluster.ports)
 
 
 async def drain(

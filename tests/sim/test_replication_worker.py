@@ -567,7 +567,6 @@ def test_t50_a_copy_is_moved_to_another_rack() -> None:
 def test_t50_without_another_rack_the_mark_stays_and_is_tried_rarely() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await with_racks(cluster, {"b1": "/r1", "b2": "/r1", "b3": "/r1", "b4": "/r2"})
-        await cluster.metadata_store.create(Paths(ROOT).cookie("b4"), make_parents=True)
         await cluster.set_mode("b4", BookieMode.READ_ONLY)
         ledger_id = await one_rack(cluster)
         async with serving(worker_on(cluster)):

@@ -33,7 +33,7 @@ from runtime.metadata.bookies.service_info import (
     encode_service_info,
 )
 from runtime.metadata.paths import READ_ONLY, Paths
-from runtime.metadata.store import MetadataStore, Node
+from runtime.metadata.store import ANY_VERSION, CheckNode, MetadataStore, Node
 from runtime.ports import Clock
 from storage.errors import BkctlError
 
@@ -98,6 +98,21 @@ class RegistrationClient:
         """
         writable, read_only, again = await asyncio.gather(self.writable(), self.read_only(), self.writable())
         return Registrations(writable=tuple(sorted({*writable, *again})), read_only=tuple(read_only))
+
+    async def member_since(self, bookie_id: str, on_change: Callable[[], None] | None = None) -> int | None:
+        """When the cookie of a bookie was created, in ms since 1970; None without one.
+
+        A bookie that was removed and came back empty has a newer cookie. ``on_change`` as in ``MetadataStore.exists``.
+        """
+        stat = await self._store.exists(self._paths.cookie(bookie_id), on_change)
+        return None if stat is None else stat.ctime_ms
+
+    def checks(self, bookie_id: str) -> tuple[CheckNode, CheckNode]:
+        """For a transaction that must fail unless the bookie is writable and has a cookie when it is carried out."""
+        return (
+            CheckNode(self._paths.writable_bookie(bookie_id), ANY_VERSION),
+            CheckNode(self._paths.cookie(bookie_id), ANY_VERSION),
+        )
 
     async def service_info(self, bookie_id: str) -> BookieServiceInfo:
         """The info that a registered bookie publishes.

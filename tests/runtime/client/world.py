@@ -13,9 +13,10 @@ from runtime.client.api import LedgerClient
 from runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
 from runtime.client.writer import LedgerWriter
 from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import BookieError
+from runtime.errors import BookieError, NodeExistsError
 from runtime.ledger.changes import new_ledger
 from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from runtime.metadata.bookies.cookies import Cookie, CookieStore
 from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
 from runtime.metadata.bookies.service_info import rpc_service_info
 from runtime.metadata.cluster.root import init_cluster
@@ -118,12 +119,15 @@ class World:
         await self._store.close()
 
     async def bookies(self, *names: str, mode: BookieMode = BookieMode.WRITABLE) -> list[ScriptedBookie]:
-        """Start and register bookies of these ids."""
+        """Start and register bookies of these ids; new ones get a cookie."""
+        cookies = CookieStore(self._store, self._uri.root)
         started = []
         for name in names:
             bookie = ScriptedBookie(name)
             await bookie.start()
             self._bookies[name] = bookie
+            with contextlib.suppress(NodeExistsError):
+                await cookies.create(Cookie(bookie_id=name, journal_directories=("/j",), ledger_directories=("/l",)))
             registration = BookieRegistration(
                 self._store,
                 self._uri.root,

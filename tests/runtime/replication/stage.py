@@ -6,10 +6,12 @@ A bookie that was never started is a dead one: metadata names it, nobody is regi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 from runtime.config import ClientConfig
+from runtime.errors import NodeExistsError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.cookies import Cookie, CookieStore
@@ -102,15 +104,15 @@ class Stage:
         return await LedgerChecker(self.client.ports, live, QUICK).check(ledger_id)
 
     async def add_cookie(self, bookie_id: str) -> None:
-        """A cookie as the bookie would have written it."""
-        await self.cookies.create(
-            Cookie(
-                bookie_id=bookie_id,
-                journal_directories=("/journal",),
-                ledger_directories=("/ledgers",),
-                instance_id="the-cluster",
-            )
+        """A cookie as the bookie would have written it, if it has none."""
+        cookie = Cookie(
+            bookie_id=bookie_id,
+            journal_directories=("/journal",),
+            ledger_directories=("/ledgers",),
+            instance_id="the-cluster",
         )
+        with contextlib.suppress(NodeExistsError):
+            await self.cookies.create(cookie)
 
     def adds(self) -> int:
         """Adds that any bookie received."""

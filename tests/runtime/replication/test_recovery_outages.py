@@ -328,7 +328,7 @@ async def test_a_cookie_whose_delete_lost_its_answer_is_reported_as_deleted(scen
         carry_out(decommission, plan, FinishHooks(keep_cookie=lambda *_: scene.link.lose_answers()))
     )
     async with asyncio.timeout(LIMIT_S):
-        while await cookies.ids():  # noqa: ASYNC110
+        while "b1" in await cookies.ids():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     scene.link.cut()
     await scene.next_outage()
@@ -353,7 +353,7 @@ async def test_after_an_outage_the_cookie_goes_only_when_a_new_scan_finds_no_ref
     report = await running
     assert report.remaining == (late,)
     assert not report.is_cookie_deleted
-    assert await stage.cookies.ids() == ["b1"]
+    assert "b1" in await stage.cookies.ids()
 
 
 async def until_connected(stage: Stage, ledger_id: int) -> None:
