@@ -137,29 +137,48 @@ class StorageCheck:
         *,
         is_newest: bool,
     ) -> Iterator[StorageFinding]:
+        """Findings of a file. The file of the mark is read twice, up to the mark and from it on, as replay reads it:
+        damage before the mark hides nothing after it."""
         path = os.path.join(folder, journal_file_name(journal_id))
         self._on_progress(path)
         self.counts.journal_count += 1
-        scan = JournalScan(self._fs, path, is_newest=is_newest, cataloged=catalog.find(journal_id))
+        is_split = journal_id == start.journal_id and start.offset > 0
+        found: list[StorageFinding] = []
+        for first_offset in (0, start.offset) if is_split else (0,):
+            is_needed = (journal_id, first_offset) >= start
+            scan = JournalScan(self._fs, path, first_offset, is_newest=is_newest, cataloged=catalog.find(journal_id))
+            stop_offset = start.offset if is_split and not is_needed else None
+            found += self._of_part(marks, scan, stop_offset, is_needed=is_needed)
+        seen = {(each.offset, each.reason): each for each in found}  # that of the needed part wins
+        yield from seen.values()
+
+    def _of_part(
+        self, marks: JournalMarks, scan: JournalScan, stop_offset: int | None, *, is_needed: bool
+    ) -> Iterator[StorageFinding]:
+        """Findings up to ``stop_offset``, or to the end. ``is_needed``: whether replay reads this part; records before
+        the mark are already in the ledger storage."""
+        fix = LOST_DATA_ADVICE if is_needed else None
         try:
-            is_read = yield from self._of_records(marks, scan)
+            is_read = yield from self._of_records(marks, scan, stop_offset)
         except CorruptFileError as error:
-            # Records before the mark are already in the ledger storage; replay does not read them.
-            is_needed = (journal_id, error.offset) >= start
-            fix = LOST_DATA_ADVICE if is_needed else None
-            yield StorageFinding("journals", path, error.reason, error.offset, fix, is_problem=is_needed)
+            yield StorageFinding("journals", scan.path, error.reason, error.offset, fix, is_problem=is_needed)
             return
         except (StorageError, OSError) as error:
-            yield StorageFinding("journals", path, without_path(error), fix=LOST_DATA_ADVICE)
+            yield StorageFinding("journals", scan.path, without_path(error), fix=LOST_DATA_ADVICE)
             return
         if is_read and scan.end.dropped_bytes:
-            reason = f"{scan.end.dropped_bytes} bytes that were never synced ({scan.end.reason.value})"
-            yield StorageFinding("journals", path, reason, scan.end.data_end_offset, is_problem=False)
+            what = "were never synced" if stop_offset is None else "before the mark are not records"
+            reason = f"{scan.end.dropped_bytes} bytes that {what} ({scan.end.reason.value})"
+            yield StorageFinding("journals", scan.path, reason, scan.end.data_end_offset, is_problem=False)
 
-    def _of_records(self, marks: JournalMarks, scan: JournalScan) -> Generator[StorageFinding, None, bool]:
-        """Findings in the records. Returns False if the file belongs to another journal: the rest was not read."""
+    def _of_records(
+        self, marks: JournalMarks, scan: JournalScan, stop_offset: int | None
+    ) -> Generator[StorageFinding, None, bool]:
+        """Findings in the records. Returns False unless it read to the end: records of another journal, or the stop."""
         journal_count = len(self._config.journal_directories)
         for record in scan:
+            if stop_offset is not None and record.offset >= stop_offset:
+                return False
             self.counts.record_count += 1
             if self.counts.record_count % _PROGRESS_RECORD_COUNT == 0:
                 self._on_progress(scan.path)

@@ -17,7 +17,9 @@ from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.config import StorageConfig
 from storage.entry_log.format import HEADER_BYTES
+from storage.errors import CorruptFileError
 from storage.journal.format import encode_ledger_key_record
+from storage.journal.log_mark import survey_marks
 from storage.offline.storage_check import StorageCheck, StorageFinding
 from tests.storage.engines import KEY, checkpoint, config_below, entry
 from tests.storage.java_folders import boot, java_folders
@@ -194,6 +196,39 @@ def test_damage_before_the_mark_is_a_note(config: StorageConfig, tmp_path: Path)
     found = check(config)
     assert [(each.path, each.is_problem, each.offset) for each in found] == [(str(oldest), False, 512)]
     boot(config).close()
+
+
+@pytest.mark.parametrize("is_cataloged", [True, False])
+@pytest.mark.parametrize("harm", [b"\xff\xff\0\0", bytes(512)])
+def test_damage_after_the_mark_is_found_despite_damage_before_it(
+    tmp_path: Path, is_cataloged: bool, harm: bytes
+) -> None:
+    """The start reads the file from the mark on, and so does the check."""
+    config = config_below(tmp_path)
+    storage = boot(config)
+    storage.engine_of(1).set_master_key(1, KEY)
+    journal = storage.journal_of(1)
+    journal.write_group([encode_ledger_key_record(1, KEY)])
+    ends = []
+    for entry_id in range(9):
+        storage.engine_of(1).add(1, entry_id, entry(1, entry_id, b"x" * 1000))
+        ends.append(journal.write_group([entry(1, entry_id, b"x" * 1000)]).offset)
+        if entry_id == 4:
+            checkpoint(storage)
+    storage.close()
+    path = newest(tmp_path / "journal-0/current", ".txn")
+    if not is_cataloged:  # judged as Java's
+        (path.parent / "bkctl.journals").unlink()
+    [marks] = survey_marks(OsFileSystem(), config)
+    assert marks.replay_start == (int(path.stem, 16), ends[4])
+    for offset, harmed in ((ends[1], harm), (ends[6], b"\xff\xff\0\0")):
+        path.write_bytes(path.read_bytes()[:offset] + harmed + path.read_bytes()[offset + len(harmed) :])
+    assert [(each.path, each.is_problem, each.offset) for each in check(config)] == [
+        (str(path), False, ends[1]),
+        (str(path), True, ends[6]),
+    ]
+    with pytest.raises(CorruptFileError, match=f"offset {ends[6]}"):
+        boot(config)
 
 
 def test_a_lost_log_of_which_deleted_ledgers_alone_are_left_is_no_problem(
