@@ -58,7 +58,7 @@ class StorageFinding(msgspec.Struct, frozen=True):
     is_problem: bool = True
     ledger_id: LedgerId | None = None
     entry_id: EntryId | None = None
-    """Set only if an entry is not at its indexed location."""
+    """Set only if an entry is not at its indexed location, or for a record with a negative id."""
 
 
 class CheckedCounts(msgspec.Struct):
@@ -222,7 +222,7 @@ class StorageCheck:
             self.counts.log_count += 1
             self.counts.entry_count += found.entry_count
             if found.damage is not None:
-                yield StorageFinding("entry logs", path, _damage(found.damage), fix=f"see {_RUNBOOK}")
+                yield _of_damage(path, found.damage)
             elif found.dropped_bytes:
                 reason = f"{found.dropped_bytes} bytes at its end are not a complete entry: never synced"
                 yield StorageFinding("entry logs", path, reason, is_problem=False)
@@ -384,5 +384,7 @@ def _of_rows(path: str, rows: LocationRows) -> Iterator[StorageFinding]:
         yield StorageFinding("locations", path, reason, is_problem=False)
 
 
-def _damage(damage: LogDamage) -> str:
-    return f"{damage.reason}; ledgers {listed(damage.ledger_ids)}" if damage.ledger_ids else damage.reason
+def _of_damage(path: str, damage: LogDamage) -> StorageFinding:
+    reason = f"{damage.reason}; ledgers {listed(damage.ledger_ids)}" if damage.ledger_ids else damage.reason
+    offset, ledger_id, entry_id = damage.stray or (None, None, None)
+    return StorageFinding("entry logs", path, reason, offset, f"see {_RUNBOOK}", ledger_id=ledger_id, entry_id=entry_id)
