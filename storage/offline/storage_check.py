@@ -7,6 +7,7 @@ references. A deep check also reads the first 20 bytes of the entry in that log.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
@@ -21,8 +22,9 @@ from storage.entry_log.damage import LogDamage, listed
 from storage.entry_log.examination import examine_log
 from storage.entry_log.log_lists import read_mixed_logs, read_quarantine
 from storage.entry_log.reader import list_entry_logs
-from storage.errors import CorruptFileError, DirectoryLockedError, IndexDamagedError, StorageError
+from storage.errors import CorruptFileError, DirectoryLockedError, IndexDamagedError, StorageError, UnpairedIndexError
 from storage.filenames import (
+    JAVA_DATABASES,
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
     current_directory,
@@ -37,6 +39,7 @@ from storage.journal.catalog import NO_CATALOG, JournalCatalog, read_catalog
 from storage.journal.format import JournalRecordKind
 from storage.journal.log_mark import NO_MARK, JournalMarks, MarkState, survey_marks
 from storage.journal.reader import JournalScan, journals_to_replay, list_journals
+from storage.offline.java_index_check import find_idx_problems, java_index_paths
 from storage.offline.log_shortfalls import UNMEASURED, LocationRows, LogShortfalls, log_sizes_bytes
 from storage.offline.probe_child import PROBLEM_COUNT_MAX, Probed, ProbeRows
 from storage.ports import Children, FileSystem, OpenIndexStore
@@ -104,12 +107,40 @@ class StorageCheck:
         for marks in survey_marks(self._fs, self._config):
             yield from _of_marks(marks)
             yield from _guarded("journals", current_directory(marks.directory), self._of_journals(marks))
+        java: dict[str, tuple[str, ...]] = {}
+        with contextlib.suppress(OSError):  # then the check of bkctl's indexes reports the directory
+            java = java_index_paths(self._fs, self._config)
+        # With .idx files, Java writes a ledger to the logs of any directory.
+        is_mixed = any(name not in JAVA_DATABASES for names in java.values() for name in names)
         for position, directory in enumerate(self._config.ledger_directories):
             folder = current_directory(directory)
-            yield from _guarded("entry logs", folder, self._of_logs(position, folder))
+            yield from _guarded("entry logs", folder, self._of_logs(position, folder, is_mixed=is_mixed))
             yield from _guarded("fences", folder, self._of_collected(folder))
-        for folders in self._config.engine_folders:
+        if java:
+            yield from _guarded("index", current_directory(self._config.ledger_directories[0]), self._of_java(java))
+            return
+        try:
+            engines = self._config.engine_folders
+        except UnpairedIndexError:
+            reason = "index directories are not as many as ledger directories, and none has the index of a Java bookie"
+            fix = "list as many index directories as ledger directories, or none"
+            yield StorageFinding("index", self._config.index_directories[0], reason, fix=fix)
+            return
+        for folders in engines:
             yield from self._of_indexes(*folders)
+
+    def _of_java(self, indexes: dict[str, tuple[str, ...]]) -> Iterator[StorageFinding]:
+        is_paired = len(self._config.effective_index_directories) == len(self._config.ledger_directories)
+        more = "; bkctl storage adopt would take it over" if is_paired else ""
+        for folder, names in indexes.items():
+            reason = f"the index of a Java bookie ({', '.join(names)}){more}"
+            yield StorageFinding("index", folder, reason, is_problem=False)
+        for found in find_idx_problems(self._fs, self._config, self._on_progress):
+            yield StorageFinding(
+                *("index", found.path, found.reason, None, _IDX_ADVICE),
+                ledger_id=found.ledger_id,
+                entry_id=found.entry_id,
+            )
 
     def _of_journals(self, marks: JournalMarks) -> Iterator[StorageFinding]:
         folder = current_directory(marks.directory)
@@ -191,7 +222,7 @@ class StorageCheck:
                 yield StorageFinding("journals", scan.path, reason, record.offset, is_problem=False)
         return True
 
-    def _of_logs(self, position: int, folder: str) -> Iterator[StorageFinding]:
+    def _of_logs(self, position: int, folder: str, *, is_mixed: bool) -> Iterator[StorageFinding]:
         quarantined: dict[EntryLogId, str] = {}
         try:
             quarantined = read_quarantine(self._fs, folder)
@@ -231,7 +262,7 @@ class StorageCheck:
                 yield StorageFinding("entry logs", path, reason, fix=f"see {_RUNBOOK}")
             misread = found.damage.misread_ids if found.damage is not None else ()
             elsewhere = sorted(each for each in found.ledger_ids.difference(misread) if each % count != position)
-            if elsewhere and mixed is not None and log_id > mixed:
+            if elsewhere and not is_mixed and mixed is not None and log_id > mixed:
                 reason = f"it has entries of ledgers that belong elsewhere ({listed(elsewhere)})"
                 yield StorageFinding("entry logs", path, reason, fix=_ELSEWHERE_ADVICE)
 
@@ -337,6 +368,10 @@ _FOREIGN_RECORD_ADVICE: Final = (
 )
 _MISSING_RUNBOOK: Final = "docs/runbooks/missing-log.md"
 _RUNBOOK: Final = "docs/runbooks/corrupt-log.md"
+_IDX_ADVICE: Final = (
+    "the Java bookie cannot serve these entries: check the other copies with bkctl ledger verify; after bkctl storage "
+    "adopt, the integrity check restores them from there"
+)
 _DISK_RUNBOOK: Final = "docs/runbooks/lost-disk.md"
 
 

@@ -18,6 +18,7 @@ from storage.adapters.index_store import open_plyvel
 from storage.config import StorageConfig
 from storage.entry_log.format import HEADER_BYTES
 from storage.errors import CorruptFileError
+from storage.index.java_index import HEADER_BYTES as IDX_HEADER_BYTES
 from storage.journal.format import encode_ledger_key_record
 from storage.journal.log_mark import survey_marks
 from storage.offline.storage_check import StorageCheck, StorageFinding
@@ -248,11 +249,46 @@ def test_what_a_damaged_index_names_is_not_asked(config: StorageConfig, tmp_path
     assert {each.check for each in check(config)} == {"index"}
 
 
-def test_folders_of_java(tmp_path: Path) -> None:
-    folders = java_folders("interleaved-4.18.0/crash", tmp_path)
-    found = check(folders.config)
-    assert {each.check for each in found} == {"index"}
-    assert all("storage adopt" in (each.fix or "") for each in found)
+@pytest.mark.parametrize("image", ["interleaved-4.18.0/replayed", "sorted-4.18.0/crash", "db-4.18.0/clean"])
+def test_the_index_of_java_is_a_note(tmp_path: Path, image: str) -> None:
+    """It is what a healthy Java bookie has."""
+    folders = java_folders(image, tmp_path)
+    [found] = check(folders.config)
+    assert (found.check, found.path, found.is_problem) == ("index", str(folders.indexes[0]), False)
+    assert "bkctl storage adopt" in found.reason
+
+
+def test_broken_index_files_of_java(tmp_path: Path) -> None:
+    folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
+    first, second = sorted(folders.indexes[0].rglob("*.idx"))[:2]
+    os.truncate(first, 100)
+    with second.open("r+b") as stream:
+        stream.seek(IDX_HEADER_BYTES)
+        stream.write(struct.pack(">q", 77 << 32 | 1028))
+    problems = [each for each in check(folders.config) if each.is_problem]
+    assert [(each.path, each.ledger_id, each.entry_id) for each in problems] == [
+        (str(first), int(first.stem, 16), None),
+        (str(second), int(second.stem, 16), 0),
+    ]
+    assert "100 bytes" in problems[0].reason
+    assert "4d.log is missing" in problems[1].reason
+
+
+def test_index_directories_that_are_not_paired(config: StorageConfig, tmp_path: Path) -> None:
+    """Java's InterleavedLedgerStorage accepts them; everything else is checked."""
+    (tmp_path / "index" / "current").mkdir(parents=True)
+    unpaired = msgspec.structs.replace(config, index_directories=(str(tmp_path / "index"),))
+    [found] = check(unpaired)
+    assert (found.check, found.is_problem) == ("index", True)
+    assert "not as many as ledger directories" in found.reason
+    folders = java_folders("interleaved-4.18.0/replayed", tmp_path / "java")
+    (tmp_path / "l2").mkdir()
+    ledgers = (*folders.config.ledger_directories, str(tmp_path / "l2"))
+    (tmp_path / "l2" / "current").mkdir()
+    java = msgspec.structs.replace(
+        folders.config, ledger_directories=ledgers, index_directories=folders.config.ledger_directories
+    )
+    assert [each.is_problem for each in check(java)] == [False]
 
 
 def test_a_record_of_another_journal_is_a_finding(config: StorageConfig, tmp_path: Path) -> None:
