@@ -5,17 +5,23 @@ Adoption would report the same. RocksDB directories are only named: bkctl does n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 
 from storage.config import StorageConfig
+from storage.filenames import JAVA_DATABASES
 from storage.ids import EntryId, LedgerId, unpack_location
 from storage.index.adoption_note import find_change_under_way
 from storage.index.java_index import find_java_index
 from storage.offline.adoption import idx_ledgers, index_folders, locate_logs, own_index_paths
 from storage.offline.adoption_build import read_idx_header, read_idx_locations
 from storage.ports import FileSystem
+
+_ROCKSDB_FILE: Final = "CURRENT"
+"""Every RocksDB directory has it."""
 
 
 class IdxProblem(msgspec.Struct, frozen=True):
@@ -28,15 +34,25 @@ class IdxProblem(msgspec.Struct, frozen=True):
 
 
 def java_index_paths(fs: FileSystem, config: StorageConfig) -> dict[str, tuple[str, ...]]:
-    """Names of a Java bookie's index in each index directory (``current``); empty if bkctl wrote to any of them, or a
-    change from one kind of index to the other was begun. OSError."""
+    """Names of a Java bookie's index in each index directory (``current``).
+
+    Empty if bkctl wrote to any of them, if a change from one kind of index to the other was begun, or if a RocksDB
+    directory is missing or empty. OSError.
+    """
     folders = index_folders(config)
     if find_change_under_way(fs, config) is not None:
         return {}
     if any(fs.exists(path) for folder in folders for path in own_index_paths(folder)):
         return {}
-    found = {folder: find_java_index(fs, folder).names for folder in folders}
-    return {folder: names for folder, names in found.items() if names}
+    found = {folder: find_java_index(fs, folder) for folder in folders}
+    if not all(_are_made(fs, folder, index.databases) for folder, index in found.items()):
+        return {}
+    return {folder: index.names for folder, index in found.items() if index.names}
+
+
+def _are_made(fs: FileSystem, folder: str, databases: tuple[str, ...]) -> bool:
+    """Whether these RocksDB directories are none, or complete; a hand-back leaves empty ones, which Java must fill."""
+    return not databases or all(fs.exists(os.path.join(folder, name, _ROCKSDB_FILE)) for name in JAVA_DATABASES)
 
 
 def find_idx_problems(
