@@ -107,6 +107,7 @@ _ERRORS: dict[type[BaseException], ExitCode] = {
     storage_errors.IndexMissingError: ExitCode.INTEGRITY,
     storage_errors.AdoptionRefusedError: ExitCode.REFUSED,
     storage_errors.MisplacedLedgerError: ExitCode.REFUSED,
+    storage_errors.UnpairedIndexError: ExitCode.REFUSED,
     KeyboardInterrupt: ExitCode.INTERRUPTED,
 }
 
@@ -116,6 +117,7 @@ _SERVER_ERRORS: dict[type[BaseException], ServerExitCode] = {
     runtime_errors.ConfigurationError: ServerExitCode.INVALID_CONF,
     runtime_errors.PortInUseError: ServerExitCode.SERVER_EXCEPTION,
     runtime_errors.RefusedError: ServerExitCode.INVALID_CONF,
+    storage_errors.UnpairedIndexError: ServerExitCode.INVALID_CONF,
     runtime_errors.BookieNotFoundError: ServerExitCode.INVALID_CONF,
     NotFoundError: ServerExitCode.INVALID_CONF,
     runtime_errors.SessionExpiredError: ServerExitCode.ZK_EXPIRED,

@@ -41,6 +41,14 @@ def parse_ledger_id(text: str) -> int:
     return ledger_id
 
 
+def parse_stored_ledger_id(text: str) -> int:
+    """Like ``parse_ledger_id``, or a negative decimal number: files may contain such ids, the metadata never does."""
+    number = text.removeprefix("-")
+    if number == text or not _DECIMAL.fullmatch(number):
+        return parse_ledger_id(text)
+    return max(-int(number), -LEDGER_ID_MAX - 1)
+
+
 def parse_duration_s(text: str, *, is_zero_allowed: bool = False) -> float:
     """Seconds from ``500ms``, ``10``, ``10s``, ``2m`` or ``1h``; more than zero, at most DURATION_S_MAX."""
     match = _DURATION.fullmatch(text.strip())

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import msgspec
 
+from storage.errors import UnpairedIndexError
 from storage.filenames import current_directory
 from storage.setting import MEBIBYTE, WHOLE_NUMBER_MAX, Java, Setting, require_ranges
 
@@ -152,14 +153,16 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineConfig = EngineConfig()
 
     @property
-    def paired_index_directories(self) -> tuple[str, ...]:
-        """The index directory of each ledger directory, by position."""
+    def effective_index_directories(self) -> tuple[str, ...]:
+        """The index directories: by position those of the ledger directories, if they are as many."""
         return self.index_directories or self.ledger_directories
 
     @property
     def engine_folders(self) -> list[tuple[str, str]]:
-        """The ``current`` directories (ledger directory, index directory) of each engine, by position."""
-        pairs = zip(self.ledger_directories, self.paired_index_directories, strict=True)
+        """The ``current`` directories (ledger directory, index directory) of each engine, by position;
+        UnpairedIndexError."""
+        self.require_paired_indexes()
+        pairs = zip(self.ledger_directories, self.effective_index_directories, strict=True)
         return [(current_directory(ledger), current_directory(index)) for ledger, index in pairs]
 
     @property
@@ -173,7 +176,15 @@ class StorageConfig(msgspec.Struct, frozen=True, kw_only=True):
             _require(len(set(directories)) == len(directories), "a directory is listed twice")
         _require(bool(self.journal_directories), "journal_directories must name at least one directory")
         _require(bool(self.ledger_directories), "ledger_directories must name at least one directory")
-        _require(
-            len(self.index_directories) in {0, len(self.ledger_directories)},
-            "index_directories must be as many as ledger_directories, or none",
-        )
+
+    def require_paired_indexes(self) -> None:
+        """UnpairedIndexError unless each ledger directory has an index directory: a bkctl bookie needs that. Java's
+        InterleavedLedgerStorage does not, so commands that need no index accept its settings."""
+        indexes, ledgers = len(self.effective_index_directories), len(self.ledger_directories)
+        if indexes != ledgers:
+            raise UnpairedIndexError(
+                f"ledger directories: {ledgers}, index directories: {indexes}. Java's InterleavedLedgerStorage and "
+                "SortedLedgerStorage accept this, but a bkctl bookie has one index for each ledger directory. List as "
+                "many index directories as ledger directories, or none. The directories of a Java bookie with this "
+                "setup cannot be taken over: replace it (bkctl decommission) by a new bookie"
+            )

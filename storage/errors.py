@@ -140,5 +140,9 @@ class AdoptionRefusedError(StorageError):
     """Directories cannot be adopted from a Java bookie, or handed back to one; nothing was changed."""
 
 
+class UnpairedIndexError(StorageError):
+    """The settings do not give each ledger directory an index directory."""
+
+
 class MisplacedLedgerError(StorageError):
     """A ledger is in the wrong ledger directory: the list of directories has changed."""

@@ -68,6 +68,7 @@ async def init(
     if check and (settings.is_rehearsal or settings.apply_path is not None):
         raise InvalidArgumentError("--check changes nothing: use it without --dry-run, --plan-out and --apply")
     config = load_config(context, flags)
+    config.storage.require_paired_indexes()
     config = msgspec.structs.replace(config, metadata_uri=config.metadata_uri or require_metadata_uri(context))
     if check:
         await require_meant_cluster(context)

@@ -71,6 +71,7 @@ async def start(
     )
     with stoppable_server() as stop:
         settings = context.load_bookie_settings(flags)
+        settings.config.storage.require_paired_indexes()
         if context.settings.is_dry_run:
             _warn(context, settings)
             for warning in java_warnings(settings.comparison):

@@ -74,7 +74,7 @@ def _plan(own: OwnStorage, survey: AdoptionSurvey) -> Plan:
     items: list[dict[str, Any]] = [{"action": f"move into {JAVA_INDEX_ASIDE}", "path": path} for path in survey.aside]
     items += [
         {"action": "build", "path": f"{current_directory(directory)}/{database}"}
-        for directory in own.config.paired_index_directories
+        for directory in own.config.effective_index_directories
         for database in (LEDGERS_DATABASE, LOCATIONS_DATABASE)
     ]
     ledgers = "its ledgers" if survey.ledger_count is None else counted(survey.ledger_count, "ledger")

@@ -49,7 +49,7 @@ async def check(
     flags: BookieFlags,
     deep: Annotated[bool, typer.Option("--deep", help="Also look up every entry of the index in its log")] = False,
 ) -> Outcome:
-    """Check a stopped bookie's files: VERSION files, marks, journals, entry logs, index seals.
+    """Check a stopped bookie's files: VERSION files, marks, journals, entry logs, index seals, .idx files of Java.
 
     Journals and entry logs are read to their ends. Each problem is listed with its file, its offset if known, and the
     fix; the exit code is then 10. Notes are what a crash leaves behind, or what no longer has an effect. Nothing is

@@ -13,7 +13,7 @@ from commands.console import Console
 from commands.context import BookieFlags, CommandContext
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.ledger.rows import bytes_text
-from commands.parse import parse_ledger_id
+from commands.parse import parse_stored_ledger_id
 from commands.rendering import Column, Table, size
 from commands.shared_options import takes_storage_options
 from commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
@@ -21,7 +21,7 @@ from commands.storage.own_storage import open_own_storage
 from commands.storage.start_offset import require_log_range
 
 if TYPE_CHECKING:
-    from storage.entry_log.reader import EntryLogReader, EntryLogScan, ScannedEntry
+    from storage.entry_log.reader import EntryLogReader, ScannedEntry
 
 
 _LogArgument = Annotated[
@@ -91,7 +91,7 @@ def show(
     An entry that was added again may be present more than once; the index shows which copy is used (bkctl storage index
     show). Digests are not checked, because a bookie does not have the ledger's password.
     """
-    ledger_id = None if ledger is None else parse_ledger_id(ledger)
+    ledger_id = None if ledger is None else parse_stored_ledger_id(ledger)
     if entry is not None and ledger_id is None:
         raise InvalidArgumentError("--entry needs --ledger")
     file = _find(context, flags, log, directory)
@@ -131,16 +131,17 @@ def scan(
     """List the entries of an entry log in file order, without their contents.
 
     OFFSET is the offset of an entry's size field. A line of type "dropped" shows an incomplete entry at the end: the
-    log was not synced when its bookie died, or it is damaged (see bkctl storage check).
+    log was not synced when its bookie died, or it is damaged (see bkctl storage check). A line of type "stray" shows a
+    record with a negative ledger or entry id, which no reader can ask for.
     """
-    ledger_id = None if ledger is None else parse_ledger_id(ledger)
+    ledger_id = None if ledger is None else parse_stored_ledger_id(ledger)
     file = _find(context, flags, log, directory)
     require_log_range(file.path, start, stop)
     reader = _open_reader(file)
     found = reader.scan(file.number)
     try:
         with context.console.listing(_SCAN_TABLE) as listing:
-            for each in _frames(found, ledger_id, entry):
+            for each in _frames(found.with_strays(), ledger_id, entry):
                 if not start <= _frame_offset(each) < (_end(stop)):
                     continue
                 listing.add(_scan_row(each))
@@ -222,7 +223,7 @@ def _show_entries(
 
     is_found = False
     with console.listing(_ENTRY_TABLE) as listing:
-        for each in _frames(reader.scan(file.number), ledger_id, entry_id):
+        for each in _frames(reader.scan(file.number).with_strays(), ledger_id, entry_id):
             is_found = True
             if listing.is_full:
                 listing.truncate()
@@ -240,7 +241,7 @@ def _show_entries(
     return is_found
 
 
-def _frames(found: EntryLogScan, ledger_id: int | None, entry_id: int | None) -> Iterator[ScannedEntry]:
+def _frames(found: Iterator[ScannedEntry], ledger_id: int | None, entry_id: int | None) -> Iterator[ScannedEntry]:
     for each in found:
         if (ledger_id is None or each.ledger_id == ledger_id) and (entry_id is None or each.entry_id == entry_id):
             yield each
@@ -257,9 +258,11 @@ def _end(stop: int | None) -> int:
 
 
 def _scan_row(entry: ScannedEntry) -> dict[str, object]:
+    from storage.entry_log.format import is_stray
+
     return {
         "offset": _frame_offset(entry),
-        "type": "entry",
+        "type": "stray" if is_stray(entry.ledger_id, entry.entry_id) else "entry",
         "ledger_id": str(entry.ledger_id),
         "entry_id": str(entry.entry_id),
         "size_bytes": entry.size_bytes,

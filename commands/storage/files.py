@@ -116,7 +116,7 @@ def _roles(own: OwnStorage) -> dict[str, frozenset[FolderRole]]:
     lists = (
         (FolderRole.JOURNAL, own.config.journal_directories),
         (FolderRole.LEDGER, own.config.ledger_directories),
-        (FolderRole.INDEX, own.config.paired_index_directories),
+        (FolderRole.INDEX, own.config.effective_index_directories),
     )
     return {
         directory: frozenset(role for role, directories in lists if directory in directories)

@@ -89,7 +89,7 @@ def _plan(own: OwnStorage) -> Plan:
     ]
     items += [
         {"action": "make", "path": os.path.join(current_directory(directory), database)}
-        for directory in own.config.paired_index_directories
+        for directory in own.config.effective_index_directories
         for database in JAVA_DATABASES
     ]
     summary = [

@@ -120,7 +120,7 @@ def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> No
     from storage.index.location_index import LocationIndex
 
     position = ledger_id % len(own.config.ledger_directories)
-    folder = current_directory(own.config.paired_index_directories[position])
+    folder = current_directory(own.config.effective_index_directories[position])
     opened = _open(own, os.path.join(folder, LEDGERS_DATABASE))
     try:
         row = LedgerIndex.load(opened).find(ledger_id)

@@ -28,7 +28,7 @@ def require_stopped(own: OwnStorage) -> None:
             raise DirectoryLockedError(
                 f"nothing was changed: process {process_id} has {path} open: stop the bookie first"
             )
-    for directory in own.config.paired_index_directories:
+    for directory in own.config.effective_index_directories:
         for database in JAVA_DATABASES:
             path = os.path.join(current_directory(directory), database, _ROCKSDB_LOCK)
             if _is_locked(path):
@@ -36,17 +36,18 @@ def require_stopped(own: OwnStorage) -> None:
 
 
 def require_no_java_index(own: OwnStorage) -> None:
-    """RefusedError if there is an index of a Java bookie: only adoption reads it, or moves it aside.
+    """RefusedError if there is an index of a Java bookie: only adoption reads or moves it. UnpairedIndexError.
 
     Also after an interrupted change from one kind of index to the other, during which there must be no new index.
     """
     from storage.index.adoption_note import find_change_under_way
     from storage.index.java_index import find_java_index
 
+    own.config.require_paired_indexes()
     change = find_change_under_way(own.file_system, own.config)
     if change is not None:
         raise RefusedError(f"nothing was changed: {change.advice}")
-    for directory in own.config.paired_index_directories:
+    for directory in own.config.effective_index_directories:
         names = find_java_index(own.file_system, current_directory(directory)).names
         if names:
             raise RefusedError(

@@ -139,6 +139,7 @@ async def replay(
     from commands.safety.gate import open_change
 
     with open_own_storage(context, flags, is_locked=True) as own:
+        own.config.require_paired_indexes()
         require_agreeing_folders(own)
         directories = choose_directories(own.config.journal_directories, directory)
         file = find_file(own.file_system, JOURNAL, first, directories)

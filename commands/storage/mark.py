@@ -8,7 +8,7 @@ from commands.command import command
 from commands.context import BookieFlags, CommandContext
 from commands.rendering import Column, Table
 from commands.shared_options import takes_storage_options
-from commands.storage.own_storage import open_own_storage
+from commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
     from storage.ids import LogMark
@@ -35,7 +35,8 @@ def mark(context: CommandContext, flags: BookieFlags) -> None:
 
     There is one line for each file with a mark: lastMark, which Java reads, and bkctl.mark, the same with a checksum,
     which a bkctl bookie uses. The last line of a journal is where replay would start; "used" shows the files that this
-    follows from. A journal id is the decimal form of the hexadecimal name of a .txn file.
+    follows from; it is "missing" if its journal file, or a later one, is. A journal id is the decimal form of the
+    hexadecimal name of a .txn file.
     """
     from storage.journal.log_mark import survey_marks
 
@@ -44,13 +45,31 @@ def mark(context: CommandContext, flags: BookieFlags) -> None:
         context.console.listing(_TABLE) as listing,
     ):
         for journal in survey_marks(own.file_system, own.config):
-            for row in _rows(journal):
+            trouble = _missing_journal(own, journal)
+            for row in _rows(journal, is_whole=trouble is None):
                 listing.add(row)
-            if journal.trouble is not None:
-                context.console.warn(journal.trouble)
+            if trouble := trouble or journal.trouble:
+                context.console.warn(trouble)
 
 
-def _rows(journal: JournalMarks) -> list[dict[str, object]]:
+def _missing_journal(own: OwnStorage, journal: JournalMarks) -> str | None:
+    """Why a start could not replay the journal; None: all its files are there, or it has no start."""
+    from storage.errors import StorageError
+    from storage.filenames import current_directory
+    from storage.journal.catalog import read_catalog
+    from storage.journal.reader import journals_to_replay
+
+    if journal.replay_start is None:
+        return None
+    folder = current_directory(journal.directory)
+    try:
+        journals_to_replay(own.file_system, folder, journal.replay_start, read_catalog(own.file_system, folder))
+    except (StorageError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _rows(journal: JournalMarks, *, is_whole: bool) -> list[dict[str, object]]:
     start = journal.replay_start
     # Once bkctl has written a record, Java's mark is ignored.
     counts = any(file.is_record and file.mark is not None for file in journal.files)
@@ -59,7 +78,12 @@ def _rows(journal: JournalMarks) -> list[dict[str, object]]:
         is_used = file.mark is not None and file.mark == start and file.is_record == counts
         source = "bkctl.mark" if file.is_record else "lastMark"
         rows.append(_row(journal.journal_index, source, file.mark, file.state.value, file.path) | {"is_used": is_used})
-    state = "unknown" if start is None else ("everything" if start == (0, 0) else "intact")
+    if start is None:
+        state = "unknown"
+    elif not is_whole:
+        state = "missing"
+    else:
+        state = "everything" if start == (0, 0) else "intact"
     rows.append(_row(journal.journal_index, "replay", start, state, journal.directory) | {"is_used": None})
     return rows
 

@@ -17,7 +17,6 @@ from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.bookies.cookies import Cookie
 from runtime.ports import Host
 
-LOOPBACK_HOST = "127.0.0.1"
 _INTERFACE_NAME_BYTES_MAX = 15
 
 
@@ -50,7 +49,8 @@ def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:
     host = config.advertised_address or _own_host(config, machine)
     if config.bookie_id is None and not is_valid_bookie_id(host):
         raise ConfigurationError(f"the bookie's address {host!r} cannot be part of a bookie id: set --bookie-id")
-    is_loopback = _is_loopback(host, machine)
+    address = _resolved(host, machine)
+    is_loopback = ipaddress.ip_address(address).is_loopback
     if is_loopback and not config.is_loopback_allowed:
         raise ConfigurationError(
             f"{host} is a loopback address and cannot be reached by other hosts: set --advertised-address, or "
@@ -60,7 +60,7 @@ def resolve_identity(config: BookieConfig, machine: Host) -> BookieIdentity:
     interface = config.listening_interface
     bind_host = None
     if is_loopback:
-        bind_host = LOOPBACK_HOST
+        bind_host = address
     elif interface is not None:
         bind_host = _address_of_interface(interface, machine)
     return BookieIdentity(host, bind_host, config.bookie_id)
@@ -129,11 +129,10 @@ def _canonical_name(address: str, machine: Host) -> str | None:
     return name if name != address else None
 
 
-def _is_loopback(host: str, machine: Host) -> bool:
+def _resolved(host: str, machine: Host) -> str:
     try:
-        address = machine.address_of(host)
+        return machine.address_of(host)
     except OSError as error:
         raise ConfigurationError(f"cannot resolve the bookie's address {host} ({error.strerror})") from error
     except UnicodeError as error:  # an empty label between dots, or one of more than 63 characters
         raise ConfigurationError(f"cannot resolve the bookie's address {host} (no such host)") from error
-    return ipaddress.ip_address(address).is_loopback

@@ -236,7 +236,7 @@ class OnlineRebuild:
         self._done.append(rebuilt)
 
     def _path(self, position: int) -> str:
-        directory = current_directory(self._config.paired_index_directories[position])
+        directory = current_directory(self._config.effective_index_directories[position])
         return os.path.abspath(os.path.join(directory, LOCATIONS_DATABASE))
 
     async def _build(

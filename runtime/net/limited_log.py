@@ -6,7 +6,8 @@ import asyncio
 import logging
 import re
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"\b\d\w*")
+"""Also with letters after it ("1f", "4ms"). Digits after a letter belong to a word ("v2", "useV2WireProtocol")."""
 
 
 class LimitedLog:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from storage.entry_log.format import HEADER_BYTES, EntryLogHeader, FrameStart
+from storage.entry_log.format import HEADER_BYTES, EntryLogHeader, FrameStart, StrayRecord
 from storage.ids import LedgerId
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ class LogFindings(msgspec.Struct, frozen=True, kw_only=True):
     found_bytes: Mapping[LedgerId, int]
     """Bytes of each ledger that the scan found."""
     gaps: Sequence[Gap]
+    stray: StrayRecord | None = None
+    """The first record with a negative id."""
+    stray_count: int = 0
     dropped_bytes: int
     cut_frame: FrameStart | None
     hides_frames: bool
@@ -49,6 +52,8 @@ class LogDamage(msgspec.Struct, frozen=True):
     """Ledgers whose entries may be missing; None: unknown, so any ledger."""
     misread_ids: tuple[LedgerId, ...] = ()
     """Ledgers with more bytes than the ledgers map lists: damaged bytes may read as entries of theirs."""
+    stray: StrayRecord | None = None
+    """The first record with a negative id."""
 
     @property
     def affected_ids(self) -> frozenset[LedgerId]:
@@ -58,6 +63,21 @@ class LogDamage(msgspec.Struct, frozen=True):
 
 def judge_log(findings: LogFindings) -> LogDamage | None:
     """The damage of a log; None if its scan can be trusted."""
+    damage, stray = _judge(findings), findings.stray
+    if stray is None:
+        return damage
+    more = f" ({findings.stray_count - 1} more like it)" if findings.stray_count > 1 else ""
+    reason = (
+        f"the record at offset {stray.offset} has the ids {stray.ledger_id}:{stray.entry_id}, as no entry has{more}"
+    )
+    if damage is None:
+        # A map that lists everything that was found shows that it is no entry that was acknowledged.
+        is_listed = findings.header is not None and findings.header.has_map
+        return LogDamage(reason, () if is_listed else None, stray=stray)
+    return LogDamage(f"{damage.reason}; {reason}", damage.ledger_ids, damage.misread_ids, stray)
+
+
+def _judge(findings: LogFindings) -> LogDamage | None:
     header = findings.header
     if header is None:
         is_blank = not findings.found_bytes and not findings.gaps and not findings.dropped_bytes
@@ -78,7 +98,7 @@ def _judge_by_map(findings: LogFindings) -> LogDamage | None:
     stated, found = findings.ledgers_map, findings.found_bytes
     if stated is None:
         return LogDamage("cannot read its ledgers map", None)
-    lacking = tuple(sorted(each for each in stated if found.get(each, 0) < stated[each]))
+    lacking = tuple(sorted(each for each in stated if each >= 0 and found.get(each, 0) < stated[each]))
     misread = tuple(sorted(each for each in found if found[each] > stated.get(each, 0)))
     if not lacking and not misread:
         return None

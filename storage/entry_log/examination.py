@@ -74,6 +74,8 @@ def judge_scan(
             ledgers_map=ledgers_map,
             found_bytes=found_bytes,
             gaps=scan.gaps,
+            stray=scan.stray,
+            stray_count=scan.stray_count,
             dropped_bytes=scan.dropped_bytes,
             cut_frame=scan.cut_frame,
             hides_frames=scan.hides_frames,

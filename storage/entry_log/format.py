@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -65,6 +66,20 @@ class FrameStart(msgspec.Struct, frozen=True, gc=False):
 
     size_bytes: int
     """Bytes after the size word."""
+    ledger_id: int
+    entry_id: int
+
+
+def is_stray(ledger_id: int, entry_id: int) -> bool:
+    """Whether a frame has ids that neither an entry nor a batch of the map nor the filler has."""
+    return (ledger_id < 0 or entry_id < 0) and ledger_id != MAP_LEDGER_ID
+
+
+class StrayRecord(NamedTuple):
+    """A record with a negative ledger or entry id. It may be a damaged entry of any ledger."""
+
+    offset: int
+    """Of its size word."""
     ledger_id: int
     entry_id: int
 

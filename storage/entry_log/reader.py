@@ -23,10 +23,12 @@ from storage.entry_log.format import (
     ENTRY_BYTES_MIN,
     FRAME_START_BYTES,
     HEADER_BYTES,
+    MAP_LEDGER_ID,
     decode_frame_start,
     decode_header,
     decode_map_batch,
     decode_map_batch_size,
+    is_stray,
 )
 from storage.errors import EntryDamagedError, EntryLogError, EntryLogMissingError
 from storage.filenames import entry_log_file_name, parse_entry_log_file_name
@@ -64,6 +66,10 @@ class EntryLogScan:
         """Bytes at the end of the log that start like an entry but are incomplete: torn or damaged."""
 
     def __iter__(self) -> Iterator[ScannedEntry]:
+        return (each for each in self.with_strays() if not is_stray(each.ledger_id, each.entry_id))
+
+    def with_strays(self) -> Iterator[ScannedEntry]:
+        """The entries and the records with a negative id, which no reader can ask for."""
         try:
             file = self._fs.open(self._path)
         except OSError as error:
@@ -90,7 +96,7 @@ class EntryLogScan:
             if frame.size_bytes > window.size_bytes - offset - LENGTH_BYTES:
                 self.dropped_bytes = window.data_end(offset) - offset
                 return
-            if frame.ledger_id >= 0 and frame.entry_id >= 0:
+            if frame.ledger_id != MAP_LEDGER_ID:
                 location = EntryLocation(self._log_id, offset + LENGTH_BYTES)
                 yield ScannedEntry(location, frame.ledger_id, frame.entry_id, frame.size_bytes)
             offset += LENGTH_BYTES + frame.size_bytes

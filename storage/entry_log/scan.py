@@ -18,7 +18,15 @@ import numpy as np
 
 from storage.advice import without_path
 from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.entry_log.format import ENTRY_BYTES_MIN, FRAME_START_BYTES, HEADER_BYTES, FrameStart, decode_frame_start
+from storage.entry_log.format import (
+    ENTRY_BYTES_MIN,
+    FRAME_START_BYTES,
+    HEADER_BYTES,
+    MAP_LEDGER_ID,
+    FrameStart,
+    StrayRecord,
+    decode_frame_start,
+)
 from storage.entry_log.reader import FILLER_BYTES, behind_filler
 from storage.errors import EntryLogError
 from storage.filenames import entry_log_file_name
@@ -51,6 +59,10 @@ class FoundEntries(NamedTuple):
     sizes_bytes: Int64Array
     """Bytes of the bodies."""
 
+    def taken(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> FoundEntries:
+        """Those for which ``chosen`` is true."""
+        return FoundEntries(*(column[chosen] for column in self))
+
 
 class Gap(NamedTuple):
     """Bytes between entries that are neither an entry nor the filler of a direct-I/O log."""
@@ -74,6 +86,9 @@ class LogScan:
         """Start of an incomplete frame, which ended the scan."""
         self.hides_frames = False
         """Whether there are frames after the start of the cut frame: then its size is damaged and hides them."""
+        self.stray: StrayRecord | None = None
+        """The first one."""
+        self.stray_count = 0
         self.gaps: list[Gap] = []
         """Damaged ranges with data after them, or up to the end of a log that was not filled up."""
 
@@ -120,9 +135,19 @@ class LogScan:
             data, first = window.loaded(FRAME_START_BYTES, offset)
             starts, behind = _frame_starts(data, first, window.size_bytes - offset + first)
             found = _found(data, starts, offset - first)
+            is_entry = (found.ledger_ids >= 0) & (found.entry_ids >= 0)
+            if not is_entry.all():
+                self._note_strays(found.taken(~is_entry & (found.ledger_ids != MAP_LEDGER_ID)))
+                found = found.taken(is_entry)
             if len(found.offsets):
                 yield found
             offset += behind - first
+
+    def _note_strays(self, found: FoundEntries) -> None:
+        if len(found.offsets) and self.stray is None:
+            offset = int(found.offsets[0]) - LENGTH_BYTES
+            self.stray = StrayRecord(offset, int(found.ledger_ids[0]), int(found.entry_ids[0]))
+        self.stray_count += len(found.offsets)
 
     def _note_gap(self, window: ReadWindow, start: int, end: int) -> None:
         # Only direct-I/O logs, which are filled up to whole blocks, have bytes between entries.
@@ -210,7 +235,7 @@ def _run_length(data: bytes, position: int, stride: int, count_max: int) -> int:
 
 
 def _found(data: bytes, starts: Int64Array, data_offset: int) -> FoundEntries:
-    """The entries at these positions, without the ledgers map and other negative ids."""
+    """The frames at these positions, also those that are not entries."""
     if len(starts) == 0:
         nothing = np.empty(0, np.int64)
         return FoundEntries(nothing, nothing, nothing, nothing)
@@ -225,6 +250,4 @@ def _found(data: bytes, starts: Int64Array, data_offset: int) -> FoundEntries:
         frames = np.lib.stride_tricks.sliding_window_view(every_byte, FRAME_START_BYTES)[starts]
     sizes = frames[:, :4].copy().view(">i4").ravel().astype(np.int64)
     ids = frames[:, 4:].copy().view(">i8").astype(np.int64)
-    is_entry = (ids >= 0).all(axis=1)
-    offsets = starts + (data_offset + LENGTH_BYTES)
-    return FoundEntries(ids[is_entry, 0], ids[is_entry, 1], offsets[is_entry], sizes[is_entry])
+    return FoundEntries(ids[:, 0], ids[:, 1], starts + (data_offset + LENGTH_BYTES), sizes)

@@ -127,6 +127,6 @@ def advise_on_lost_index(fs: FileSystem, config: StorageConfig) -> str:
     change = find_change_under_way(fs, config)
     if change is not None:
         return change.advice
-    folders = map(current_directory, config.paired_index_directories)
+    folders = map(current_directory, config.effective_index_directories)
     is_java = any(find_java_index(fs, folder).names for folder in folders if fs.exists(folder))
     return JAVA_INDEX_ADVICE if is_java else REBUILD_ADVICE

@@ -88,8 +88,9 @@ class AdoptionSurvey(msgspec.Struct, frozen=True):
 def survey_adoption(fs: FileSystem, config: StorageConfig) -> AdoptionSurvey | None:
     """Inspect the directories without changing anything; None if there is nothing to adopt.
 
-    Raises AdoptionRefusedError (with the reason), OSError, CorruptFileError.
+    Raises AdoptionRefusedError (with the reason), UnpairedIndexError, OSError, CorruptFileError.
     """
+    config.require_paired_indexes()
     indexes = _java_indexes(fs, config)
     has_idx = any(index.idx_folders for index in indexes.values())
     has_databases = any(index.databases for index in indexes.values())
@@ -100,7 +101,7 @@ def survey_adoption(fs: FileSystem, config: StorageConfig) -> AdoptionSurvey | N
             return None
     storage = JavaStorage.DATABASES if has_databases else JavaStorage.INDEX_FILES
     logs = locate_logs(fs, config, is_unique=storage is JavaStorage.INDEX_FILES and not is_begun)
-    ledger_count = None if has_databases else sum(1 for _ in _ledgers(fs, config))
+    ledger_count = None if has_databases else sum(1 for _ in idx_ledgers(fs, config))
     return AdoptionSurvey(
         storage=storage,
         aside=tuple(os.path.join(folder, name) for folder, index in indexes.items() for name in index.names),
@@ -151,8 +152,8 @@ def note_path(config: StorageConfig) -> str:
 
 
 def index_folders(config: StorageConfig) -> list[str]:
-    """The ``current`` index directory of each ledger directory."""
-    return [index_folder for _, index_folder in config.engine_folders]
+    """The ``current`` directories of all index directories."""
+    return [current_directory(each) for each in config.effective_index_directories]
 
 
 def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> LogPlaces:
@@ -184,7 +185,7 @@ def _require_one_kind(fs: FileSystem, config: StorageConfig, *, has_idx: bool, h
             "nothing was changed: there are .idx files and RocksDB directories: a conversion from one to the "
             "other was interrupted, and neither is complete; finish it with Java's own shell first"
         )
-    own = [path for folder in index_folders(config) for path in _own_paths(folder) if fs.exists(path)]
+    own = [path for folder in index_folders(config) for path in own_index_paths(folder) if fs.exists(path)]
     if own and (has_idx or has_databases):
         raise AdoptionRefusedError(
             f"nothing was changed: {own[0]} exists in addition to the Java index, so this bookie has already run "
@@ -199,7 +200,7 @@ def _is_without_index(fs: FileSystem, config: StorageConfig) -> bool:
     in the journals. AdoptionRefusedError if an index must have existed.
     """
     folders = [current_directory(each) for each in config.ledger_directories]
-    own = [path for folder in index_folders(config) for path in _own_paths(folder) if fs.exists(path)]
+    own = [path for folder in index_folders(config) for path in own_index_paths(folder) if fs.exists(path)]
     names = [name for folder in folders for name in fs.list_directory(folder)]
     if own or not any(name.startswith(last_mark_file_name(0, 1)) for name in names):
         return False
@@ -216,7 +217,8 @@ def _is_without_index(fs: FileSystem, config: StorageConfig) -> bool:
     )
 
 
-def _own_paths(folder: str) -> list[str]:
+def own_index_paths(folder: str) -> list[str]:
+    """Files of bkctl's index in a ``current`` directory."""
     return [os.path.join(folder, name) for database in _DATABASES for name in (database, seal_file_name(database))]
 
 
@@ -241,7 +243,7 @@ def _build(
     journaled = read_journaled_ledgers(fs, config)
     for journal in journaled.unreadable:
         report.note(journal.path, journal.reason)
-    ledger_count = sum(1 for _ in _ledgers(fs, config))
+    ledger_count = sum(1 for _ in idx_ledgers(fs, config))
     count = len(config.ledger_directories)
     if count > 1:
         first = locate_logs(fs, config, is_unique=True)
@@ -254,7 +256,7 @@ def _build(
         logs = locate_logs(fs, config, is_unique=True)
         build = IndexBuild(fs, open_index, logs, position, folder, config.engine.entry_log, journaled, report)
         try:
-            for ledger_id, paths in _ledgers(fs, config):
+            for ledger_id, paths in idx_ledgers(fs, config):
                 if ledger_id % count == position:
                     build.add(ledger_id, paths)
                     on_progress(report.ledger_count, ledger_count)
@@ -311,7 +313,7 @@ class _StageProgress:
         self._on_progress(self._done, self._total)
 
 
-def _ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerId, Sequence[str]]]:
+def idx_ledgers(fs: FileSystem, config: StorageConfig) -> Iterator[tuple[LedgerId, Sequence[str]]]:
     """Every ledger that has index files, ascending, with the paths of these files."""
     lists: list[Iterable[tuple[LedgerId, str]]] = [
         [(ledger_id, folder) for ledger_id in list_idx_ledgers(fs, folder)] for folder in index_folders(config)

@@ -78,6 +78,42 @@ class LogPlaces(msgspec.Struct, frozen=True):
         """The highest log id, or -1 if there are no logs."""
         return max(self.positions, default=-1)
 
+    def why_not_there(self, place: EntryLocation) -> str | None:
+        """Why no entry can be at this location, or None. Does not read the entry; only a copy does that."""
+        if place.log_id < 0 or place.offset < BODY_OFFSET_MIN:
+            return f"no entry can be at the location {place.log_id:x}:{place.offset}"
+        size_bytes = self.sizes_bytes.get(place.log_id)
+        if size_bytes is None:
+            return f"its entry log {entry_log_file_name(place.log_id)} is missing"
+        if place.offset + ENTRY_BYTES_MIN > size_bytes:
+            return f"its entry log {entry_log_file_name(place.log_id)} ends before offset {place.offset}"
+        return None
+
+
+def read_idx_header(fs: FileSystem, path: str) -> IdxHeader:
+    """Header of an index file; ValueError, OSError."""
+    file = fs.open(path)
+    try:
+        return decode_idx_header(file.pread(HEADER_BYTES, 0))
+    finally:
+        file.close()
+
+
+def read_idx_locations(fs: FileSystem, paths: Sequence[str]) -> Iterator[tuple[EntryId, int]]:
+    """Entry ids with their locations. If a move left two files of the ledger, the later copy counts. OSError."""
+    with contextlib.ExitStack() as undo:
+        files = [fs.open(path) for path in paths]
+        for file in files:
+            undo.callback(file.close)
+        for first in itertools.count(0, _PAGE_LOCATION_COUNT):
+            size_bytes, offset = _PAGE_LOCATION_COUNT * LOCATION_BYTES, HEADER_BYTES + first * LOCATION_BYTES
+            pages = [decode_locations(file.pread(size_bytes, offset)) for file in files]
+            if not any(pages):
+                return
+            for entry_id, found in enumerate(itertools.zip_longest(*pages, fillvalue=0), first):
+                if any(found):
+                    yield entry_id, max(found, key=abs)
+
 
 class IndexBuild:
     """Fills the new indexes of the ledger directory at ``position``. Always call ``close``, finished or not.
@@ -127,14 +163,14 @@ class IndexBuild:
         readable: list[str] = []
         for path in paths:
             try:
-                found = _row_of(self._header(path))
+                found = _row_of(read_idx_header(self._fs, path))
             except (ValueError, OSError) as error:
                 self._report.note(path, str(error))
                 is_whole = False
             else:
                 row = found if row is None else _merged(path, row, found)
                 readable.append(path)
-        for entry_id, location in self._locations_of(readable):
+        for entry_id, location in read_idx_locations(self._fs, readable):
             place = self._placed(ledger_id, entry_id, location)
             is_whole = is_whole and place is not None
             if place is not None:
@@ -169,32 +205,10 @@ class IndexBuild:
         self._undo.callback(index.close)
         return index
 
-    def _header(self, path: str) -> IdxHeader:
-        file = self._fs.open(path)
-        try:
-            return decode_idx_header(file.pread(HEADER_BYTES, 0))
-        finally:
-            file.close()
-
-    def _locations_of(self, paths: Sequence[str]) -> Iterator[tuple[EntryId, int]]:
-        """Entry ids with their locations. If a move left two files of the ledger, the later copy counts."""
-        with contextlib.ExitStack() as undo:
-            files = [self._fs.open(path) for path in paths]
-            for file in files:
-                undo.callback(file.close)
-            for first in itertools.count(0, _PAGE_LOCATION_COUNT):
-                size_bytes, offset = _PAGE_LOCATION_COUNT * LOCATION_BYTES, HEADER_BYTES + first * LOCATION_BYTES
-                pages = [decode_locations(file.pread(size_bytes, offset)) for file in files]
-                if not any(pages):
-                    return
-                for entry_id, found in enumerate(itertools.zip_longest(*pages, fillvalue=0), first):
-                    if any(found):
-                        yield entry_id, max(found, key=abs)
-
     def _placed(self, ledger_id: LedgerId, entry_id: EntryId, location: int) -> int | None:
         """Location of an entry in this directory, copying it here if necessary; None if it cannot be read."""
         place = unpack_location(location)
-        reason = self._why_not_there(place)
+        reason = self._logs.why_not_there(place)
         source = self._logs.positions.get(place.log_id)
         if reason is None and source is not None and source != self._position:
             try:
@@ -210,17 +224,6 @@ class IndexBuild:
             return None
         self._report.entry_count += 1
         return location
-
-    def _why_not_there(self, place: EntryLocation) -> str | None:
-        """Why no entry can be at this location, or None. Does not read the entry; only a copy does that."""
-        if place.log_id < 0 or place.offset < BODY_OFFSET_MIN:
-            return f"no entry can be at the location {place.log_id:x}:{place.offset}"
-        size_bytes = self._logs.sizes_bytes.get(place.log_id)
-        if size_bytes is None:
-            return f"its entry log {entry_log_file_name(place.log_id)} is missing"
-        if place.offset + ENTRY_BYTES_MIN > size_bytes:
-            return f"its entry log {entry_log_file_name(place.log_id)} ends before offset {place.offset}"
-        return None
 
     def _write_locations(self, row_count_min: int) -> None:
         if len(self._location_rows) >= row_count_min:

@@ -7,6 +7,7 @@ references. A deep check also reads the first 20 bytes of the entry in that log.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
@@ -21,8 +22,9 @@ from storage.entry_log.damage import LogDamage, listed
 from storage.entry_log.examination import examine_log
 from storage.entry_log.log_lists import read_mixed_logs, read_quarantine
 from storage.entry_log.reader import list_entry_logs
-from storage.errors import CorruptFileError, DirectoryLockedError, IndexDamagedError, StorageError
+from storage.errors import CorruptFileError, DirectoryLockedError, IndexDamagedError, StorageError, UnpairedIndexError
 from storage.filenames import (
+    JAVA_DATABASES,
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
     current_directory,
@@ -37,6 +39,7 @@ from storage.journal.catalog import NO_CATALOG, JournalCatalog, read_catalog
 from storage.journal.format import JournalRecordKind
 from storage.journal.log_mark import NO_MARK, JournalMarks, MarkState, survey_marks
 from storage.journal.reader import JournalScan, journals_to_replay, list_journals
+from storage.offline.java_index_check import find_idx_problems, java_index_paths
 from storage.offline.log_shortfalls import UNMEASURED, LocationRows, LogShortfalls, log_sizes_bytes
 from storage.offline.probe_child import PROBLEM_COUNT_MAX, Probed, ProbeRows
 from storage.ports import Children, FileSystem, OpenIndexStore
@@ -58,7 +61,7 @@ class StorageFinding(msgspec.Struct, frozen=True):
     is_problem: bool = True
     ledger_id: LedgerId | None = None
     entry_id: EntryId | None = None
-    """Set only if an entry is not at its indexed location."""
+    """Set only if an entry is not at its indexed location, or for a record with a negative id."""
 
 
 class CheckedCounts(msgspec.Struct):
@@ -104,12 +107,40 @@ class StorageCheck:
         for marks in survey_marks(self._fs, self._config):
             yield from _of_marks(marks)
             yield from _guarded("journals", current_directory(marks.directory), self._of_journals(marks))
+        java: dict[str, tuple[str, ...]] = {}
+        with contextlib.suppress(OSError):  # then the check of bkctl's indexes reports the directory
+            java = java_index_paths(self._fs, self._config)
+        # With .idx files, Java writes a ledger to the logs of any directory.
+        is_mixed = any(name not in JAVA_DATABASES for names in java.values() for name in names)
         for position, directory in enumerate(self._config.ledger_directories):
             folder = current_directory(directory)
-            yield from _guarded("entry logs", folder, self._of_logs(position, folder))
+            yield from _guarded("entry logs", folder, self._of_logs(position, folder, is_mixed=is_mixed))
             yield from _guarded("fences", folder, self._of_collected(folder))
-        for folders in self._config.engine_folders:
+        if java:
+            yield from _guarded("index", current_directory(self._config.ledger_directories[0]), self._of_java(java))
+            return
+        try:
+            engines = self._config.engine_folders
+        except UnpairedIndexError:
+            reason = "index directories are not as many as ledger directories, and none has the index of a Java bookie"
+            fix = "list as many index directories as ledger directories, or none"
+            yield StorageFinding("index", self._config.index_directories[0], reason, fix=fix)
+            return
+        for folders in engines:
             yield from self._of_indexes(*folders)
+
+    def _of_java(self, indexes: dict[str, tuple[str, ...]]) -> Iterator[StorageFinding]:
+        is_paired = len(self._config.effective_index_directories) == len(self._config.ledger_directories)
+        more = "; bkctl storage adopt would take it over" if is_paired else ""
+        for folder, names in indexes.items():
+            reason = f"the index of a Java bookie ({', '.join(names)}){more}"
+            yield StorageFinding("index", folder, reason, is_problem=False)
+        for found in find_idx_problems(self._fs, self._config, self._on_progress):
+            yield StorageFinding(
+                *("index", found.path, found.reason, None, _IDX_ADVICE),
+                ledger_id=found.ledger_id,
+                entry_id=found.entry_id,
+            )
 
     def _of_journals(self, marks: JournalMarks) -> Iterator[StorageFinding]:
         folder = current_directory(marks.directory)
@@ -137,29 +168,48 @@ class StorageCheck:
         *,
         is_newest: bool,
     ) -> Iterator[StorageFinding]:
+        """Findings of a file. The file of the mark is read twice, up to the mark and from it on, as replay reads it:
+        damage before the mark hides nothing after it."""
         path = os.path.join(folder, journal_file_name(journal_id))
         self._on_progress(path)
         self.counts.journal_count += 1
-        scan = JournalScan(self._fs, path, is_newest=is_newest, cataloged=catalog.find(journal_id))
+        is_split = journal_id == start.journal_id and start.offset > 0
+        found: list[StorageFinding] = []
+        for first_offset in (0, start.offset) if is_split else (0,):
+            is_needed = (journal_id, first_offset) >= start
+            scan = JournalScan(self._fs, path, first_offset, is_newest=is_newest, cataloged=catalog.find(journal_id))
+            stop_offset = start.offset if is_split and not is_needed else None
+            found += self._of_part(marks, scan, stop_offset, is_needed=is_needed)
+        seen = {(each.offset, each.reason): each for each in found}  # that of the needed part wins
+        yield from seen.values()
+
+    def _of_part(
+        self, marks: JournalMarks, scan: JournalScan, stop_offset: int | None, *, is_needed: bool
+    ) -> Iterator[StorageFinding]:
+        """Findings up to ``stop_offset``, or to the end. ``is_needed``: whether replay reads this part; records before
+        the mark are already in the ledger storage."""
+        fix = LOST_DATA_ADVICE if is_needed else None
         try:
-            is_read = yield from self._of_records(marks, scan)
+            is_read = yield from self._of_records(marks, scan, stop_offset)
         except CorruptFileError as error:
-            # Records before the mark are already in the ledger storage; replay does not read them.
-            is_needed = (journal_id, error.offset) >= start
-            fix = LOST_DATA_ADVICE if is_needed else None
-            yield StorageFinding("journals", path, error.reason, error.offset, fix, is_problem=is_needed)
+            yield StorageFinding("journals", scan.path, error.reason, error.offset, fix, is_problem=is_needed)
             return
         except (StorageError, OSError) as error:
-            yield StorageFinding("journals", path, without_path(error), fix=LOST_DATA_ADVICE)
+            yield StorageFinding("journals", scan.path, without_path(error), fix=LOST_DATA_ADVICE)
             return
         if is_read and scan.end.dropped_bytes:
-            reason = f"{scan.end.dropped_bytes} bytes that were never synced ({scan.end.reason.value})"
-            yield StorageFinding("journals", path, reason, scan.end.data_end_offset, is_problem=False)
+            what = "were never synced" if stop_offset is None else "before the mark are not records"
+            reason = f"{scan.end.dropped_bytes} bytes that {what} ({scan.end.reason.value})"
+            yield StorageFinding("journals", scan.path, reason, scan.end.data_end_offset, is_problem=False)
 
-    def _of_records(self, marks: JournalMarks, scan: JournalScan) -> Generator[StorageFinding, None, bool]:
-        """Findings in the records. Returns False if the file belongs to another journal: the rest was not read."""
+    def _of_records(
+        self, marks: JournalMarks, scan: JournalScan, stop_offset: int | None
+    ) -> Generator[StorageFinding, None, bool]:
+        """Findings in the records. Returns False unless it read to the end: records of another journal, or the stop."""
         journal_count = len(self._config.journal_directories)
         for record in scan:
+            if stop_offset is not None and record.offset >= stop_offset:
+                return False
             self.counts.record_count += 1
             if self.counts.record_count % _PROGRESS_RECORD_COUNT == 0:
                 self._on_progress(scan.path)
@@ -172,7 +222,7 @@ class StorageCheck:
                 yield StorageFinding("journals", scan.path, reason, record.offset, is_problem=False)
         return True
 
-    def _of_logs(self, position: int, folder: str) -> Iterator[StorageFinding]:
+    def _of_logs(self, position: int, folder: str, *, is_mixed: bool) -> Iterator[StorageFinding]:
         quarantined: dict[EntryLogId, str] = {}
         try:
             quarantined = read_quarantine(self._fs, folder)
@@ -203,7 +253,7 @@ class StorageCheck:
             self.counts.log_count += 1
             self.counts.entry_count += found.entry_count
             if found.damage is not None:
-                yield StorageFinding("entry logs", path, _damage(found.damage), fix=f"see {_RUNBOOK}")
+                yield _of_damage(path, found.damage)
             elif found.dropped_bytes:
                 reason = f"{found.dropped_bytes} bytes at its end are not a complete entry: never synced"
                 yield StorageFinding("entry logs", path, reason, is_problem=False)
@@ -212,7 +262,7 @@ class StorageCheck:
                 yield StorageFinding("entry logs", path, reason, fix=f"see {_RUNBOOK}")
             misread = found.damage.misread_ids if found.damage is not None else ()
             elsewhere = sorted(each for each in found.ledger_ids.difference(misread) if each % count != position)
-            if elsewhere and mixed is not None and log_id > mixed:
+            if elsewhere and not is_mixed and mixed is not None and log_id > mixed:
                 reason = f"it has entries of ledgers that belong elsewhere ({listed(elsewhere)})"
                 yield StorageFinding("entry logs", path, reason, fix=_ELSEWHERE_ADVICE)
 
@@ -318,6 +368,10 @@ _FOREIGN_RECORD_ADVICE: Final = (
 )
 _MISSING_RUNBOOK: Final = "docs/runbooks/missing-log.md"
 _RUNBOOK: Final = "docs/runbooks/corrupt-log.md"
+_IDX_ADVICE: Final = (
+    "the Java bookie cannot serve these entries: check the other copies with bkctl ledger verify; after bkctl storage "
+    "adopt, the integrity check restores them from there"
+)
 _DISK_RUNBOOK: Final = "docs/runbooks/lost-disk.md"
 
 
@@ -365,5 +419,7 @@ def _of_rows(path: str, rows: LocationRows) -> Iterator[StorageFinding]:
         yield StorageFinding("locations", path, reason, is_problem=False)
 
 
-def _damage(damage: LogDamage) -> str:
-    return f"{damage.reason}; ledgers {listed(damage.ledger_ids)}" if damage.ledger_ids else damage.reason
+def _of_damage(path: str, damage: LogDamage) -> StorageFinding:
+    reason = f"{damage.reason}; ledgers {listed(damage.ledger_ids)}" if damage.ledger_ids else damage.reason
+    offset, ledger_id, entry_id = damage.stray or (None, None, None)
+    return StorageFinding("entry logs", path, reason, offset, f"see {_RUNBOOK}", ledger_id=ledger_id, entry_id=entry_id)

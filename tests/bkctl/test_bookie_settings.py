@@ -254,7 +254,7 @@ def test_a_metadata_uri_from_elsewhere_is_told(tmp_path: Path) -> None:
     [
         ("bookiePort=70000\n", r"bk\.conf: bookiePort = 70000: must be from 0 to 65535"),
         ("journalAlignmentSize=100\n", "journalAlignmentSize = 100: must be a multiple of 512 from 512 to 1048576"),
-        ("indexDirectories=/i\nledgerDirectories=/a,/b\n", "index_directories must be as many"),
+        ("indexDirectories=/i,/i\nledgerDirectories=/a,/b\n", "a directory is listed twice"),
     ],
 )
 def test_values_out_of_range_are_named(tmp_path: Path, text: str, sentence: str) -> None:

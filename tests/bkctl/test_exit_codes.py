@@ -81,7 +81,7 @@ DECIDED = {
         AnswersMissingError
         BookieFailedError CopyProcessError RegistrationError LedgerCollectedError
     """,
-    3: "MisplacedLedgerError AdoptionRefusedError RefusedError CookieError",
+    3: "MisplacedLedgerError AdoptionRefusedError RefusedError CookieError UnpairedIndexError",
     4: "NoNodeError ClusterNotFoundError NoSuchEntryError NoSuchLedgerError LedgerNotFoundError BookieNotFoundError",
     5: """
         DirectoryLockedError DeletionPendingError PortInUseError ConflictError NodeExistsError BadVersionError

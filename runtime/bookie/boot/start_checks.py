@@ -250,7 +250,7 @@ class StartChecks:
         config, storage = self._config.disks, self._config.storage
         journals, ledgers, indexes = (
             tuple(map(self._sample, paths))
-            for paths in (storage.journal_directories, storage.ledger_directories, storage.paired_index_directories)
+            for paths in (storage.journal_directories, storage.ledger_directories, storage.effective_index_directories)
         )
         disks = BookieDisks(journals, ledgers, indexes)
         room_bytes = config.high_priority_room_bytes_or_default(storage.engine.entry_log.size_bytes_max)

@@ -34,8 +34,7 @@ def diagnose_loss(evidence: Evidence) -> CookieFinding | None:
     if evidence.emptied_index is not None:
         return emptied_index(evidence, evidence.emptied_index)
     empty = {folder.path for folder in evidence.folders if not folder.has_files}
-    ledgers = evidence.expected.ledger_directories
-    for ledger_path, index_path in zip(ledgers, evidence.expected.effective_index_directories, strict=True):
+    for ledger_path, index_path in evidence.expected.index_pairs:
         if ledger_path in empty and index_path not in empty:
             return CookieFinding(
                 Cause.EMPTIED_VOLUME,

@@ -123,8 +123,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         if folder.path in {*settings.journal_directories, *settings.ledger_directories}:
             return False
         filled = {each.path for each in self.folders if each.has_files}
-        pairs = zip(settings.ledger_directories, settings.effective_index_directories, strict=True)
-        return all(ledger_path in filled for ledger_path, index_path in pairs if index_path == folder.path)
+        return all(
+            ledger_path in filled for ledger_path, index_path in settings.index_pairs if index_path == folder.path
+        )
 
     @property
     def emptied_index(self) -> FolderState | None:

@@ -299,15 +299,15 @@ def _lost_cookie(evidence: Evidence) -> CookieFinding | None:
         # A first start that was interrupted while stamping, unless ledgers reference the bookie.
         count = evidence.ledgers_naming.get(own, 0)
         return _emptied_though_named(evidence, count) if count else None
-    why = (
-        "it was deleted by hand, or when the bookie was decommissioned"
-        if evidence.is_named(own)
-        else "no ledger references it, so it was decommissioned; to use the directories again, empty them"
-    )
+    if evidence.is_named(own):
+        why, remedy = "it was deleted by hand, or when the bookie was decommissioned", from_config("create", evidence)
+    else:
+        why = "no ledger references it, so it was decommissioned; to use the directories again, empty them"
+        remedy = Remedy(("bookie", "format"), has_settings=True)
     return CookieFinding(
         Cause.LOST_COOKIE,
         f"missing stored cookie: the cluster has no cookie for bookie {own}, but its directories have data: {why}",
-        from_config("create", evidence),
+        remedy,
     )
 
 

@@ -53,7 +53,7 @@ class DiskMonitor:
         self._on_verdict = on_verdict
         self._journals = tuple(map(current_directory, storage.journal_directories))
         self._ledgers = tuple(map(current_directory, storage.ledger_directories))
-        self._indexes = tuple(map(current_directory, storage.paired_index_directories))
+        self._indexes = tuple(map(current_directory, storage.effective_index_directories))
         self._room_bytes = config.high_priority_room_bytes_or_default(storage.engine.entry_log.size_bytes_max)
         before = DiskState.FULL if was_full else DiskState.WRITABLE
         self._states = (before,) * (len(self._journals) + len(self._ledgers) + len(self._indexes))

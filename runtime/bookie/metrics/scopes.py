@@ -71,7 +71,7 @@ def _by_path(disks: Callable[[BookieView], CheckedDisks | None]) -> Scope[DiskSa
 
 def _directories(view: BookieView) -> Iterable[tuple[_Values, LedgerDirectoryEngine]]:
     storage = view.config.storage
-    pairs = zip(storage.paired_index_directories, storage.ledger_directories, strict=True)
+    pairs = zip(storage.effective_index_directories, storage.ledger_directories, strict=True)
     return () if view.storage is None else zip(pairs, view.storage.engines, strict=True)
 
 

@@ -6,6 +6,7 @@ The same bytes are in the node ``cookies/<bookie id>`` and in the VERSION file o
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 
 import msgspec
@@ -74,6 +75,14 @@ class Cookie(msgspec.Struct, frozen=True, kw_only=True):
     def effective_index_directories(self) -> tuple[str, ...]:
         """Index directories; the ledger directories unless configured separately."""
         return self.ledger_directories if self.index_directories is None else self.index_directories
+
+    @property
+    def index_pairs(self) -> list[tuple[str, str]]:
+        """Each ledger directory with each directory that may hold its index: one, or all of them in the setups of Java
+        that do not pair them."""
+        ledgers, indexes = self.ledger_directories, self.effective_index_directories
+        is_paired = len(ledgers) == len(indexes)
+        return list(zip(ledgers, indexes, strict=True) if is_paired else itertools.product(ledgers, indexes))
 
 
 def encode_cookie(cookie: Cookie) -> bytes:

@@ -306,6 +306,20 @@ def test_a_disk_with_its_version_file_alone_is_blessed_by_nothing_while_ledgers_
     assert (result.exit_code, "is empty, but ledgers reference bookie" in result.stderr) == (3, True), result.stderr
 
 
+def test_folders_of_a_decommissioned_bookie(host: BookieHost) -> None:
+    """Its sentence says to empty them, and so does its command."""
+    host.boot(4, 5)
+    host.plant(None)
+    found = host.verify()
+    assert found["cause"] == "missing stored cookie"
+    assert "to use the directories again, empty them" in str(found["sentence"])
+    assert str(found["command"]).startswith("bkctl bookie format ")
+    result = host.run_printed(found["command"], "--confirm", ID)
+    assert result.exit_code == 0, result.stderr
+    assert host.verify()["is_new"]
+    host.boot(6)
+
+
 def test_empty_folders_of_a_bookie_that_no_ledger_names(host: BookieHost) -> None:
     """A start that was cut off behind the stamp; and a bookie named by ledgers that never got an entry of them."""
     host.boot()
@@ -391,3 +405,10 @@ def test_settings_from_a_java_file(host: BookieHost) -> None:
     (host.folder / "l2").rename(host.folder / "elsewhere")
     found = host.operator.run("cookie", "verify", "--conf", str(conf), "-o", "json").json()
     assert str(found["command"]) == f"bkctl cookie verify --conf {conf}"
+
+
+def test_ledger_directories_that_share_an_index_directory(host: BookieHost) -> None:
+    """As Java's InterleavedLedgerStorage accepts them."""
+    host.name_folders("j", "l1 l2 l3 l4", "i")
+    body = host.verify()
+    assert (body["is_healthy"], body["is_new"]) == (True, True)

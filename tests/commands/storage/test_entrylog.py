@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.entry_log.format import HEADER_BYTES
 from tests.commands.storage.conftest import Folders
 from tests.processes import run_bkctl
 from tests.storage.engines import entry
@@ -75,6 +76,29 @@ def test_a_torn_end_is_told(folders: Folders) -> None:
     rest = folders.succeed("entrylog", "scan", "0x0", "--from", "1100", "--to", "1200", "-o", "json").json()["items"]
     assert rest
     assert all(1100 <= item["offset"] < 1200 for item in rest if item["type"] == "entry")
+
+
+def test_a_record_with_a_negative_ledger_id(folders: Folders) -> None:
+    folders.fill()
+    log = Path(folders.config.ledger_directories[0]) / "current" / "0.log"
+    with log.open("r+b") as file:
+        file.seek(HEADER_BYTES + 4)
+        ledger_id, entry_id = struct.unpack(">qq", file.read(16))
+        file.seek(HEADER_BYTES + 4)
+        file.write(struct.pack(">q", ledger_id - 2**63))
+    broken = str(ledger_id - 2**63)
+    items = folders.succeed("entrylog", "scan", "0", "-o", "json").json()["items"]
+    assert (items[0]["type"], items[0]["offset"], items[0]["ledger_id"]) == ("stray", HEADER_BYTES, broken)
+    assert {each["type"] for each in items[1:]} == {"entry"}
+    one = folders.succeed("entrylog", "scan", "0", "--ledger", broken, "-o", "json").json()["items"]
+    assert one == items[:1]
+    shown = folders.succeed("entrylog", "show", "0", "--ledger", broken, "-o", "json").json()["items"]
+    assert [(each["ledger_id"], each["entry_id"]) for each in shown] == [(broken, str(entry_id))]
+    checked = folders.run("check", "-o", "json")
+    assert checked.exit_code == 10
+    [found] = [each for each in checked.json()["items"] if each["check"] == "entry logs"]
+    assert (found["path"], found["offset"]) == (str(log), HEADER_BYTES)
+    assert (found["ledger_id"], found["entry_id"]) == (broken, str(entry_id))
 
 
 def test_a_range_where_no_entry_can_be_is_a_usage_error(golden: tuple[Path, dict[str, object]]) -> None:

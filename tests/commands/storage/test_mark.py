@@ -56,6 +56,17 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     assert (one / "bkctl.mark.0").read_bytes() == before
 
 
+def test_a_replay_from_a_journal_that_is_missing(folders: Folders) -> None:
+    folders.fill()
+    replay = rows(folders)[0, "replay j0"]
+    assert replay["state"] == "intact"
+    journal = Path(folders.config.journal_directories[0]) / "current" / str(replay["file"])
+    journal.unlink()
+    result = folders.succeed("mark", "-o", "json")
+    assert result.json()["items"][-1] == {**replay, "state": "missing"}
+    assert f"{journal} is missing, but the log mark references it" in result.stderr
+
+
 def test_a_folder_that_is_not_there(folders: Folders) -> None:
     folders.fill()
     result = run_bkctl("storage", "mark", *folders.arguments, "--ledger-dir", str(folders.root / "l9"))

@@ -47,6 +47,11 @@ def test_id_by_settings(changes: dict[str, Any], bookie_id: str) -> None:
     assert identity.bind_host == "127.0.0.1"
 
 
+def test_it_listens_on_the_loopback_address_that_it_registers() -> None:
+    identity = resolve_identity(config(advertised_address="127.0.0.2"), HOST)
+    assert identity == BookieIdentity("127.0.0.2", "127.0.0.2", None)
+
+
 def test_a_configured_id_leaves_the_address_what_it_is() -> None:
     identity = resolve_identity(config(bookie_id="b", advertised_address="localhost"), HOST)
     assert identity == BookieIdentity("localhost", "127.0.0.1", "b")

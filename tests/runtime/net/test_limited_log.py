@@ -26,6 +26,18 @@ async def test_repeated_causes_are_counted_and_told_when_the_interval_ends(caplo
     assert len(caplog.records) == 3
 
 
+async def test_digits_of_words_stay(caplog: pytest.LogCaptureFixture) -> None:
+    log = LimitedLog(LOGGER, 1000, "connections")
+    for number in (7, 8):
+        log.report(
+            "peer", f"wire protocol v2, useV2WireProtocol=false, at {number}, log {number}f, 10.0.0.{number}:3181"
+        )
+    log.close()
+    assert caplog.records[1].getMessage() == (
+        "1 more connections in 1000 s: wire protocol v2, useV2WireProtocol=false, at #, log #, #.#.#.#:#"
+    )
+
+
 async def test_closing_tells_what_was_left_out(caplog: pytest.LogCaptureFixture) -> None:
     log = LimitedLog(LOGGER, 1000, "connections")
     log.report("a", "cause")

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.adapters.filesystem import OsFileSystem
-from storage.entry_log.format import HEADER_BYTES, encode_header, encode_ledgers_map
+from storage.entry_log.examination import examine_log
+from storage.entry_log.format import (
+    HEADER_BYTES,
+    HEADER_MAP_FIELDS_OFFSET,
+    encode_header,
+    encode_ledgers_map,
+    encode_map_fields,
+)
 from storage.entry_log.reader import EntryLogScan
 from storage.entry_log.scan import WINDOW_BYTES, Gap, LogScan
 from storage.errors import EntryLogError
@@ -144,6 +151,25 @@ def test_the_frame_that_reaches_behind_the_file_is_told(tmp_path: Path) -> None:
     cut = scan(tmp_path).cut_frame
     assert cut is not None
     assert (cut.ledger_id, cut.entry_id, cut.size_bytes) == (7, 9, 116)
+
+
+@pytest.mark.parametrize("ids", [(-19, 5), (5, -3)])
+@pytest.mark.parametrize("ledgers_map", [b"", encode_ledgers_map({5: 2 * 28})])
+def test_a_record_with_a_negative_id_is_damage(tmp_path: Path, ids: tuple[int, int], ledgers_map: bytes) -> None:
+    content = frame(5, 0) + frame(*ids) + frame(5, 1) + frame(*ids)
+    write_log(tmp_path, encode_header() + content + ledgers_map)
+    if ledgers_map:
+        with (tmp_path / "0.log").open("r+b") as stream:
+            stream.seek(HEADER_MAP_FIELDS_OFFSET)
+            stream.write(encode_map_fields(HEADER_BYTES + len(content), 1))
+    assert require_same(tmp_path) == 2
+    damage = examine_log(FS, str(tmp_path), 0, 1000, lambda: None).damage
+    assert damage is not None
+    assert damage.stray == (HEADER_BYTES + 28, *ids)
+    assert damage.reason == (
+        f"the record at offset {HEADER_BYTES + 28} has the ids {ids[0]}:{ids[1]}, as no entry has (1 more like it)"
+    )
+    assert damage.ledger_ids == (() if ledgers_map else None), "a map that lists the rest shows that nothing is missing"
 
 
 def test_a_missing_log_is_an_error(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from storage.adapters.child_pool import ChildProcesses
 from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.config import StorageConfig
+from storage.entry_log.format import HEADER_BYTES
 from storage.errors import (
     AdoptionRefusedError,
     CorruptFileError,
@@ -429,6 +430,21 @@ def test_folders_of_java_with_rocksdb(tmp_path: Path, image: str) -> None:
             )
         assert storage.engines[0].read_flags() == 1, "limbo and other flags of the RocksDB are not known"
     assert survey_adoption(FS, folders.config) is None
+
+
+def test_a_record_with_a_negative_ledger_id_is_unreadable(tmp_path: Path) -> None:
+    """Any ledger may lack the entry."""
+    folders = java_folders("db-4.18.0/crash", tmp_path)
+    logs = [path for path in (tmp_path / "ledgers" / "current").glob("*.log") if path.stat().st_size > HEADER_BYTES]
+    log = max(logs, key=lambda path: int(path.stem, 16))  # the active one, without a map
+    data = bytearray(log.read_bytes())
+    data[HEADER_BYTES + 4] |= 0x80
+    log.write_bytes(data)
+    report = adopt(FS, open_plyvel, ChildProcesses(), folders.config)
+    assert [each.path for each in report.unreadable] == [str(log)]
+    assert f"offset {HEADER_BYTES} has the ids -" in report.unreadable[0].reason
+    with booted(folders.config) as storage:
+        assert {row_of(storage, ledger_id).is_limbo for ledger_id in dict(folders.keys())} == {True}
 
 
 def test_every_cut_is_made_good_with_rocksdb(tmp_path: Path) -> None:

@@ -17,7 +17,10 @@ from storage.adapters.filesystem import OsFileSystem
 from storage.adapters.index_store import open_plyvel
 from storage.config import StorageConfig
 from storage.entry_log.format import HEADER_BYTES
+from storage.errors import CorruptFileError
+from storage.index.java_index import HEADER_BYTES as IDX_HEADER_BYTES
 from storage.journal.format import encode_ledger_key_record
+from storage.journal.log_mark import survey_marks
 from storage.offline.storage_check import StorageCheck, StorageFinding
 from tests.storage.engines import KEY, checkpoint, config_below, entry
 from tests.storage.java_folders import boot, java_folders
@@ -196,6 +199,39 @@ def test_damage_before_the_mark_is_a_note(config: StorageConfig, tmp_path: Path)
     boot(config).close()
 
 
+@pytest.mark.parametrize("is_cataloged", [True, False])
+@pytest.mark.parametrize("harm", [b"\xff\xff\0\0", bytes(512)])
+def test_damage_after_the_mark_is_found_despite_damage_before_it(
+    tmp_path: Path, is_cataloged: bool, harm: bytes
+) -> None:
+    """The start reads the file from the mark on, and so does the check."""
+    config = config_below(tmp_path)
+    storage = boot(config)
+    storage.engine_of(1).set_master_key(1, KEY)
+    journal = storage.journal_of(1)
+    journal.write_group([encode_ledger_key_record(1, KEY)])
+    ends = []
+    for entry_id in range(9):
+        storage.engine_of(1).add(1, entry_id, entry(1, entry_id, b"x" * 1000))
+        ends.append(journal.write_group([entry(1, entry_id, b"x" * 1000)]).offset)
+        if entry_id == 4:
+            checkpoint(storage)
+    storage.close()
+    path = newest(tmp_path / "journal-0/current", ".txn")
+    if not is_cataloged:  # judged as Java's
+        (path.parent / "bkctl.journals").unlink()
+    [marks] = survey_marks(OsFileSystem(), config)
+    assert marks.replay_start == (int(path.stem, 16), ends[4])
+    for offset, harmed in ((ends[1], harm), (ends[6], b"\xff\xff\0\0")):
+        path.write_bytes(path.read_bytes()[:offset] + harmed + path.read_bytes()[offset + len(harmed) :])
+    assert [(each.path, each.is_problem, each.offset) for each in check(config)] == [
+        (str(path), False, ends[1]),
+        (str(path), True, ends[6]),
+    ]
+    with pytest.raises(CorruptFileError, match=f"offset {ends[6]}"):
+        boot(config)
+
+
 def test_a_lost_log_of_which_deleted_ledgers_alone_are_left_is_no_problem(
     config: StorageConfig, tmp_path: Path
 ) -> None:
@@ -213,11 +249,46 @@ def test_what_a_damaged_index_names_is_not_asked(config: StorageConfig, tmp_path
     assert {each.check for each in check(config)} == {"index"}
 
 
-def test_folders_of_java(tmp_path: Path) -> None:
-    folders = java_folders("interleaved-4.18.0/crash", tmp_path)
-    found = check(folders.config)
-    assert {each.check for each in found} == {"index"}
-    assert all("storage adopt" in (each.fix or "") for each in found)
+@pytest.mark.parametrize("image", ["interleaved-4.18.0/replayed", "sorted-4.18.0/crash", "db-4.18.0/clean"])
+def test_the_index_of_java_is_a_note(tmp_path: Path, image: str) -> None:
+    """It is what a healthy Java bookie has."""
+    folders = java_folders(image, tmp_path)
+    [found] = check(folders.config)
+    assert (found.check, found.path, found.is_problem) == ("index", str(folders.indexes[0]), False)
+    assert "bkctl storage adopt" in found.reason
+
+
+def test_broken_index_files_of_java(tmp_path: Path) -> None:
+    folders = java_folders("interleaved-4.18.0/replayed", tmp_path)
+    first, second = sorted(folders.indexes[0].rglob("*.idx"))[:2]
+    os.truncate(first, 100)
+    with second.open("r+b") as stream:
+        stream.seek(IDX_HEADER_BYTES)
+        stream.write(struct.pack(">q", 77 << 32 | 1028))
+    problems = [each for each in check(folders.config) if each.is_problem]
+    assert [(each.path, each.ledger_id, each.entry_id) for each in problems] == [
+        (str(first), int(first.stem, 16), None),
+        (str(second), int(second.stem, 16), 0),
+    ]
+    assert "100 bytes" in problems[0].reason
+    assert "4d.log is missing" in problems[1].reason
+
+
+def test_index_directories_that_are_not_paired(config: StorageConfig, tmp_path: Path) -> None:
+    """Java's InterleavedLedgerStorage accepts them; everything else is checked."""
+    (tmp_path / "index" / "current").mkdir(parents=True)
+    unpaired = msgspec.structs.replace(config, index_directories=(str(tmp_path / "index"),))
+    [found] = check(unpaired)
+    assert (found.check, found.is_problem) == ("index", True)
+    assert "not as many as ledger directories" in found.reason
+    folders = java_folders("interleaved-4.18.0/replayed", tmp_path / "java")
+    (tmp_path / "l2").mkdir()
+    ledgers = (*folders.config.ledger_directories, str(tmp_path / "l2"))
+    (tmp_path / "l2" / "current").mkdir()
+    java = msgspec.structs.replace(
+        folders.config, ledger_directories=ledgers, index_directories=folders.config.ledger_directories
+    )
+    assert [each.is_problem for each in check(java)] == [False]
 
 
 def test_a_record_of_another_journal_is_a_finding(config: StorageConfig, tmp_path: Path) -> None:
