@@ -5,8 +5,8 @@ asks no bookie for a list of its entries, because many do not answer that (repli
 a ledger is left out: its writer still changes it, and a mark would make Java's workers close the ledger.
 
 Ledgers with bad copies on bookies that answer are marked, so that a worker writes the copies again. A second look must
-confirm them. Bookies that are not registered are not asked. A copy that was not read is unknown: it is counted and asked
-for again, and a round with unknown copies stores no time of a check, which other auditors would believe.
+confirm them. Bookies that are not registered are not asked. A copy that was not read is unknown: it is counted, its
+ledger is read again, and a round with unknown copies stores no time of a check, which other auditors would believe.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from runtime.autorecovery.config import AutorecoveryConfig
@@ -50,9 +52,7 @@ def test_only_ledgers_with_unknown_copies_are_read_again_with_growing_pauses() -
         ids = [await triple(cluster) for _ in range(3)]
         times = list[float]()
         cluster.rules.append(
-            lambda request: (
-                Status.UNAUTHORIZED if (request.bookie_id, request.ledger_id) == ("b3", ids[1]) else None
-            )
+            lambda request: Status.UNAUTHORIZED if (request.bookie_id, request.ledger_id) == ("b3", ids[1]) else None
         )
         async with auditing(cluster, AutorecoveryConfig(check_period_s=36_000)):
             await cluster.clock.sleep(60)
@@ -65,7 +65,7 @@ def test_only_ledgers_with_unknown_copies_are_read_again_with_growing_pauses() -
                     assert {request.ledger_id for request in cluster.requests} == {ids[1]}
                     cluster.requests.clear()
                 await cluster.clock.sleep(10)
-            pauses = [later - former for former, later in zip(times, times[1:], strict=False)]
+            pauses = [later - former for former, later in itertools.pairwise(times)]
             assert pauses == pytest.approx([600, 1200], abs=30)
             cluster.rules.clear()
             while await last_check_ms(cluster) is None:
