@@ -117,7 +117,7 @@ class RootStatus(msgspec.Struct, frozen=True):
     """Bookies whose ledgers one of them moves to others."""
 
 
-class References(msgspec.Struct, frozen=True, kw_only=True):
+class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
     """Which of the bookies that are down, ``bookie_ids``, the metadata of the ledgers names; ``ledgers`` were read.
 
     ``why_unknown``: why not all could be read; None: all were, or all bookies are in ``named``: the others are not
@@ -149,7 +149,7 @@ class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
     recovery: RecoveryLook | None = None
     """The notes of autorecovery."""
     autorecovery: AutorecoveryStatus | None = None
-    references: References | None = None
+    references: DownReferences | None = None
     """None: no bookie is down, or a command moves the ledgers of those that are."""
     unknown: Mapping[str, str] = {}
 
@@ -283,7 +283,7 @@ def _down_findings(status: ClusterLook) -> Iterator[StatusFinding]:
     yield StatusFinding(severity, "bookies_down", sentence, fix)
 
 
-def _doubt(references: References | None, bookie_ids: Sequence[str]) -> str:
+def _doubt(references: DownReferences | None, bookie_ids: Sequence[str]) -> str:
     if references is None or references.why_unknown is None or references.named.issuperset(bookie_ids):
         return ""
     return f" (whether any does is unknown: {references.why_unknown})"

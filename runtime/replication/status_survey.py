@@ -37,8 +37,8 @@ from runtime.replication.cluster_status import (
     AutorecoveryStatus,
     BookieLook,
     ClusterLook,
+    DownReferences,
     MarkCount,
-    References,
     RepairLocks,
     RootStatus,
 )
@@ -117,7 +117,7 @@ class StatusSurvey:
 
     async def _find_references(
         self, root: RootStatus | None, bookies: tuple[BookieLook, ...] | None, recovery: RecoveryLook | None
-    ) -> References | None:
+    ) -> DownReferences | None:
         """Which bookies that are down the ledgers reference, as far as the time allows.
 
         A bookie that was removed has no cookie, but perhaps still the auditor's note with a deadline.
@@ -132,9 +132,10 @@ class StatusSurvey:
             return None
         named, count, why_unknown = set[str](), 0, None
         if root is None or root.migration is not None or root.is_restore_unfinished:
-            return References(bookie_ids=down, named=frozenset(), ledgers=0, why_unknown="no ledger was read")
+            return DownReferences(bookie_ids=down, named=frozenset(), ledgers=0, why_unknown="no ledger was read")
         try:
             async with asyncio.timeout(self._limits.ledgers_s):
+                await self._store.sync(self._root)
                 async with aclosing((await self._open_ledgers()).read_all()) as ledgers:
                     async for _, found in ledgers:
                         count += 1
@@ -148,7 +149,7 @@ class StatusSurvey:
             why_unknown = f"only {count:,} ledgers were read in {self._limits.ledgers_s:g} s"
         except BkctlError as error:
             why_unknown = str(error)
-        return References(bookie_ids=down, named=frozenset(named), ledgers=count, why_unknown=why_unknown)
+        return DownReferences(bookie_ids=down, named=frozenset(named), ledgers=count, why_unknown=why_unknown)
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
         """The result; None, with the reason in ``unknown``, if it failed or took too long."""

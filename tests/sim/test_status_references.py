@@ -14,7 +14,7 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.replication.election import AuditorElection
 from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from runtime.replication.cluster_status import ClusterLook, References, findings_of
+from runtime.replication.cluster_status import ClusterLook, DownReferences, findings_of
 from runtime.replication.status_survey import StatusLimits, StatusSurvey
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
@@ -42,7 +42,7 @@ async def look(
     return await survey.look()
 
 
-async def references(cluster: RepairCluster, limits: StatusLimits | None = None) -> References:
+async def references(cluster: RepairCluster, limits: StatusLimits | None = None) -> DownReferences:
     found = (await look(cluster, limits)).references
     assert found is not None
     return found

@@ -17,8 +17,8 @@ from runtime.replication.cluster_status import (
     AutorecoveryStatus,
     BookieLook,
     ClusterLook,
+    DownReferences,
     MarkCount,
-    References,
     RepairLocks,
     RootStatus,
     down_bookies,
@@ -124,8 +124,10 @@ def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
     )
 
 
-def looked(*named: str, why_unknown: str | None = None) -> References:
-    return References(bookie_ids=frozenset({"b4:3181"}), named=frozenset(named), ledgers=12, why_unknown=why_unknown)
+def looked(*named: str, why_unknown: str | None = None) -> DownReferences:
+    return DownReferences(
+        bookie_ids=frozenset({"b4:3181"}), named=frozenset(named), ledgers=12, why_unknown=why_unknown
+    )
 
 
 def test_a_bookie_that_no_ledger_references_is_only_noted() -> None:
@@ -140,7 +142,7 @@ def test_a_bookie_that_no_ledger_references_is_only_noted() -> None:
 
 
 @pytest.mark.parametrize("references", [looked("b4:3181"), looked(why_unknown="only 12 ledgers were read in 4 s")])
-def test_a_bookie_is_not_said_to_be_unreferenced_without_a_proof(references: References) -> None:
+def test_a_bookie_is_not_said_to_be_unreferenced_without_a_proof(references: DownReferences) -> None:
     status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, references=references)
     (finding,) = [each for each in findings_of(status) if each.part.startswith("bookies_")]
     assert (finding.severity, finding.part) == (Urgency.CRITICAL, "bookies_down")
