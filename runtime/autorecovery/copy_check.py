@@ -29,6 +29,7 @@ from runtime.autorecovery.copy_rounds import (
     next_round,
     pace,
     repeat_or_next_round,
+    span_of,
     with_check,
 )
 from runtime.autorecovery.lane import Lane, Turn
@@ -114,14 +115,15 @@ class CopyCheck:
 
     async def _go_on(self, progress: CopyCheckNote, turn: Turn) -> float | None:
         """Check the next ledgers, for some time. Returns when to go on; None: when autorecovery is enabled again."""
-        clock, period_s = self._ports.clock, self._config.check_period_s
+        clock = self._ports.clock
         progress, ids, left = await self._next_ledgers(progress, turn)
+        span_ms, span_s = span_of(progress, self._config.check_period_s)
         lost = frozenset(int(key) for key in await self._losses.keys() if key.isdecimal())
         ends_ns = clock.monotonic_ns() + int(TURN_S * 1e9)
         position = 0
         while position < len(ids):
             began_ns = clock.monotonic_ns()
-            step = pace(progress.began_ms, clock.now_ms(), period_s, left)
+            step = pace(span_ms, clock.now_ms(), span_s, left)
             some = ids[position : position + step.ledgers]
             checked = await self._check(some, progress, lost, turn)
             if checked is None:

@@ -57,6 +57,13 @@ def repeat_or_next_round(note: CopyCheckNote, now_ms: int, period_s: float) -> C
     return msgspec.structs.replace(note, repeats=note.repeats + 1, repeat_ms=repeat_ms, last_ledger_id=-1)
 
 
+def span_of(note: CopyCheckNote, period_s: float) -> tuple[int, float]:
+    """When the round or its repeat began, and the time over which it is spread: a repeat takes as long as its pause."""
+    if not note.repeats:
+        return note.began_ms, period_s
+    return note.repeat_ms, repeat_in_s(note.repeats - 1, period_s)
+
+
 class Pace(NamedTuple):
     """Check ``ledgers`` now, and the next ones after ``seconds``."""
 
@@ -105,8 +112,10 @@ def is_unknown(defect: CopyDefect) -> bool:
 
 def with_check(note: CopyCheckNote, check: LedgerCheck, verdict: CopyVerdict) -> CopyCheckNote:
     """The round with one more ledger, or with another look at one. ``verdict``: what was confirmed."""
-    found, again = counts_of(check, verdict), {**note.again}
-    again.pop(check.ledger_id, None)
+    found = counts_of(check, verdict)
+    if found.is_complete and check.ledger_id not in note.again:
+        return msgspec.structs.replace(note, counts=note.counts + found)
+    again = {ledger_id: former for ledger_id, former in note.again.items() if ledger_id != check.ledger_id}
     if not found.is_complete and len(again) < AGAIN_MAX:
         again[check.ledger_id] = found
         return msgspec.structs.replace(note, again=again)

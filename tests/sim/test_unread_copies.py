@@ -33,6 +33,8 @@ def test_bookies_that_refuse_the_login_are_no_clean_check(caplog: pytest.LogCapt
             cluster.refuse("read", each, Status.UNAUTHORIZED)
         async with auditing(cluster, HOUR) as auditor:
             await cluster.clock.sleep(HALF_A_DAY)
+            while not (await progress(cluster)).repeats:
+                await cluster.clock.sleep(60)
             assert await last_check_ms(cluster) is None
             assert numbers(await progress(cluster)) == (6, 36, 0, 36)
             assert "36 unknown" in auditor.copies.lane.status.result
