@@ -50,8 +50,9 @@ async def show_status(
 ) -> Outcome:
     """Show what is down, at risk or in repair, and what to do.
 
-    Reads registrations, disks, marks, locks and switches, but no ledgers, and ends within seconds also if ZooKeeper or
-    a bookie does not answer. What was not measured is "unknown". --watch also estimates how long repairs will take.
+    Reads registrations, disks, marks, locks and switches, and ends within seconds also if ZooKeeper or a bookie does
+    not answer. While a bookie is down, it reads ledger metadata for up to four seconds, to know whether a ledger
+    references the bookie. What was not measured is "unknown". --watch also estimates how long repairs will take.
     Exits with 10 if there is a warning, with 14 if a finding is critical, with 6 if ZooKeeper does not answer.
     """
     interval_s = parse_watch(context, interval, is_watching=watch)
@@ -95,7 +96,8 @@ async def _look(context: CommandContext) -> ClusterLook:
         session = await at_end.enter_async_context(open_session(hurried, must_exist=False, warns_of_restore=False))
         bookies = session.bookies(timeout_max_s=timeout_s)
         limits = StatusLimits(bookie_s=timeout_s)
-        return await StatusSurvey(session.store, session.root, bookies, clock, limits).look()
+        survey = StatusSurvey(session.store, session.root, session.ledgers, bookies, clock, limits)
+        return await survey.look()
     except MetadataUnavailableError as error:
         return ClusterLook(now_ms=clock.now_ms(), unknown={"zookeeper": str(error)})
     finally:
@@ -148,6 +150,8 @@ def _body(context: CommandContext, look: _Look, severity: Urgency) -> dict[str, 
         "zookeeper_reachable": status.zookeeper_ms is not None,
         "zookeeper_latency_ms": None if status.zookeeper_ms is None else round(status.zookeeper_ms, 3),
         **_bookie_counts(status),
+        "bookies_unreferenced": None if status.references is None else status.unreferenced,
+        "references_unknown": None if status.references is None else status.references.why_unknown,
         "marks_at_least": None if marks is None else marks.at_least,
         "marks_at_most": None if marks is None else marks.at_most,
         "oldest_mark_read_at": None if marks is None else time_text(marks.oldest_ms),
@@ -257,7 +261,7 @@ def _why_unknown(status: ClusterLook) -> str | None:
     """Why marks do not say what is at risk: an auditor may not have marked the ledgers of a bookie that is down."""
     from runtime.replication.cluster_status import down_bookies
 
-    down = down_bookies(status.bookies)
+    down = down_bookies(status)
     return None if down is None else f"unknown ({down} down; bkctl audit counts)"
 
 

@@ -14,6 +14,7 @@ from typing import ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from runtime.protocol.entry_list import EntryList
 from runtime.protocol.messages import BookieAnswer, BookieCall, ReadAnswer, ReadCall
 from runtime.protocol.status import Status
 
@@ -201,6 +202,12 @@ class Bookies(Protocol):
         """Ask for the explicit LAC packet and the last stored entry; fences nothing, needs no key (wire 5.6).
 
         The future fails with the BookieError of the status. The digests are not checked here.
+        """
+
+    def list_entries(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[EntryList]:
+        """Ask which entries of a ledger the bookie has, by its index; fences nothing, needs no key (wire 5.9).
+
+        The future fails with the BookieError of the status. Java's DbLedgerStorage never answers, which is a timeout.
         """
 
     def read_many(

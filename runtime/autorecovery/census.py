@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.check_times import LOOK_AGAIN_S, CheckTimes, StoredResult
+from runtime.autorecovery.check_times import LOOK_AGAIN_S, CheckTimes, StoredResult, unread_text
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.client.ports import ClientPorts
@@ -51,11 +51,9 @@ class ReplicaCensus:
         due_in_s = await self._stored.due_in_s()
         if not due_in_s:
             found = await self._count(turn)
-            logger.log(
-                logging.WARNING if found.no_copy.ledgers else logging.INFO, "copies counted: %s", summary_of(found)
-            )
-            await self._stored.keep(found)
-            due_in_s = self._interval_s
+            is_fine = not found.no_copy.ledgers and not found.unreadable.ledgers
+            logger.log(logging.INFO if is_fine else logging.WARNING, "copies counted: %s", summary_of(found))
+            due_in_s = await self._stored.keep(found)
         self.lane.due_in(min(due_in_s, LOOK_AGAIN_S))
         return summary_of(self.result)
 
@@ -100,7 +98,7 @@ def summary_of(result: ReplicaCountNote | None) -> str:
     if result is None:
         return "copies were not counted yet"
     return (
-        f"{result.ledgers} ledgers: {result.no_copy.ledgers} with entries that have no live copy, "
+        f"{result.ledgers} ledgers{unread_text(result)}: {result.no_copy.ledgers} with entries that have no live copy, "
         f"{result.one_copy.ledgers} with one, {result.below_ack_quorum.ledgers} below the ack quorum, "
         f"{result.below_write_quorum.ledgers} below the write quorum"
     )

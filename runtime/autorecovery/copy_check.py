@@ -5,7 +5,8 @@ asks no bookie for a list of its entries, because many do not answer that (repli
 a ledger is left out: its writer still changes it, and a mark would make Java's workers close the ledger.
 
 Ledgers with bad copies on bookies that answer are marked, so that a worker writes the copies again. A second look must
-confirm them. Bookies that are not registered are not asked.
+confirm them. Bookies that are not registered are not asked. A copy that was not read is unknown: it is counted, its
+ledger is read again, and a round with unknown copies stores no time of a check, which other auditors would believe.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ from runtime.autorecovery.copy_rounds import (
     CopyVerdict,
     current_round,
     is_proven_bad,
+    is_unknown,
     judge_check,
     next_round,
     pace,
+    repeat_or_next_round,
+    span_of,
     with_check,
 )
 from runtime.autorecovery.lane import Lane, Turn
@@ -99,7 +103,7 @@ class CopyCheck:
         clock, period_s = self._ports.clock, self._config.check_period_s
         last_ms = await self._times.last_ms()
         progress = self.progress = current_round(await self._note.find(), last_ms, clock.now_ms(), period_s)
-        wait_s = (progress.began_ms - clock.now_ms()) / 1000
+        wait_s = (max(progress.began_ms, progress.repeat_ms) - clock.now_ms()) / 1000
         if wait_s > 0:
             self.lane.due_in(min(wait_s, LOOK_AGAIN_S))
             return summary_of(progress)
@@ -111,14 +115,15 @@ class CopyCheck:
 
     async def _go_on(self, progress: CopyCheckNote, turn: Turn) -> float | None:
         """Check the next ledgers, for some time. Returns when to go on; None: when autorecovery is enabled again."""
-        clock, period_s = self._ports.clock, self._config.check_period_s
+        clock = self._ports.clock
         progress, ids, left = await self._next_ledgers(progress, turn)
+        span_ms, span_s = span_of(progress, self._config.check_period_s)
         lost = frozenset(int(key) for key in await self._losses.keys() if key.isdecimal())
         ends_ns = clock.monotonic_ns() + int(TURN_S * 1e9)
         position = 0
         while position < len(ids):
             began_ns = clock.monotonic_ns()
-            step = pace(progress.began_ms, clock.now_ms(), period_s, left)
+            step = pace(span_ms, clock.now_ms(), span_s, left)
             some = ids[position : position + step.ledgers]
             checked = await self._check(some, progress, lost, turn)
             if checked is None:
@@ -140,15 +145,26 @@ class CopyCheck:
         if not await self._publisher.is_enabled():
             await self._save(progress)
             return None
-        ended_ms = clock.now_ms()
-        await self._times.note_end(ended_ms)
-        await self._save(next_round(progress, ended_ms, period_s))
-        logger.info("check of copies finished: %s", summary_of(self.progress))
+        await self._end(progress)
         return 0.0
+
+    async def _end(self, progress: CopyCheckNote) -> None:
+        """All ledgers of the round were reached, or those that are read again."""
+        ended_ms, period_s = self._ports.clock.now_ms(), self._config.check_period_s
+        if progress.found.is_complete:
+            await self._times.note_end(ended_ms)
+            await self._save(next_round(progress, ended_ms, period_s))
+            logger.info("check of copies finished: %s", summary_of(self.progress))
+        else:
+            await self._save(repeat_or_next_round(progress, ended_ms, period_s))
+            logger.warning("check of copies is not complete: %s", summary_of(self.progress))
 
     async def _next_ledgers(self, progress: CopyCheckNote, turn: Turn) -> tuple[CopyCheckNote, list[int], int]:
         """The next ledgers of the round, and how many are left of it. Few requests: it reads no metadata."""
-        ids: list[int] = []
+        if progress.repeats:
+            ids = sorted(each for each in progress.again if each > progress.last_ledger_id)
+            return progress, ids, len(ids)
+        ids = []
         left, highest, until = 0, -1, progress.until_ledger_id
         async with aclosing(self._ports.ledgers.list_ids()) as listed:
             async for ledger_id in listed:
@@ -179,19 +195,19 @@ class CopyCheck:
             return None
         await self._live_bookies.refresh()
         turn.beat()
-        counts, requests = progress.counts, list[MarkRequest]()
+        found, requests = progress, list[MarkRequest]()
         sample = Sample(self._config.check_entries_percentage / 100, progress.began_ms)
 
         async def check_one(ledger_id: int) -> None:
-            nonlocal counts
+            nonlocal found
             is_whole = ledger_id in lost
             check, verdict = await self._look(
                 ledger_id, CheckScope(sample=None if is_whole else sample, has_open_end=False)
             )
-            counts = with_check(counts, check, verdict)
-            if check.problem is not None:
-                logger.warning("ledger %d was not checked: %s", ledger_id, check.problem)
-            elif check.copies_different:
+            is_news, found = ledger_id not in found.again, with_check(found, check, verdict)
+            if is_news and ledger_id in found.again and len(found.again) <= FIRST_IDS_MAX:
+                logger.warning("ledger %d %s", ledger_id, _unread(check))
+            if check.copies_different:
                 logger.warning("ledger %d has copies that differ: bkctl ledger verify %d", ledger_id, ledger_id)
             if verdict.lost:
                 await self._note_loss(check, verdict)
@@ -199,13 +215,13 @@ class CopyCheck:
                 await self._remove_own_note(ledger_id)
             if verdict.bad_bookies:
                 requests.append(MarkRequest(ledger_id, tuple(sorted(verdict.bad_bookies))))
-                if counts.marked.ledgers <= FIRST_IDS_MAX:
+                if found.counts.marked.ledgers <= FIRST_IDS_MAX:
                     logger.warning("ledger %d has bad copies: %s", ledger_id, _reasons(check, verdict))
 
         await for_each_bounded(each_of(ledger_ids), check_one, LEDGERS_IN_PARALLEL)
         if requests and (await self._publisher.publish(each_of(requests), turn)).is_cut:
             return None
-        return msgspec.structs.replace(progress, last_ledger_id=max(ledger_ids), counts=counts)
+        return msgspec.structs.replace(found, last_ledger_id=max(ledger_ids))
 
     async def _look(self, ledger_id: int, scope: CheckScope) -> tuple[LedgerCheck, CopyVerdict]:
         """Check a ledger; if it has bad copies, check it again. A ledger that cannot be checked has a problem."""
@@ -246,15 +262,32 @@ def _reasons(check: LedgerCheck, verdict: CopyVerdict) -> str:
     return ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in bad)
 
 
+def _unread(check: LedgerCheck) -> str:
+    """Which copies were not read, and what their bookies answered, in a sentence without subject."""
+    if check.problem is not None:
+        return f"was not checked: {check.problem}"
+    unread = (defect for defect in check.defects if is_unknown(defect))
+    answers = ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in unread)
+    return f"has copies that were not read: {answers}"
+
+
 def summary_of(progress: CopyCheckNote | None) -> str:
     """The round, or the last one if the next has not begun, in a few words. Pure."""
     if progress is None:
         return "nothing was checked yet"
-    is_waiting = progress.last is not None and progress.last_ledger_id < 0 and not progress.counts.ledgers
-    counts = progress.last if is_waiting and progress.last is not None else progress.counts
-    done = "all ledgers checked" if counts is progress.last else f"checked up to ledger {progress.last_ledger_id}"
+    found = progress.found
+    is_last = progress.last is not None and progress.last_ledger_id < 0 and not found.ledgers
+    counts = progress.last if is_last and progress.last is not None else found
+    if is_last:
+        done = "all ledgers checked" if counts.is_complete else "not all copies were read"
+    elif progress.repeats:
+        done = f"reading ledgers with unknown copies again (repeat {progress.repeats})"
+    else:
+        done = f"checked up to ledger {progress.last_ledger_id}"
+    unread = f", {counts.unreadable.ledgers} could not be read" if counts.unreadable.ledgers else ""
     return (
-        f"{done}: {counts.ledgers} ledgers, {counts.copies} copies, {counts.copies_bad} bad; "
+        f"{done}: {counts.ledgers} ledgers{unread}, {counts.copies} copies, {counts.copies_bad} bad, "
+        f"{counts.copies_unknown} unknown; "
         f"{counts.marked.ledgers} ledgers marked, {counts.lost.ledgers} with lost entries"
     )
 

@@ -1,6 +1,7 @@
 """When the check of copies reaches which ledger, and what its answers mean. Pure.
 
-A round reaches each ledger once and is spread over the period. The next round begins when the period is over.
+A round reaches each ledger once and is spread over the period. Ledgers with copies that could not be read are read
+again, with growing pauses. The next round begins when the period is over, and a round with unknown copies is not done.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.autorecovery.check_times import wait_s
-from runtime.metadata.replication.recovery_notes import CopyCheckCounts, CopyCheckNote
+from runtime.autorecovery.check_times import repeat_in_s, wait_s
+from runtime.metadata.replication.recovery_notes import CopyCheckCounts, CopyCheckNote, LedgerCount
 from runtime.replication.checker import CopyDefect, LedgerCheck
 from runtime.replication.copies import CopyState
 from runtime.replication.fragments import EntryRange, in_and_out_of
@@ -19,6 +20,10 @@ from runtime.replication.fragments import EntryRange, in_and_out_of
 LEDGERS_AT_ONCE = 64
 CATCH_UP_MAX = 10
 """A round that is late runs at most this many times faster than a round that is on time."""
+REPEATS_MAX = 8
+"""After these the next round begins: all ledgers are due again."""
+AGAIN_MAX = 5_000
+"""Ledgers that a note can hold: with more, the round is repeated as a whole."""
 
 
 def current_round(note: CopyCheckNote | None, last_ms: int | None, now_ms: int, period_s: float) -> CopyCheckNote:
@@ -41,7 +46,22 @@ def current_round(note: CopyCheckNote | None, last_ms: int | None, now_ms: int, 
 def next_round(note: CopyCheckNote, now_ms: int, period_s: float) -> CopyCheckNote:
     """The round after this one, which has reached all ledgers now."""
     began_ms = max(now_ms, note.began_ms + round(period_s * 1000))
-    return CopyCheckNote(began_ms=began_ms, last=note.counts, last_ended_ms=now_ms)
+    return CopyCheckNote(began_ms=began_ms, last=note.found, last_ended_ms=now_ms)
+
+
+def repeat_or_next_round(note: CopyCheckNote, now_ms: int, period_s: float) -> CopyCheckNote:
+    """What follows after all ledgers of a round, or of its repeat, were reached, but some copies could not be read."""
+    if note.repeats >= REPEATS_MAX or not note.counts.is_complete:
+        return next_round(note, now_ms, period_s)
+    repeat_ms = now_ms + round(repeat_in_s(note.repeats, period_s) * 1000)
+    return msgspec.structs.replace(note, repeats=note.repeats + 1, repeat_ms=repeat_ms, last_ledger_id=-1)
+
+
+def span_of(note: CopyCheckNote, period_s: float) -> tuple[int, float]:
+    """When the round or its repeat began, and the time over which it is spread: a repeat takes as long as its pause."""
+    if not note.repeats:
+        return note.began_ms, period_s
+    return note.repeat_ms, repeat_in_s(note.repeats - 1, period_s)
 
 
 class Pace(NamedTuple):
@@ -85,10 +105,27 @@ def is_proven_bad(defect: CopyDefect) -> bool:
     return defect.state in {CopyState.MISSING, CopyState.CORRUPT} or defect.is_damaged
 
 
-def with_check(counts: CopyCheckCounts, check: LedgerCheck, verdict: CopyVerdict) -> CopyCheckCounts:
-    """The counts with one more ledger. ``verdict``: what was confirmed."""
+def is_unknown(defect: CopyDefect) -> bool:
+    """Whether the copies were not read: no answer, or one that says nothing about them."""
+    return defect.state is not CopyState.DIFFERENT and not is_proven_bad(defect)
+
+
+def with_check(note: CopyCheckNote, check: LedgerCheck, verdict: CopyVerdict) -> CopyCheckNote:
+    """The round with one more ledger, or with another look at one. ``verdict``: what was confirmed."""
+    found = counts_of(check, verdict)
+    if found.is_complete and check.ledger_id not in note.again:
+        return msgspec.structs.replace(note, counts=note.counts + found)
+    again = {ledger_id: former for ledger_id, former in note.again.items() if ledger_id != check.ledger_id}
+    if not found.is_complete and len(again) < AGAIN_MAX:
+        again[check.ledger_id] = found
+        return msgspec.structs.replace(note, again=again)
+    return msgspec.structs.replace(note, counts=note.counts + found, again=again)
+
+
+def counts_of(check: LedgerCheck, verdict: CopyVerdict) -> CopyCheckCounts:
+    """What was found in one ledger. ``verdict``: what was confirmed."""
     if check.is_deleted:
-        return counts
+        return CopyCheckCounts()
     bad = sum(defect.copies for defect in check.defects if is_proven_bad(defect))
     found = {
         "marked": bool(verdict.bad_bookies),
@@ -96,13 +133,12 @@ def with_check(counts: CopyCheckCounts, check: LedgerCheck, verdict: CopyVerdict
         "different": check.copies_different > 0,
         "unreadable": check.problem is not None,
     }
-    changed = {name: getattr(counts, name).plus(check.ledger_id) for name, applies in found.items() if applies}
-    return msgspec.structs.replace(
-        counts,
-        ledgers=counts.ledgers + 1,
-        copies=counts.copies + check.copies_expected,
-        copies_bad=counts.copies_bad + bad,
-        copies_unknown=counts.copies_unknown + check.copies_expected - check.copies_good - check.copies_different - bad,
-        bytes_read=counts.bytes_read + check.bytes_read,
-        **changed,
+    this = LedgerCount(1, (check.ledger_id,))
+    return CopyCheckCounts(
+        ledgers=1,
+        copies=check.copies_expected,
+        copies_bad=bad,
+        copies_unknown=check.copies_expected - check.copies_good - check.copies_different - bad,
+        bytes_read=check.bytes_read,
+        **{name: this for name, applies in found.items() if applies},
     )

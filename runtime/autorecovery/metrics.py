@@ -54,7 +54,7 @@ def _placements(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], P
 
 def _copy_counts(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], CopyCheckCounts]]:
     auditor = _auditor(daemon)
-    return [] if auditor is None or auditor.copies.progress is None else [((), auditor.copies.progress.counts)]
+    return [] if auditor is None or auditor.copies.progress is None else [((), auditor.copies.progress.found)]
 
 
 def _backlogs(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], int]]:
@@ -167,6 +167,12 @@ def _own(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
             _COPIES,
             "Copies that the present round found missing or damaged.",
             lambda counts: counts.copies_bad,
+        ),
+        gauge(
+            "bkctl_auditor_copies_unknown",
+            _COPIES,
+            "Copies that the present round could not read: while there are any, no check is complete.",
+            lambda counts: counts.copies_unknown,
         ),
         gauge(
             "bkctl_auditor_lane_success_age_seconds",

@@ -16,7 +16,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, CheckTimes, StoredResult
+from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, CheckTimes, StoredResult, unread_text
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.autorecovery.publisher import MarkRequest, Publisher
@@ -81,8 +81,7 @@ class PlacementCheck:
                 self.lane.due_in(LOOK_AGAIN_S)
                 return DISABLED
             logger.info("placement checked: %s", summary_of(found))
-            await self._stored.keep(found)
-            due_in_s = self._interval_s
+            due_in_s = await self._stored.keep(found)
         self.lane.due_in(min(due_in_s, LOOK_AGAIN_S))
         return summary_of(self.result)
 
@@ -227,6 +226,6 @@ def summary_of(result: PlacementCheckNote | None) -> str:
     if result is None:
         return "placement was not checked yet"
     return (
-        f"{result.ledgers} closed ledgers: {result.broken.ledgers} break placement rules, "
+        f"{result.ledgers} closed ledgers{unread_text(result)}: {result.broken.ledgers} break placement rules, "
         f"{result.improvable.ledgers} of them can be improved, {result.marked} were marked"
     )

@@ -5,13 +5,15 @@ A mark is cleared only if all of this holds; the others are left to the workers,
 - it names only bookies that came back, and was made once, while all of them were gone. So no check of copies asked for
   it, which could have found damage while the bookie was up;
 - the ledger is closed, and all bookies that should store its entries are registered;
-- the bookies that came back have the first and the last entry that they should store of each segment. One that was
-  frozen while the others confirmed adds lacks the last ones; one that came back without its data lacks all.
+- of the bookies that came back, all entries that they should store of a small ledger can be read. Of a larger one, the
+  first and the last of each segment can, and a sample all over it, and the bookie lists all: what it lost anywhere is
+  not in its list, what it cannot read any more may be. A bookie that answers no list has not proven anything.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +26,7 @@ from runtime.autorecovery.lane import Lane, Turn
 from runtime.autorecovery.publisher import Publisher
 from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
+from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.replication.directories import ForeignNames
@@ -33,6 +36,8 @@ from runtime.metadata.store import MetadataStore
 from runtime.replication.check_scope import CheckScope, Sample
 from runtime.replication.checker import LedgerChecker
 from runtime.replication.config import ReplicationConfig
+from runtime.replication.entry_lists import EntryLists
+from runtime.replication.fragments import stored_entries
 from runtime.replication.mark_clearing import ClearOutcome, MarkClearing
 from runtime.replication.mark_rules import MarkedLedger, bookies_in_question, judge_mark
 
@@ -40,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 LOCK_HOLDER = "bkctl-auditor"
 _BATCH = 256
+WHOLE_MAX = 32
+"""A ledger of which a bookie should store at most so many entries is read as a whole; else so many of each segment."""
 
 
 class Absence(msgspec.Struct, frozen=True):
@@ -106,6 +113,7 @@ class ReturnedBookies:
 
     async def _clear_all(self, absences: Mapping[str, Absence], turn: Turn) -> Counter[ClearOutcome]:
         outcomes: Counter[ClearOutcome] = Counter()
+        lists = EntryLists(self._ports.bookies, self._ports.clock)
         batch: list[ListedMark] = []
         async with aclosing(list_marks(self._store, self._root, ForeignNames())) as marks:
             async for mark in marks:
@@ -113,11 +121,11 @@ class ReturnedBookies:
                 if waited_only(mark, absences):
                     batch.append(mark)
                 if len(batch) == _BATCH:
-                    outcomes += await self._clear(batch, turn)
+                    outcomes += await self._clear(batch, lists, turn)
                     batch = []
-        return outcomes + await self._clear(batch, turn)
+        return outcomes + await self._clear(batch, lists, turn)
 
-    async def _clear(self, marks: Sequence[ListedMark], turn: Turn) -> Counter[ClearOutcome]:
+    async def _clear(self, marks: Sequence[ListedMark], lists: EntryLists, turn: Turn) -> Counter[ClearOutcome]:
         """Clear those of the marks that are not needed; those that stay count as needed."""
         registrations = await self._ports.registrations.snapshot()
         checker = LedgerChecker(self._ports, registrations.live, ReplicationConfig())
@@ -125,7 +133,7 @@ class ReturnedBookies:
         outcomes: Counter[ClearOutcome] = Counter()
 
         async def judge(mark: ListedMark) -> tuple[ListedMark, int | None]:
-            return mark, await self._version_if_complete(mark, registrations, checker)
+            return mark, await self._version_if_complete(mark, registrations, lists, checker)
 
         window = ReplicationConfig().ledgers_in_parallel
         async with aclosing(pipelined(each_of(marks), judge, window)) as verdicts:
@@ -151,7 +159,7 @@ class ReturnedBookies:
         return outcomes
 
     async def _version_if_complete(
-        self, mark: ListedMark, registrations: Registrations, checker: LedgerChecker
+        self, mark: ListedMark, registrations: Registrations, lists: EntryLists, checker: LedgerChecker
     ) -> int | None:
         """Version of the ledger's metadata if the mark is not needed."""
         try:
@@ -162,8 +170,14 @@ class ReturnedBookies:
             return None
         check = None
         if in_question := frozenset(bookies_in_question(mark, found.value)):
-            sample = Sample(self._share, self._ports.clock.random.getrandbits(63))
-            check = await checker.check(mark.ledger_id, CheckScope(sample=sample, bookie_ids=in_question))
+            scope = CheckScope(bookie_ids=in_question)
+            if not all(_is_small(found.value, each) for each in in_question):
+                for each in in_question:
+                    if not await lists.has_all(each, mark.ledger_id, found.value):
+                        return None
+                sample = Sample(self._share, self._ports.clock.random.getrandbits(63), each_min=WHOLE_MAX)
+                scope = msgspec.structs.replace(scope, sample=sample)
+            check = await checker.check(mark.ledger_id, scope)
         verdict = judge_mark(mark, MarkedLedger(found.value, check=check), registrations)
         return found.version if verdict.is_clearable else None
 
@@ -176,3 +190,8 @@ class ReturnedBookies:
         except (LedgerNotFoundError, MetadataFormatError, RefusedError):
             return True
         return found.version != version or not found.value.bookies() <= live
+
+
+def _is_small(metadata: LedgerMetadata, bookie_id: str) -> bool:
+    """Whether the bookie should store so few entries that all are read."""
+    return next(itertools.islice(stored_entries(metadata, bookie_id), WHOLE_MAX, None), None) is None

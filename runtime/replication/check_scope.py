@@ -1,8 +1,8 @@
 """Which entries of a ledger a check reads: all of them, some ranges, or a sample, of all or of some bookies. Pure.
 
 A sample has, of each segment, the first and the last entry that each ensemble member stores, and one entry of each of
-``share`` times as many equal blocks as there are entries. The seed, the ledger and the block determine which one, so
-the same seed reads the same entries again.
+``share`` times as many equal blocks as there are entries, or of so many that each member stores about ``each_min`` of
+them. The seed, the ledger and the block determine which one, so the same seed reads the same entries again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from storage.ids import ENTRY_ID_MAX
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A share of the entries, at most 1; 0: only the first and the last entries."""
+    """A share of the entries, at most 1; 0: only the first and the last entries, and about ``each_min`` others of each
+    member of the ensemble."""
 
     share: float
     seed: int
+    each_min: int = 0
 
 
 class CheckScope(msgspec.Struct, frozen=True):
@@ -58,12 +60,15 @@ def _sampled(sample: Sample, ledger_id: int, metadata: LedgerMetadata, entries: 
     shape = (metadata.ensemble_size, metadata.write_quorum_size)
     members = range(metadata.ensemble_size)
     ends = {find(entries, member, *shape) for member in members for find in (first_stored, last_stored)}
-    ordered = heapq.merge(sorted(each for each in ends if each >= 0), _one_of_each_block(sample, ledger_id, entries))
+    ordered = heapq.merge(
+        sorted(each for each in ends if each >= 0), _one_of_each_block(sample, ledger_id, metadata, entries)
+    )
     yield from (entry_id for entry_id, _ in itertools.groupby(ordered))
 
 
-def _one_of_each_block(sample: Sample, ledger_id: int, entries: EntryRange) -> Iterator[int]:
-    blocks = min(entries.count, math.ceil(entries.count * sample.share))
+def _one_of_each_block(sample: Sample, ledger_id: int, metadata: LedgerMetadata, entries: EntryRange) -> Iterator[int]:
+    blocks_min = math.ceil(sample.each_min * metadata.ensemble_size / metadata.write_quorum_size)
+    blocks = min(entries.count, max(blocks_min, math.ceil(entries.count * sample.share)))
     for block in range(blocks):
         start, stop = entries.count * block // blocks, entries.count * (block + 1) // blocks
         key = struct.pack(">qqq", sample.seed, ledger_id, entries.first_entry_id + start)

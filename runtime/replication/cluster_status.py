@@ -1,7 +1,7 @@
 """The state of a cluster as an operator needs it first, and what is wrong with it. Pure.
 
 ``ClusterLook`` has only what was measured: a part that did not answer is None, and ``unknown`` has the reason.
-Nothing here needs a scan of the ledgers.
+Only while bookies are down, it has what a short scan of the ledgers' metadata found.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
+from runtime.metadata.replication.maintenance import Maintenance
 from runtime.metadata.replication.recovery_look import RecoveryLook
 from runtime.metadata.replication.switch_note import SwitchNote
 from runtime.replication.recovery_findings import WaitingMarks, recovery_findings
@@ -116,6 +117,24 @@ class RootStatus(msgspec.Struct, frozen=True):
     """Bookies whose ledgers one of them moves to others."""
 
 
+class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the bookies that are down, ``bookie_ids``, the metadata of the ledgers names; ``ledgers`` were read.
+
+    ``why_unknown``: why not all could be read; None: all were, or all bookies are in ``named``: the others are not
+    referenced.
+    """
+
+    bookie_ids: frozenset[str]
+    named: frozenset[str]
+    ledgers: int
+    why_unknown: str | None = None
+
+    @property
+    def unnamed(self) -> frozenset[str]:
+        """Bookies that no ledger names: proven, not only not found."""
+        return frozenset() if self.why_unknown is not None else self.bookie_ids - self.named
+
+
 class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
     """What one look at a cluster found; a part is None if it is unknown, and ``unknown`` has the reasons."""
 
@@ -130,7 +149,26 @@ class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
     recovery: RecoveryLook | None = None
     """The notes of autorecovery."""
     autorecovery: AutorecoveryStatus | None = None
+    references: DownReferences | None = None
+    """None: no bookie is down, or a command moves the ledgers of those that are."""
     unknown: Mapping[str, str] = {}
+
+    @property
+    def down(self) -> list[str]:
+        """Bookies that are not registered, but for those that no ledger names."""
+        gone = [each.bookie_id for each in self.bookies or () if not each.is_registered]
+        return [each for each in gone if each not in self.unreferenced]
+
+    @property
+    def unreferenced(self) -> list[str]:
+        """Bookies with a cookie that are not registered, and that no ledger names."""
+        unnamed = frozenset[str]() if self.references is None else self.references.unnamed
+        return [each.bookie_id for each in self.bookies or () if each.bookie_id in unnamed]
+
+    @property
+    def maintenance(self) -> tuple[Maintenance, ...]:
+        """Bookies in maintenance."""
+        return () if self.recovery is None else self.recovery.maintenance
 
 
 def findings_of(status: ClusterLook) -> list[StatusFinding]:
@@ -141,7 +179,8 @@ def findings_of(status: ClusterLook) -> list[StatusFinding]:
     found = [
         *_root_findings(status.root),
         *_down_findings(status),
-        *_bookie_findings(status.bookies),
+        *_unreferenced_findings(status),
+        *_bookie_findings(status),
         *_disk_findings(status.bookies),
         *_replication_findings(status),
         *_mark_findings(status),
@@ -203,10 +242,9 @@ def _root_findings(root: RootStatus | None) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.WARNING, "migration", root.migration, "bkctl metadata doctor")
 
 
-def down_bookies(bookies: tuple[BookieLook, ...] | None) -> str | None:
-    """Which bookies are down, in words, like "bookie b1:3181 is"; None if none is known to be."""
-    down = [each.bookie_id for each in bookies or () if not each.is_registered]
-    return these_bookies(down, "is", "are") if down else None
+def down_bookies(status: ClusterLook) -> str | None:
+    """Which bookies are down, in words, like "bookie b1:3181 is"; None if no such one may be named."""
+    return these_bookies(status.down, "is", "are") if status.down else None
 
 
 def _is_nothing_repaired(status: ClusterLook) -> bool:
@@ -217,37 +255,64 @@ def _is_nothing_repaired(status: ClusterLook) -> bool:
 
 
 def _down_findings(status: ClusterLook) -> Iterator[StatusFinding]:
-    bookies = status.bookies or ()
-    down = [each.bookie_id for each in bookies if not each.is_registered]
+    down = status.down
     if not down:
         return
     moving = frozenset() if status.root is None else status.root.recovering
-    moved, left = [each for each in down if each in moving], [each for each in down if each not in moving]
+    awaited = {each.bookie_id for each in status.maintenance if not each.is_overdue(status.now_ms)} - moving
+    moved, resting = [each for each in down if each in moving], [each for each in down if each in awaited]
+    left = [each for each in down if each not in moving and each not in awaited]
     sentence = f"{these_bookies(down, 'is', 'are')} not registered"
-    fix = f"bkctl recover {down[0]} --dry-run" if len(down) == 1 else "bkctl bookie list --state down"
+    fix = f"bkctl recover {left[0]} --dry-run" if len(left) == 1 else "bkctl bookie list --state down"
     is_repaired = not _is_nothing_repaired(status) or not left
+    if resting:
+        sentence += f"; in maintenance: {first_names(resting)}"
+        fix = fix if left else "bkctl autorecovery maintenance list"
     if moved:
         sentence += f"; a command is moving the ledgers of {first_names(moved)}"
         fix = "bkctl audit"
     if not is_repaired:
-        sentence += f"; nothing repairs ledgers that still reference {first_names(left)}"
+        sentence += (
+            f"; nothing repairs ledgers that still reference {first_names(left)}{_doubt(status.references, left)}"
+        )
         fix = f"bkctl recover failed-bookie {' '.join(left[:_NAMED_MAX])}"
-    several = len(down) + len(_silent(bookies)) > 1
+    several = len(down) + len(_silent(status.bookies or ())) > 1
     severity = Urgency.CRITICAL if several or not is_repaired else Urgency.WARNING
+    if resting and not moved and not left:
+        severity = Urgency.NOTICE
     yield StatusFinding(severity, "bookies_down", sentence, fix)
+
+
+def _doubt(references: DownReferences | None, bookie_ids: Sequence[str]) -> str:
+    if references is None or references.why_unknown is None or references.named.issuperset(bookie_ids):
+        return ""
+    return f" (whether any does is unknown: {references.why_unknown})"
+
+
+def _unreferenced_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    if status.unreferenced:
+        assert status.references is not None
+        sentence = (
+            f"{these_bookies(status.unreferenced, 'is', 'are')} not registered, and none of the "
+            f"{status.references.ledgers:,} ledgers references {'it' if len(status.unreferenced) == 1 else 'them'}: "
+            "what will not come back needs no cookie"
+        )
+        fix = f"bkctl cookie delete {status.unreferenced[0]} --dry-run"
+        yield StatusFinding(Urgency.NOTICE, "bookies_unreferenced", sentence, fix)
 
 
 def _silent(bookies: Sequence[BookieLook]) -> list[str]:
     return [each.bookie_id for each in bookies if each.is_registered and each.problem is not None]
 
 
-def _bookie_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFinding]:
+def _bookie_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    bookies = status.bookies
     if bookies is None:
         return
     silent = _silent(bookies)
     read_only = [each.bookie_id for each in bookies if each.is_writable is False]
     foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
-    several = len(silent) + sum(not each.is_registered for each in bookies) > 1
+    several = len(silent) + len(status.down) > 1
     if not any(each.is_writable for each in bookies):
         yield StatusFinding(Urgency.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
     if silent:
@@ -290,12 +355,23 @@ def _replication_findings(status: ClusterLook) -> Iterator[StatusFinding]:
     if switches is None:
         return
     if switches.delay_s is not None and switches.delay_s > DELAY_WARNING_S:
-        sentence = f"ledgers of a lost bookie are replicated only after {age_text(switches.delay_s)}"
-        yield StatusFinding(Urgency.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")
+        yield _delay_finding(status, switches.delay_s)
     checked_ms = switches.full_check_ms
     if checked_ms is not None and status.now_ms - checked_ms > FULL_CHECK_AGE_MS:
         sentence = f"the last check of all ledgers ended {age(status.now_ms, checked_ms)} ago"
         yield StatusFinding(Urgency.NOTICE, "full_check", sentence, "bkctl autorecovery reset-checks all-ledgers")
+
+
+def _delay_finding(status: ClusterLook, delay_s: int) -> StatusFinding:
+    sentence = f"ledgers of a lost bookie are replicated only after {age_text(delay_s)}"
+    cause = next((each for each in status.maintenance if each.note and each.note.set_delay_s == delay_s), None)
+    if cause is None:
+        return StatusFinding(Urgency.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")
+    sentence += f", as the maintenance of bookie {cause.bookie_id} has set; its end restores the delay"
+    if cause.is_overdue(status.now_ms):
+        fix = f"bkctl autorecovery maintenance end {cause.bookie_id}"
+        return StatusFinding(Urgency.WARNING, "recovery_delay", sentence, fix)
+    return StatusFinding(Urgency.NOTICE, "recovery_delay", sentence, "bkctl autorecovery maintenance list")
 
 
 def _mark_findings(status: ClusterLook) -> Iterator[StatusFinding]:
@@ -322,4 +398,7 @@ def _note_findings(status: ClusterLook) -> Iterator[StatusFinding]:
     waiting = None
     if marks is not None and marks.oldest_ms is not None and not is_off:
         waiting = WaitingMarks(marks.oldest_ms, status.locks is None or status.locks.count > 0)
-    yield from recovery_findings(status.recovery, waiting, status.now_ms)
+    unnamed = frozenset[str]() if status.references is None else status.references.unnamed
+    deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unnamed)
+    recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines)
+    yield from recovery_findings(recovery, waiting, status.now_ms)

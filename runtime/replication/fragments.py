@@ -164,6 +164,14 @@ def stripe_count(entries: EntryRange, index: int, ensemble_size: int, write_quor
     return rounds * write_quorum_size + tail
 
 
+def stored_entries(metadata: LedgerMetadata, bookie_id: str) -> Iterator[int]:
+    """Ids of the entries of a closed ledger that the bookie should store, ascending."""
+    for segment_index, segment in enumerate(metadata.segments):
+        if bookie_id in segment.ensemble:
+            entries, index = segment_entries(metadata, segment_index), segment.ensemble.index(bookie_id)
+            yield from stripe(entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+
+
 def first_stored(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> int:
     """First entry in the range that the bookie at ``index`` stores, or -1; checks at most E entries."""
     stop = min(entries.last_entry_id + 1, entries.first_entry_id + ensemble_size)

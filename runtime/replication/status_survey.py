@@ -1,7 +1,8 @@
 """One look at a cluster: reads the parts of ``ClusterLook`` at the same time, each with a deadline. Changes nothing.
 
-It never scans ledgers. A part that does not answer in time becomes unknown, with the reason. Marks are counted only as
-far as their time allows.
+A part that does not answer in time becomes unknown, with the reason. Marks are counted only as far as their time
+allows. Ledgers are read only while a bookie is down whose ledgers no command moves, at the end and for a short time:
+only if all were read, it is known that none references the bookie. Mostly a few show that some do.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from runtime.errors import ClusterNotFoundError, NoNodeError
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
 from runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
+from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.pulsar_migration import read_migration
 from runtime.metadata.replication.directories import ForeignNames
@@ -28,13 +30,14 @@ from runtime.metadata.replication.marks import list_marked_ids, read_mark
 from runtime.metadata.replication.recovery_look import RecoveryLook, look_at_recovery
 from runtime.metadata.replication.switch_note import SwitchNote, decode_note
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.store import MetadataStore, Versioned
 from runtime.ports import Bookies, Clock
 from runtime.replication.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
     BookieLook,
     ClusterLook,
+    DownReferences,
     MarkCount,
     RepairLocks,
     RootStatus,
@@ -48,18 +51,29 @@ _MARKS_IN_FLIGHT_MAX = 64
 
 
 class StatusLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Longest waits, in seconds: for all answers, for the answer of a bookie, and for the count of the marks."""
+    """Longest waits, in seconds: for all answers but the ledgers, for the answer of a bookie, for the count of the
+    marks, and for the metadata of the ledgers."""
 
     total_s: float = 2.0
     bookie_s: float = 1.5
     marks_s: float = 0.2
+    ledgers_s: float = 4.0
 
 
 class StatusSurvey:
     """Looks at one cluster."""
 
-    def __init__(self, store: MetadataStore, root: str, bookies: Bookies, clock: Clock, limits: StatusLimits) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        open_ledgers: Callable[[], Awaitable[LedgerStore]],
+        bookies: Bookies,
+        clock: Clock,
+        limits: StatusLimits,
+    ) -> None:
         self._store = store
+        self._open_ledgers = open_ledgers
         self._root = root
         self._bookies = bookies
         self._clock = clock
@@ -97,8 +111,45 @@ class StatusSurvey:
             auditor=None if recovery is None else _auditor_of(recovery),
             recovery=recovery,
             autorecovery=autorecovery,
+            references=await self._find_references(more, bookies, recovery),
             unknown=unknown,
         )
+
+    async def _find_references(
+        self, root: RootStatus | None, bookies: tuple[BookieLook, ...] | None, recovery: RecoveryLook | None
+    ) -> DownReferences | None:
+        """Which bookies that are down the ledgers reference, as far as the time allows.
+
+        A bookie that was removed has no cookie, but perhaps still the auditor's note with a deadline.
+        """
+        if bookies is None:
+            return None
+        moved = frozenset[str]() if root is None else root.recovering
+        awaited = {bookie_id for bookie_id, _ in recovery.deadlines} if recovery is not None else set[str]()
+        known = awaited.union(each.bookie_id for each in bookies) - moved
+        down = frozenset(known.difference(each.bookie_id for each in bookies if each.is_registered))
+        if not down:
+            return None
+        named, count, why_unknown = set[str](), 0, None
+        if root is None or root.migration is not None or root.is_restore_unfinished:
+            return DownReferences(bookie_ids=down, named=frozenset(), ledgers=0, why_unknown="no ledger was read")
+        try:
+            async with asyncio.timeout(self._limits.ledgers_s):
+                await self._store.sync(self._root)
+                async with aclosing((await self._open_ledgers()).read_all()) as ledgers:
+                    async for _, found in ledgers:
+                        count += 1
+                        if isinstance(found, Versioned):
+                            named |= down & found.value.bookies()
+                        else:
+                            why_unknown = str(found)
+                        if named == down:
+                            break
+        except TimeoutError:
+            why_unknown = f"only {count:,} ledgers were read in {self._limits.ledgers_s:g} s"
+        except BkctlError as error:
+            why_unknown = str(error)
+        return DownReferences(bookie_ids=down, named=frozenset(named), ledgers=count, why_unknown=why_unknown)
 
     async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
         """The result; None, with the reason in ``unknown``, if it failed or took too long."""

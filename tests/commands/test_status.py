@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
+from runtime.ledger.changes import new_ledger, to_closed
+from runtime.ledger.metadata import DigestType
+from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.cluster.operation_lock import OperationHolder, lock_bookies
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.election import AuditorElection
@@ -83,6 +86,8 @@ def test_status_of_a_cluster_before_and_after_things_fail(start_cluster: Callabl
     async def look() -> None:
         async with await ZooKeeperStore.connect(uri.servers) as store:
             await store.create(Paths(uri.root).cookie(ABSENT), b"")
+            metadata = to_closed(new_ledger((ABSENT,), 1, 1, DigestType.CRC32C, b"secret"), 9, 100)
+            await store.create(f"{uri.root}/00/0000/L0000", encode_ledger_metadata(metadata), make_parents=True)
             unmarked = await asyncio.to_thread(_look, cluster, "-o", "table")
             assert unmarked.exit_code == 14, unmarked
             assert unmarked.stdout.count(f"unknown (bookie {ABSENT} is down; bkctl audit counts)") == 2, unmarked
@@ -126,6 +131,27 @@ def test_status_of_a_cluster_before_and_after_things_fail(start_cluster: Callabl
             await asyncio.to_thread(_watch, cluster, lambda: asyncio.run(_clear(cluster.metadata_uri)))
 
     asyncio.run(look())
+
+
+def test_after_a_complete_recovery_the_bookie_is_only_noted(start_cluster: Callable[..., Cluster]) -> None:
+    cluster = start_cluster(3)
+    assert cluster.run("ledger", "write-test", "--ledgers", "2", "-E", "3", "-W", "3").exit_code == 0
+    cluster.up(4)
+    dead = cluster.bookies[0].id
+    cluster.stop_bookie(dead)
+    before = _look(cluster, shows="bookies_down")
+    assert before.exit_code == 14, before
+    assert f"nothing repairs ledgers that still reference {dead}" in before.stdout
+    assert before.json()["bookies_unreferenced"] == []
+    assert cluster.run("recover", dead, "--yes").exit_code == 0
+    after = _look(cluster)
+    assert after.exit_code == 10, after
+    findings = {each["part"]: each for each in after.json()["findings"]}
+    assert findings.keys() == {"no_auditor", "bookies_unreferenced"}
+    assert after.json()["bookies_unreferenced"] == [dead]
+    assert "at risk       no ledger is marked" in cluster.run("status", "-o", "table").stdout
+    _, *advised = findings["bookies_unreferenced"]["command"].split()
+    assert cluster.run(*advised).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from runtime.errors import BookieError
 from runtime.ports import AddDone, BodyOrStatus, BookieInfo, Clock, LacReply, ReadReply
+from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status, error_of
 
 OutcomeT = TypeVar("OutcomeT")
@@ -18,7 +19,7 @@ _DELAY_S = (0.000_1, 0.01)
 
 @dataclasses.dataclass(frozen=True)
 class BookieRequest:
-    """One request. ``kind``: add, read or read_lac."""
+    """One request. ``kind``: add, read, read_lac or list."""
 
     kind: str
     bookie_id: str
@@ -28,7 +29,7 @@ class BookieRequest:
     is_fencing: bool = False
 
 
-Answer = Callable[[BookieRequest], ReadReply | LacReply | Status]
+Answer = Callable[[BookieRequest], ReadReply | LacReply | EntryList | Status]
 """What a bookie says: a reply that fits the request, or a status; a status alone for an add."""
 
 
@@ -70,6 +71,9 @@ class ModelBookies:
 
     def read_lac(self, bookie_id: str, ledger_id: int) -> asyncio.Future[LacReply]:
         return self._ask(BookieRequest("read_lac", bookie_id, ledger_id))
+
+    def list_entries(self, bookie_id: str, ledger_id: int) -> asyncio.Future[EntryList]:
+        return self._ask(BookieRequest("list", bookie_id, ledger_id))
 
     def read_many(
         self, bookie_id: str, ledger_id: int, entry_ids: Sequence[int], *, bytes_max: int

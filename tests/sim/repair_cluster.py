@@ -20,6 +20,7 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.ports import LacReply, ReadReply
+from runtime.protocol.entry_list import EntryList, EntryListBuilder
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import OpenLedgers, ReplicationConfig
@@ -162,7 +163,7 @@ class RepairCluster:
 
         self.rules.append(rule)
 
-    def _answer(self, request: BookieRequest) -> ReadReply | LacReply | Status:
+    def _answer(self, request: BookieRequest) -> ReadReply | LacReply | EntryList | Status:
         self.requests.append(request)
         for rule in self.rules:
             status = rule(request)
@@ -177,10 +178,18 @@ class RepairCluster:
         entries = stored.get(request.ledger_id)
         if not entries:
             return Status.NO_SUCH_LEDGER
+        if request.kind == "list":
+            return entry_list(entries)
         if request.kind == "read_lac":
             return LacReply(None, entries[max(entries)])
         body = entries.get(max(entries) if request.entry_id == -1 else request.entry_id)
         return Status.NO_SUCH_ENTRY if body is None else ReadReply(body, None)
+
+
+def entry_list(entry_ids: Iterable[int]) -> EntryList:
+    builder = EntryListBuilder()
+    builder.extend(sorted(entry_ids))
+    return builder.finish()
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,9 @@ nukeexistingcluster would refuse unknown nodes below the ledgers root (metadata 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import operator
 import urllib.parse
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -152,8 +154,14 @@ class LedgerCount(msgspec.Struct, frozen=True):
         is_kept = len(self.first_ids) < FIRST_IDS_MAX
         return LedgerCount(self.ledgers + 1, (*self.first_ids, ledger_id) if is_kept else self.first_ids)
 
+    def __add__(self, other: LedgerCount) -> LedgerCount:
+        if not other.ledgers:
+            return self
+        first = sorted(self.first_ids + other.first_ids)[:FIRST_IDS_MAX]
+        return LedgerCount(self.ledgers + other.ledgers, tuple(first))
 
-class CopyCheckCounts(msgspec.Struct, frozen=True, kw_only=True):
+
+class CopyCheckCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a check of copies found so far. ``copies``: those to read; the good ones are not counted separately.
 
     Bad: missing or damaged. Unknown: its bookie is not registered, did not answer, or answered with another error.
@@ -171,6 +179,14 @@ class CopyCheckCounts(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: LedgerCount = LedgerCount()
     """Ledgers that could not be checked, for example because their metadata cannot be read."""
 
+    def __add__(self, other: CopyCheckCounts) -> CopyCheckCounts:
+        return CopyCheckCounts(**{each: getattr(self, each) + getattr(other, each) for each in self.__struct_fields__})
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all copies were read."""
+        return not self.copies_unknown and not self.unreadable.ledgers
+
 
 class CopyCheckNote(msgspec.Struct, frozen=True, kw_only=True):
     """A round of the check of copies, which reaches each ledger once, by id. Times in ms since 1970.
@@ -185,8 +201,21 @@ class CopyCheckNote(msgspec.Struct, frozen=True, kw_only=True):
     last_ledger_id: int = -1
     """All ledgers up to this one are checked."""
     counts: CopyCheckCounts = CopyCheckCounts()
+    """Without the ledgers in ``again``."""
+    again: dict[int, CopyCheckCounts] = {}
+    """Ledgers with copies that could not be read, to be read again; what the last look at each found."""
+    repeats: int = 0
+    """How often those are being read again; 0: the round has not reached all ledgers."""
+    repeat_ms: int = 0
+    """When the repeat begins."""
     last: CopyCheckCounts | None = None
     last_ended_ms: int | None = None
+    """When that round ended, whether it could read all copies or not."""
+
+    @property
+    def found(self) -> CopyCheckCounts:
+        """All that the round found so far."""
+        return functools.reduce(operator.add, self.again.values(), self.counts)
 
 
 class MetadataCheckNote(msgspec.Struct, frozen=True, kw_only=True):

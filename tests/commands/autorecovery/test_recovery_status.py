@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from runtime.ledger.changes import new_ledger, to_closed
+from runtime.ledger.metadata import DigestType
+from runtime.ledger.metadata_format import encode_ledger_metadata
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.election import AuditorElection
 from runtime.metadata.replication.lock import ReplicationLocks
@@ -138,6 +141,8 @@ async def test_status_shows_what_the_daemons_noted(metadata_uri: str) -> None:
         assert "9 (space on bookies)" in table.stdout
         assert "Tasks of the auditor" in table.stdout
 
+        metadata = to_closed(new_ledger((B,), 1, 1, DigestType.CRC32C, b"secret"), 9, 100)
+        await store.create(f"{uri.root}/00/0000/L0000", encode_ledger_metadata(metadata), make_parents=True)
         body = await asyncio.to_thread(_complete_overview, metadata_uri)
         parts = {each["part"] for each in body["findings"]}
         assert parts >= {"lost_entries", "maintenance_overdue", "auditor_task", "no_progress", "deadlines"}

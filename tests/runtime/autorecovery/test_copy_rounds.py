@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from runtime.autorecovery.copy_rounds import CATCH_UP_MAX, LEDGERS_AT_ONCE, current_round, judge_check, next_round, pace
+from runtime.autorecovery.copy_rounds import (
+    AGAIN_MAX,
+    CATCH_UP_MAX,
+    LEDGERS_AT_ONCE,
+    CopyVerdict,
+    current_round,
+    judge_check,
+    next_round,
+    pace,
+    repeat_or_next_round,
+    span_of,
+    with_check,
+)
 from runtime.metadata.replication.recovery_notes import CopyCheckCounts, CopyCheckNote
 from runtime.replication.checker import CopyDefect, LedgerCheck
 from runtime.replication.copies import CopyState
@@ -65,6 +78,26 @@ def test_the_pace_spreads_what_is_left_over_what_is_left_of_the_period() -> None
     assert many.ledgers == 10
     assert many.seconds == pytest.approx(1)
     assert pace(NOW_MS, NOW_MS, WEEK_S, 10**9).ledgers == LEDGERS_AT_ONCE
+
+
+def test_a_repeat_is_spread_over_the_pause_before_it() -> None:
+    unknown = CopyCheckCounts(ledgers=1, copies=6, copies_unknown=2)
+    first = repeat_or_next_round(msgspec.structs.replace(note(6), again={7: unknown}), NOW_MS, WEEK_S)
+    assert (first.repeats, span_of(first, WEEK_S)) == (1, (NOW_MS + 300_000, 300.0))
+    second = repeat_or_next_round(first, first.repeat_ms, WEEK_S)
+    assert span_of(second, WEEK_S) == (first.repeat_ms + 600_000, 600.0)
+    assert span_of(note(6), WEEK_S) == (note(6).began_ms, WEEK_S)
+
+
+def test_more_unknown_ledgers_than_a_note_holds_are_reached_by_the_next_round() -> None:
+    checks = [LedgerCheck(ledger_id=each, copies_expected=2) for each in range(AGAIN_MAX + 2)]
+    done = note(6)
+    for each in checks:
+        done = with_check(done, each, CopyVerdict(frozenset(), ()))
+    assert (len(done.again), done.found.ledgers) == (AGAIN_MAX, AGAIN_MAX + 2)
+    assert done.found.copies_unknown == 2 * (AGAIN_MAX + 2)
+    following = repeat_or_next_round(done, NOW_MS, WEEK_S)
+    assert (following.repeats, following.again, following.last) == (0, {}, done.found)
 
 
 def test_a_late_round_is_no_burst() -> None:

@@ -8,12 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from runtime.metadata.replication.maintenance import Maintenance
+from runtime.metadata.replication.recovery_look import RecoveryLook
+from runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
 from runtime.metadata.replication.switch_note import SwitchNote
 from runtime.replication.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
     BookieLook,
     ClusterLook,
+    DownReferences,
     MarkCount,
     RepairLocks,
     RootStatus,
@@ -101,8 +105,8 @@ def test_a_bookie_whose_ledgers_nobody_will_repair_is_critical(change: dict[str,
     (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
     assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl recover failed-bookie b4:3181")
     assert finding.sentence == "bookie b4:3181 is not registered; nothing repairs ledgers that still reference b4:3181"
-    assert down_bookies(status.bookies) == "bookie b4:3181 is"
-    assert down_bookies(HEALTHY.bookies) is None
+    assert down_bookies(status) == "bookie b4:3181 is"
+    assert down_bookies(HEALTHY) is None
 
 
 def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
@@ -118,6 +122,78 @@ def test_a_bookie_whose_ledgers_a_command_moves_is_only_a_warning() -> None:
         "2 bookies (b4:3181, b6:3181) are not registered; a command is moving the ledgers of b4:3181; nothing repairs "
         "ledgers that still reference b6:3181"
     )
+
+
+def looked(*named: str, why_unknown: str | None = None) -> DownReferences:
+    return DownReferences(
+        bookie_ids=frozenset({"b4:3181"}), named=frozenset(named), ledgers=12, why_unknown=why_unknown
+    )
+
+
+def test_a_bookie_that_no_ledger_references_is_only_noted() -> None:
+    gone = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, references=looked())
+    (finding,) = [each for each in findings_of(gone) if each.part.startswith("bookies_")]
+    assert (finding.severity, finding.part) == (Urgency.NOTICE, "bookies_unreferenced")
+    assert "none of the 12 ledgers references it" in finding.sentence
+    assert finding.command == "bkctl cookie delete b4:3181 --dry-run"
+    assert down_bookies(gone) is None
+    silent = msgspec.structs.replace(gone, bookies=(GOOD, DOWN, SILENT))
+    assert next(each for each in findings_of(silent) if each.part == "bookies_silent").severity is Urgency.WARNING
+
+
+@pytest.mark.parametrize("references", [looked("b4:3181"), looked(why_unknown="only 12 ledgers were read in 4 s")])
+def test_a_bookie_is_not_said_to_be_unreferenced_without_a_proof(references: DownReferences) -> None:
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, references=references)
+    (finding,) = [each for each in findings_of(status) if each.part.startswith("bookies_")]
+    assert (finding.severity, finding.part) == (Urgency.CRITICAL, "bookies_down")
+    assert ("only 12 ledgers were read in 4 s" in finding.sentence) is (references.why_unknown is not None)
+    assert down_bookies(status) == "bookie b4:3181 is"
+
+
+def in_maintenance(*bookie_ids: str, set_delay_s: int | None = None, is_over: bool = False) -> RecoveryLook:
+    end_ms = NOW_MS + (-1 if is_over else 1) * HOUR_MS
+    note = MaintenanceNote(start_ms=NOW_MS - 2 * HOUR_MS, end_ms=end_ms, user="ann", set_delay_s=set_delay_s)
+    return RecoveryLook(maintenance=tuple(Maintenance(each, note) for each in bookie_ids))
+
+
+def test_no_recovery_is_advised_for_a_bookie_in_maintenance() -> None:
+    status = msgspec.structs.replace(
+        HEALTHY, bookies=(GOOD, DOWN), auditor=NO_AUDITOR, recovery=in_maintenance("b4:3181")
+    )
+    (finding,) = [each for each in findings_of(status) if each.part == "bookies_down"]
+    assert (finding.severity, finding.command) == (Urgency.NOTICE, "bkctl autorecovery maintenance list")
+    assert finding.sentence == "bookie b4:3181 is not registered; in maintenance: b4:3181"
+    another = msgspec.structs.replace(status, bookies=(GOOD, DOWN, bookie("b6", is_writable=None)))
+    (finding,) = [each for each in findings_of(another) if each.part == "bookies_down"]
+    assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl recover failed-bookie b6:3181")
+    over = msgspec.structs.replace(status, recovery=in_maintenance("b4:3181", is_over=True))
+    (finding,) = [each for each in findings_of(over) if each.part == "bookies_down"]
+    assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl recover failed-bookie b4:3181")
+
+
+def test_the_delay_that_a_maintenance_has_set_is_left_to_its_end() -> None:
+    during = msgspec.structs.replace(
+        HEALTHY,
+        autorecovery=AutorecoveryStatus(delay_s=7200),
+        recovery=in_maintenance("b2:3181", set_delay_s=7200),
+    )
+    (finding,) = [each for each in findings_of(during) if each.part == "recovery_delay"]
+    assert (finding.severity, finding.command) == (Urgency.NOTICE, "bkctl autorecovery maintenance list")
+    over = msgspec.structs.replace(during, recovery=in_maintenance("b2:3181", set_delay_s=7200, is_over=True))
+    (finding,) = [each for each in findings_of(over) if each.part == "recovery_delay"]
+    assert (finding.severity, finding.command) == (Urgency.WARNING, "bkctl autorecovery maintenance end b2:3181")
+    other = msgspec.structs.replace(during, recovery=in_maintenance("b2:3181", set_delay_s=3601))
+    (finding,) = [each for each in findings_of(other) if each.part == "recovery_delay"]
+    assert (finding.severity, finding.command) == (Urgency.WARNING, "bkctl autorecovery delay set 0")
+
+
+def test_no_deadline_of_an_unreferenced_bookie_is_announced() -> None:
+    note = LostBookieNote(lost_ms=NOW_MS, due_ms=NOW_MS + 60_000)
+    recovery = RecoveryLook(deadlines=(("b4:3181", note),))
+    status = msgspec.structs.replace(HEALTHY, bookies=(GOOD, DOWN), recovery=recovery)
+    assert [each.part for each in findings_of(status) if each.part == "deadlines"] == ["deadlines"]
+    gone = msgspec.structs.replace(status, references=looked())
+    assert [each.part for each in findings_of(gone) if each.part == "deadlines"] == []
 
 
 def test_faults_are_found_together_and_the_most_urgent_comes_first() -> None:

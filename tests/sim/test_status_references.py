@@ -1,0 +1,153 @@
+"""``bkctl status`` in virtual time: whether ledgers reference a bookie that is down is known only if all were read."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.cluster.operation_lock import OperationHolder, lock_bookies
+from runtime.metadata.ledgers.layout import LedgerTree
+from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.replication.election import AuditorElection
+from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
+from runtime.replication.cluster_status import ClusterLook, DownReferences, findings_of
+from runtime.replication.status_survey import StatusLimits, StatusSurvey
+from tests.runtime.replication.samples import ledger
+from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
+from tests.sim.test_auditor import auditing
+
+DOWN = "b9:3181"
+
+
+async def must_not_open() -> LedgerStore:
+    raise AssertionError("no ledger may be read")
+
+
+async def look(
+    cluster: RepairCluster,
+    limits: StatusLimits | None = None,
+    open_ledgers: Callable[[], Awaitable[LedgerStore]] | None = None,
+) -> ClusterLook:
+    store = cluster.metadata_store
+
+    async def open_them() -> LedgerStore:
+        return await open_ledger_store(store, ROOT, LedgerTree.HIERARCHICAL)
+
+    limits = limits or StatusLimits()
+    survey = StatusSurvey(store, ROOT, open_ledgers or open_them, cluster.ports.bookies, cluster.clock, limits)
+    return await survey.look()
+
+
+async def references(cluster: RepairCluster, limits: StatusLimits | None = None) -> DownReferences:
+    found = (await look(cluster, limits)).references
+    assert found is not None
+    return found
+
+
+async def start(cluster: RepairCluster) -> None:
+    """Two bookies that run, and one that is gone."""
+    await cluster.start("b1:3181", "b2:3181")
+    await cluster.metadata_store.create(CookieStore(cluster.metadata_store, ROOT).path(DOWN), b"", make_parents=True)
+
+
+def pair(*ensemble: str) -> LedgerMetadata:
+    return ledger({0: list(ensemble)}, 2, 2, last_entry_id=0, length=10)
+
+
+def test_a_complete_scan_proves_what_is_referenced() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        for _ in range(20):
+            await cluster.store(pair("b1:3181", "b2:3181"))
+        found = await references(cluster)
+        assert (found.ledgers, found.why_unknown, found.unnamed) == (20, None, frozenset({DOWN}))
+        await cluster.store(pair("b1:3181", DOWN))
+        found = await references(cluster)
+        assert (found.ledgers, found.why_unknown, found.unnamed) == (21, None, frozenset())
+        assert found.named == {DOWN}
+
+
+def test_the_scan_ends_when_all_lost_bookies_were_named() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        for _ in range(300):
+            await cluster.store(pair("b1:3181", DOWN))
+        found = await references(cluster)
+        assert (found.ledgers, found.why_unknown, found.named) == (1, None, frozenset({DOWN}))
+
+    simulate(scenario)
+
+
+def test_a_ledger_that_cannot_be_read_may_reference_it() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        ledger_id = await cluster.store(pair("b1:3181", "b2:3181"))
+        await cluster.metadata_store.set(cluster.ports.ledgers.path(ledger_id), b"junk", -1)
+        found = await references(cluster)
+        assert f"ledger {ledger_id}" in str(found.why_unknown)
+        assert found.unnamed == frozenset()
+
+    simulate(scenario)
+
+
+def test_what_there_was_no_time_for_is_unknown() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster)
+        for _ in range(300):
+            await cluster.store(pair("b1:3181", "b2:3181"))
+        found = await references(cluster, StatusLimits(ledgers_s=0.02))
+        assert found.ledgers < 300
+        assert "ledgers were read in 0.02 s" in str(found.why_unknown)
+        assert found.unnamed == frozenset()
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_moving", [False, True])
+def test_no_ledger_is_read_while_no_answer_is_needed(is_moving: bool) -> None:
+    """All bookies run, or a command already moves the ledgers."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        if is_moving:
+            await start(cluster)
+        else:
+            await cluster.start("b1:3181", "b2:3181")
+        holder = OperationHolder("recover failed-bookie", "ann", "h1", 17, "2026-01-01T00:00:00Z")
+        async with await lock_bookies(cluster.metadata_store, ROOT, holder, [DOWN]):
+            found = await look(cluster, open_ledgers=must_not_open)
+        assert found.references is None
+        assert found.bookies is not None
+
+    simulate(scenario)
+
+
+def test_the_deadline_of_a_removed_bookie_is_no_news() -> None:
+    """Its cookie is gone, and the auditor has not forgotten it yet."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1:3181", "b2:3181")
+        async with auditing(cluster, AutorecoveryConfig(lost_bookie_delay_s=3600)):
+            await cluster.clock.sleep(1)
+            await cluster.stop("b2:3181")
+            await cluster.clock.sleep(5)
+            notes = RecoveryNotes(cluster.metadata_store, ROOT)
+            assert await notes.deadlines.keys() == ["b2:3181"]
+            vote = AuditorElection(cluster.metadata_store, ROOT, "b1:3181", lambda _: None)
+            await vote.campaign()
+            note = DaemonNote(
+                bookie_id="b1:3181", host="h", pid=7, role="both", started_ms=1, written_ms=2, is_auditor=True
+            )
+            await notes.daemons.put("1", note)
+            status = await look(cluster)
+            assert status.references is not None
+            assert status.references.unnamed == {"b2:3181"}
+            parts = {each.part for each in findings_of(status)}
+            assert parts.isdisjoint({"deadlines", "bookies_down", "bookies_unreferenced"})
+            await cluster.store(pair("b1:3181", "b2:3181"))
+            assert "deadlines" in {each.part for each in findings_of(await look(cluster))}
+
+    simulate(scenario)
