@@ -16,7 +16,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 from runtime.autorecovery.config import AutorecoveryConfig
@@ -26,7 +26,6 @@ from runtime.client.ports import ClientPorts
 from runtime.ledger.metadata import LedgerState
 from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.replication.directories import ForeignNames
@@ -44,7 +43,7 @@ from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.oracle import Oracle
-from tests.sim.watched_cluster import ROOT, BlindRegistrations, ProcessStore, WatchedCluster
+from tests.sim.watched_cluster import ROOT, BlindRecovery, BlindRegistrations, ProcessStore, WatchedCluster
 
 SHAPES = ((2, 1, 1), (2, 1, 1), (2, 1, 1), (3, 2, 2), (2, 2, 2), (3, 2, 1), (1, 1, 1))
 """Ensemble, write quorum, ack quorum."""
@@ -113,6 +112,7 @@ class Exploration:
         ports = await self._cluster.ports(own)
         for _ in range(plan.randint(1, 3)):
             await self._store_ledger(ports)
+        self._focus = plan.choice(list(self.oracle.ledgers))
         self._set_faults()
         try:
             await self._run_all()
@@ -182,7 +182,9 @@ class Exploration:
 
     def _set_faults(self) -> None:
         plan, cluster = self._plan, self._cluster
-        cluster.bookie_faults.slow = plan.choice((0.0, 0.1, 0.25))
+        cluster.bookie_faults.slow = plan.choice((0.1, 0.25, 0.4))
+        slow = [each for each in range(len(self.oracle.ledgers) + 2) if plan.random() < 0.25]
+        cluster.bookie_faults.slow_ledgers = frozenset((self._focus, *slow))
         cluster.bookie_faults.lost_answers = plan.choice((0.0, 0.0, 0.05))
         cluster.process_faults.slow = plan.choice((0.0, 0.0, 0.05))
         cluster.process_faults.lost_answers = plan.choice((0.0, 0.0, 0.02))
@@ -194,20 +196,24 @@ class Exploration:
         ledgers = list(self.oracle.ledgers.values())
         size_max = max(each.ensemble_size for each in ledgers)
         orders: list[_Order] = []
+        members = sorted(self.oracle.ledgers[self._focus].bookies())
         dead: set[str] = set()
-        for number in range(plan.choice((1, 2, 2, 2, 2, 3))):
-            count = min(plan.choice((1, 1, 2)), len(free) - size_max)
+        for number in range(plan.choice((1, 2, 2, 2, 3))):
+            count = min(plan.choice((1, 2, 2)), len(free) - size_max)
             if count < 1:
                 break
-            members = sorted(plan.choice(ledgers).bookies())
-            wanted = [each for each in members if each in free] if plan.random() < 0.6 else []
-            chosen = tuple((wanted + [each for each in free if each not in wanted])[:count])
+            if number > 0 and plan.random() < 0.3:
+                members = sorted(plan.choice(ledgers).bookies())
+            # Later commands prefer bookies that the copies of the first one may go to.
+            is_preferred = (number == 0) if plan.random() < 0.8 else plan.random() < 0.5
+            free.sort(key=lambda each: (each in members) is not is_preferred)
+            chosen = tuple(free[:count])
             free = [each for each in free if each not in chosen]
-            is_dead = plan.random() < 0.5 and self._survives(dead.union(chosen))
-            kinds = ("recover", "recover", "decommission") if is_dead else ("drain", "decommission", "decommission")
+            is_dead = plan.random() < (0.5 if number == 0 else 0.2) and self._survives(dead.union(chosen))
+            kinds = ("recover", "recover", "decommission") if is_dead else ("drain", *3 * ("decommission",))
             dead.update(chosen if is_dead else ())
             killed_after_s = plan.uniform(0.0, 10.0) if plan.random() < 0.15 else None
-            policy, begin_s = plan.choice(tuple(OpenLedgers)), number * plan.uniform(0.0, 3.0)
+            policy, begin_s = plan.choice(tuple(OpenLedgers)), number * plan.uniform(0.0, 4.0)
             orders.append(_Order(plan.choice(kinds), chosen, is_dead, begin_s, killed_after_s, policy))
         return orders
 
@@ -253,12 +259,12 @@ class Exploration:
     async def _attempt(self, actor: str, store: ProcessStore, order: _Order) -> str | None:
         """None: the command reports success. Otherwise the reason."""
         ports = await self._cluster.ports(store)
-        registrations = ports.registrations
-        if self._is_blind:
-            registrations = BlindRegistrations(store, ROOT, self._clock)
         cookies = CookieStore(store, ROOT)
         locks = ReplicationLocks(store, ROOT, actor)
-        recovery = BookieRecovery(ports, registrations, cookies, locks, CONFIG)
+        parts = (ports, ports.registrations, cookies, locks, CONFIG)
+        recovery = BlindRecovery(*parts) if self._is_blind else BookieRecovery(*parts)
+        if isinstance(recovery, BlindRecovery):
+            recovery.blind = BlindRegistrations(store, self._clock)
         try:
             if order.kind == "recover":
                 return await self._recover(actor, recovery, order)
@@ -270,7 +276,7 @@ class Exploration:
     async def _recover(self, actor: str, recovery: BookieRecovery, order: _Order) -> str | None:
         oracle = self.oracle
         await recovery.require_down(order.bookie_ids)
-        known = set(oracle.ledgers)
+        known = {each for bookie_id in order.bookie_ids for each in oracle.named_by(bookie_id)}
         plan = await recovery.plan(order.bookie_ids)
         report = await recovery.run(plan, open_ledgers=order.open_ledgers)
         if not report.is_complete:

@@ -15,6 +15,9 @@ from tests.sim.watched_cluster import PATHS, WatchedCluster, metadata_summary
 MARK_GRACE_S = 20.0
 """How long after it has cleared a mark a worker may take to look again, and to set it again."""
 
+LOOK_S_MAX = 25.0
+"""Longest time from a look at registrations to the write that relies on it, with slow requests and reconnections."""
+
 _LEDGER = re.compile(re.escape(PATHS.root) + r"/(\d\d)/(\d{4})/L(\d{4})")
 
 
@@ -80,6 +83,10 @@ class Oracle:
         named = sorted(self.decommissioned.intersection(new))
         if named and not actor.startswith("writer"):
             self.violate(f"ledger {ledger_id} now names {named[0]}, whose decommission had reported success")
+        for bookie_id in sorted(new) if before is not None and not actor.startswith("writer") else ():
+            gone_s = self.now_s() - self.gone_since_s.get(bookie_id, self.now_s())
+            if gone_s > LOOK_S_MAX:
+                self.violate(f"ledger {ledger_id} now names {bookie_id}, which has been gone for {gone_s:.3f} s")
 
     def _on_bookie(self, actor: str, path: str, data: bytes | None) -> None:
         directory, _, bookie_id = path.rpartition("/")

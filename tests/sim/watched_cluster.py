@@ -1,4 +1,4 @@
-"""A cluster for the explorer: every process has a session of its own, and everything that happens is told to a listener.
+"""A cluster for the explorer: every process has a session of its own, and a listener is told of all that happens.
 
 Requests are carried out in one moment of virtual time on the model of ZooKeeper, so the listener is told of each change
 in the one true order, with the process that made it.
@@ -7,6 +7,7 @@ in the one true order, with the process that made it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -24,6 +25,8 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.store import CheckNode, NodeStat, NodeWrite
 from runtime.ports import AddDone, BookieInfo, Clock, LacReply, ReadReply
 from runtime.protocol.status import Status
+from runtime.replication.bookie_recovery import BookieRecovery
+from runtime.replication.recovery_report import RecoveryReport
 from storage.errors import BkctlError
 from tests.sim.bookies import BookieRequest, ModelBookies
 from tests.sim.loop import VirtualClock
@@ -34,7 +37,7 @@ ROOT = "/ledgers"
 PATHS = Paths(ROOT)
 BOOKIE_ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=30_000)
 PROCESS_ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=10_000, operation_timeout_s=8.0)
-LONG_DELAY_S = (0.5, 15.0)
+LONG_DELAY_S = (1.0, 15.0)
 
 
 class Listener(Protocol):
@@ -100,6 +103,8 @@ class Faults:
 
     slow: float = 0.0
     lost_answers: float = 0.0
+    slow_ledgers: frozenset[int] = frozenset()
+    """Requests to bookies are slow only if they are about one of these."""
 
 
 class ProcessStore(ModelMetadataStore):
@@ -146,8 +151,8 @@ class BlindRegistrations(RegistrationClient):
 
     AGE_MAX_S = 20.0
 
-    def __init__(self, store: ProcessStore, root: str, clock: Clock) -> None:
-        super().__init__(store, root)
+    def __init__(self, store: ProcessStore, clock: Clock) -> None:
+        super().__init__(store, ROOT)
         self._clock = clock
         self._seen: tuple[int, Registrations] | None = None
 
@@ -156,6 +161,20 @@ class BlindRegistrations(RegistrationClient):
         if self._seen is None or now_ns - self._seen[0] > self.AGE_MAX_S * 1e9:
             self._seen = now_ns, await super().snapshot()
         return self._seen[1]
+
+
+class BlindRecovery(BookieRecovery):
+    """A recovery whose runs look at old registrations before they write; everything else sees the present ones."""
+
+    blind: BlindRegistrations
+
+    async def run(self, *arguments: Any, **keywords: Any) -> RecoveryReport:
+        ports, registration = self._ports, self._registration
+        self._ports, self._registration = dataclasses.replace(ports, registrations=self.blind), self.blind
+        try:
+            return await super().run(*arguments, **keywords)
+        finally:
+            self._ports, self._registration = ports, registration
 
 
 class Disk:
@@ -212,16 +231,15 @@ class Bookie:
         """As the command of an operator does."""
         self.mode = BookieMode.READ_ONLY
         if self.is_up and self._registration is not None:
-            try:
+            with contextlib.suppress(MetadataError):  # the command sees that it is writable still
                 await self._registration.register(self.mode)
-            except MetadataError:
-                pass  # the command sees that it is writable still
 
     async def stop(self) -> None:
         """An orderly end."""
         if self.is_up:
             self.is_up = False
-            assert self._registration is not None and self._store is not None
+            assert self._registration is not None
+            assert self._store is not None
             await self._registration.unregister()
             await self._store.close()
 
@@ -254,6 +272,7 @@ class DiskBookies(ModelBookies):
         super().__init__(cluster.clock, self._carry_out)
         self._cluster = cluster
         self._is_recovery_add = False
+        self._ledger_id = -1
 
     def add(
         self,
@@ -288,14 +307,14 @@ class DiskBookies(ModelBookies):
         return BookieInfo(2_000_000_000, 1_000_000_000)
 
     def _later(self, call: Callable[[], None]) -> None:
-        source = self._clock.random
-        share = self._cluster.bookie_faults.slow
-        if share and source.random() < share:
+        source, faults = self._clock.random, self._cluster.bookie_faults
+        if self._ledger_id in faults.slow_ledgers and source.random() < faults.slow:
             self._clock.call_later(source.uniform(*LONG_DELAY_S), call)
         else:
             super()._later(call)
 
     def _carry_out(self, request: BookieRequest) -> ReadReply | LacReply | Status:
+        self._ledger_id = request.ledger_id
         bookie = self._cluster.bookies[request.bookie_id]
         if not bookie.is_up:
             return Status.UNAVAILABLE
