@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.explorer import explore
+from tests.sim.watched_cluster import Blind
 
 SEEDS = 300
 SEEDS_UNTIL_FOUND = 300
@@ -18,7 +19,7 @@ def test_all_promises_hold() -> None:
 
 
 def test_without_a_check_of_targets_a_write_names_a_bookie_that_has_left() -> None:
-    outcomes = (explore(seed, is_blind=True) for seed in range(SEEDS_UNTIL_FOUND))
+    outcomes = (explore(seed, Blind.ALL) for seed in range(SEEDS_UNTIL_FOUND))
     found = next((each for each in outcomes if each.violation is not None), None)
     assert found is not None
 

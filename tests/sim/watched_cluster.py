@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import enum
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -37,6 +39,7 @@ ROOT = "/ledgers"
 PATHS = Paths(ROOT)
 BOOKIE_ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=30_000)
 PROCESS_ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=10_000, operation_timeout_s=8.0)
+_DECISIVE = re.compile(re.escape(ROOT) + r"/(?:\d\d/|cookies/)")
 LONG_DELAY_S = (1.0, 15.0)
 
 
@@ -103,16 +106,29 @@ class Faults:
 
     slow: float = 0.0
     lost_answers: float = 0.0
+    decisive: float = 0.0
+    """Share of writes of ledgers and cookies that are slow; half as many lose their answers."""
     slow_ledgers: frozenset[int] = frozenset()
     """Requests to bookies are slow only if they are about one of these."""
 
 
+class Blind(enum.Flag):
+    """What is switched off of the protection against writes that name bookies which have left."""
+
+    NOTHING = 0
+    COOKIES = enum.auto()
+    """Transactions do not check cookies."""
+    LOOKS = enum.auto()
+    """Runs of commands see old registrations."""
+    ALL = COOKIES | LOOKS
+
+
 class ProcessStore(ModelMetadataStore):
-    """The session of one process. ``is_blind``: without the checks of cookies in its transactions."""
+    """The session of one process."""
 
     actor = ""
     faults: Faults = Faults()
-    is_blind = False
+    blind = Blind.NOTHING
 
     async def _request(self, path: str, request: Callable[[ModelConnection], object], *, is_read: bool) -> Any:
         source, server = self._clock.random, self._server
@@ -124,11 +140,14 @@ class ProcessStore(ModelMetadataStore):
                 result = request(on)
             finally:
                 server.actor = ""
-            if not is_read and self.faults.lost_answers and source.random() < self.faults.lost_answers:
+            if not is_read and lost and source.random() < lost:
                 on.lose()
             return result
 
-        if self.faults.slow and source.random() < self.faults.slow:
+        slow, lost = self.faults.slow, self.faults.lost_answers
+        if self.faults.decisive and not is_read and _DECISIVE.match(path):
+            slow, lost = self.faults.decisive, self.faults.decisive / 2
+        if slow and source.random() < slow:
             await self._clock.sleep(source.uniform(0.1, 3.0))
         return await super()._request(path, carried_out, is_read=is_read)
 
@@ -138,7 +157,7 @@ class ProcessStore(ModelMetadataStore):
 
     async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
         """Without a fix that relies on them, cookies of targets are not checked."""
-        if self.is_blind:
+        if Blind.COOKIES in self.blind:
             is_check = [isinstance(each, CheckNode) and each.path.startswith(PATHS.cookies + "/") for each in writes]
             kept = [each for each, is_left_out in zip(writes, is_check, strict=True) if not is_left_out]
             results = iter(await super().write_all(kept))
@@ -353,11 +372,11 @@ class WatchedCluster:
         self.stores: list[ProcessStore] = []
 
     async def connect(
-        self, actor: str, config: ZooKeeperConfig = PROCESS_ZOOKEEPER, *, is_blind: bool = False
+        self, actor: str, config: ZooKeeperConfig = PROCESS_ZOOKEEPER, blind: Blind = Blind.NOTHING
     ) -> ProcessStore:
         """The session of a new process."""
         store = await ProcessStore.connect(self.server, ModelLink(), self.clock, config)
-        store.actor, store.faults, store.is_blind = actor, self.process_faults, is_blind
+        store.actor, store.faults, store.blind = actor, self.process_faults, blind
         self.stores.append(store)
         return store
 
