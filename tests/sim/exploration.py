@@ -34,7 +34,7 @@ from tests.sim.loop import VirtualClock
 from tests.sim.oracle import Oracle
 from tests.sim.watched_cluster import ROOT, Blind, BlindRecovery, BlindRegistrations, ProcessStore, WatchedCluster
 
-SHAPES = ((2, 1, 1), (2, 1, 1), (2, 1, 1), (3, 2, 2), (2, 2, 2), (3, 2, 1), (1, 1, 1))
+SHAPES = (*4 * ((2, 1, 1),), (3, 2, 2), (2, 2, 2), (3, 2, 1), (1, 1, 1))
 """Ensemble, write quorum, ack quorum."""
 RUN_S_MAX = 240.0
 QUIET_S = 25.0
@@ -96,7 +96,7 @@ class Exploration:
         own = await self._cluster.connect("setup")
         await init_cluster(own, ROOT, LedgerTree.HIERARCHICAL, random.Random(1))
         plan = self._plan
-        self._ids = [f"b{number}" for number in range(1, plan.choice((4, 5, 5, 6, 6)) + 1)]
+        self._ids = [f"b{number}" for number in range(1, plan.choice((4, 5, 5, 5, 6, 6)) + 1)]
         await self._cluster.add_bookies(self._ids, own)
         ports = await self._cluster.ports(own)
         for _ in range(plan.randint(1, 3)):
@@ -152,7 +152,7 @@ class Exploration:
     async def _store_ledger(self, ports: ClientPorts) -> None:
         plan = self._plan
         size, write_quorum, ack_quorum = plan.choice([each for each in SHAPES if each[0] < len(self._ids)])
-        starts = [0] if plan.random() < 0.75 else [0, plan.randint(1, 3)]
+        starts = [0] if plan.random() < 0.6 else [0, plan.randint(1, 3)]
         last_entry_id = starts[-1] + plan.randint(1, 4)
         segments: dict[int, Sequence[str]] = {start: plan.sample(self._ids, size) for start in starts}
         is_open = plan.random() < 0.1
@@ -171,7 +171,7 @@ class Exploration:
 
     def _set_faults(self) -> None:
         plan, cluster = self._plan, self._cluster
-        cluster.bookie_faults.slow = plan.choice((0.1, 0.25, 0.4))
+        cluster.bookie_faults.slow = plan.choice((0.1, 0.25, 0.25, 0.4))
         slow = [each for each in range(len(self.oracle.ledgers) + 2) if plan.random() < 0.25]
         cluster.bookie_faults.slow_ledgers = frozenset((self._focus, *slow))
         cluster.bookie_faults.lost_answers = plan.choice((0.0, 0.0, 0.05))
@@ -184,12 +184,12 @@ class Exploration:
         free = list(self._ids)
         plan.shuffle(free)
         ledgers = list(self.oracle.ledgers.values())
-        size_max = max(each.ensemble_size for each in ledgers)
+        size = self.oracle.ledgers[self._focus].ensemble_size
         orders: list[_Order] = []
         members = sorted(self.oracle.ledgers[self._focus].bookies())
         dead: set[str] = set()
         for number in range(plan.choice((1, 2, 2, 2, 3))):
-            count = min(plan.choice((1, 2, 2)), len(free) - size_max)
+            count = min(plan.choice((1, 2, 2, 2)), len(free) - size)
             if count < 1:
                 break
             if number > 0 and plan.random() < 0.3:

@@ -18,6 +18,9 @@ MARK_GRACE_S = 20.0
 LOOK_S_MAX = 25.0
 """Longest time from a look at registrations to the write that relies on it, with slow requests and reconnections."""
 
+SCAN_S_MAX = 10.0
+"""Longest time from the beginning of the last scan of a command to its report."""
+
 _LEDGER = re.compile(re.escape(PATHS.root) + r"/(\d\d)/(\d{4})/L(\d{4})")
 
 
@@ -37,6 +40,9 @@ class Oracle:
         self.violated = asyncio.Event()
         self.checks = 0
         self._looks_s: dict[str, float] = {}
+        self._named: dict[tuple[int, str], tuple[str, float]] = {}
+        """Who made the metadata of a ledger name a bookie, and when."""
+        self._cookie_gone_s: dict[str, float] = {}
         self._marked: set[int] = set()
         self._clears: list[tuple[int, str, float, float]] = []
         self.unreliable_s: dict[str, float] = {}
@@ -80,6 +86,8 @@ class Oracle:
         self.note(actor, f"writes ledger {ledger_id}: {metadata_summary(metadata)}")
         self.check_ledger(ledger_id)
         new = metadata.bookies() - (frozenset() if before is None else before.bookies())
+        for bookie_id in new:
+            self._named[ledger_id, bookie_id] = actor, self.now_s()
         named = sorted(self.decommissioned.intersection(new))
         if named and not actor.startswith("writer"):
             self.violate(f"ledger {ledger_id} now names {named[0]}, whose decommission had reported success")
@@ -95,6 +103,8 @@ class Oracle:
         if directory == PATHS.cookies:
             if data is not None and bookie_id in self.decommissioned:
                 self.decommissioned.discard(bookie_id)
+            if data is None:
+                self._cookie_gone_s[bookie_id] = self.now_s()
             return
         nodes = self.cluster.server.nodes
         if f"{PATHS.available}/{bookie_id}" in nodes or f"{PATHS.read_only}/{bookie_id}" in nodes:
@@ -144,11 +154,18 @@ class Oracle:
         )
 
     def check_promise(self, actor: str, bookie_ids: Collection[str], among: Collection[int] | None = None) -> None:
-        """No ledger names the bookies."""
+        """No ledger names the bookies, but for those that a writer with an old list of bookies created just now."""
         for bookie_id in bookie_ids:
-            named = self.named_by(bookie_id, among)
+            since_s = self._cookie_gone_s.get(bookie_id, self.now_s() - SCAN_S_MAX)
+            named = [
+                each for each in self.named_by(bookie_id, among) if not self._is_by_writer(each, bookie_id, since_s)
+            ]
             if named:
                 self.violate(f"{actor} reports success, but ledger {named[0]} names {bookie_id}")
+
+    def _is_by_writer(self, ledger_id: int, bookie_id: str, since_s: float) -> bool:
+        actor, named_s = self._named.get((ledger_id, bookie_id), ("", 0.0))
+        return actor == "writer" and named_s >= since_s
 
     def retire(self, actor: str, bookie_ids: Collection[str]) -> None:
         """A decommission has reported success: the data of the bookies is deleted."""
