@@ -37,7 +37,7 @@ from tests.sim.watched_cluster import ROOT, Blind, BlindRecovery, BlindRegistrat
 SHAPES = (*4 * ((2, 1, 1),), (3, 2, 2), (2, 2, 2), (3, 2, 1), (1, 1, 1))
 """Ensemble, write quorum, ack quorum."""
 RUN_S_MAX = 240.0
-QUIET_S = 25.0
+QUIET_S = 40.0
 CONFIG = ReplicationConfig(
     attempts_max=4,
     backoff_first_s=0.1,
@@ -117,11 +117,12 @@ class Exploration:
 
     async def _run_all(self) -> None:
         plan = self._plan
+        has_workers = plan.random() < 0.4
+        self._lost = self._lose_a_bookie() if has_workers else None
         orders = self._orders()
         commands = [self._start(self._command(number, order)) for number, order in enumerate(orders)]
         if plan.random() < 0.4:
             self._start(self._writer())
-        has_workers = plan.random() < 0.4
         if has_workers:
             self._start(self._worker())
             self._start(self._auditor())
@@ -179,15 +180,24 @@ class Exploration:
         cluster.process_faults.lost_answers = plan.choice((0.0, 0.0, 0.02))
         cluster.process_faults.decisive = plan.choice((0.0, 0.0, 0.3))
 
+    def _lose_a_bookie(self) -> str | None:
+        """A bookie that no command is about dies for good."""
+        bookie_id = self._plan.choice(self._ids)
+        if not self._survives({bookie_id}):
+            return None
+        self.oracle.note(bookie_id, "dies")
+        self._cluster.bookies[bookie_id].crash(self._plan.uniform(0.0, 5.0))
+        return bookie_id
+
     def _orders(self) -> list[_Order]:
-        plan = self._plan
-        free = list(self._ids)
+        plan, lost = self._plan, self._lost
+        free = [each for each in self._ids if each != lost]
         plan.shuffle(free)
         ledgers = list(self.oracle.ledgers.values())
         size = self.oracle.ledgers[self._focus].ensemble_size
         orders: list[_Order] = []
         members = sorted(self.oracle.ledgers[self._focus].bookies())
-        dead: set[str] = set()
+        dead = set[str]() if lost is None else {lost}
         for number in range(plan.choice((1, 2, 2, 2, 3))):
             count = min(plan.choice((1, 2, 2, 2)), len(free) - size)
             if count < 1:
@@ -403,7 +413,7 @@ class Exploration:
         plan, clock, cluster = self._plan, self._clock, self._cluster
         for _ in range(plan.randint(1, 4)):
             await clock.sleep(plan.uniform(0.0, 8.0))
-            bookie = cluster.bookies[plan.choice(self._ids)]
+            bookie = cluster.bookies[plan.choice([each for each in self._ids if each != self._lost])]
             choice = plan.random()
             if choice < 0.4:
                 self.oracle.note(bookie.bookie_id, "crashes")

@@ -42,6 +42,7 @@ class Oracle:
         self._looks_s: dict[str, float] = {}
         self._named: dict[tuple[int, str], tuple[str, float]] = {}
         """Who made the metadata of a ledger name a bookie, and when."""
+        self._registered_s: dict[str, float] = {}
         self._cookie_gone_s: dict[str, float] = {}
         self._marked: set[int] = set()
         self._clears: list[tuple[int, str, float, float]] = []
@@ -108,7 +109,8 @@ class Oracle:
             return
         nodes = self.cluster.server.nodes
         if f"{PATHS.available}/{bookie_id}" in nodes or f"{PATHS.read_only}/{bookie_id}" in nodes:
-            self.gone_since_s.pop(bookie_id, None)
+            if self.gone_since_s.pop(bookie_id, None) is not None:
+                self._registered_s[bookie_id] = self.now_s()
         else:
             self.gone_since_s.setdefault(bookie_id, self.now_s())
 
@@ -173,7 +175,10 @@ class Oracle:
         for bookie_id in bookie_ids:
             if f"{PATHS.cookies}/{bookie_id}" in self.cluster.server.nodes:
                 self.violate(f"{actor} reports success, but {bookie_id} has a cookie")
-            if bookie_id not in self.gone_since_s:
+            # One that registers after its cookie is gone looks for it once more, and withdraws.
+            cookie_gone_s = self._cookie_gone_s.get(bookie_id, 0.0)
+            is_registered = bookie_id not in self.gone_since_s
+            if is_registered and self._registered_s.get(bookie_id, 0.0) <= cookie_gone_s:
                 self.violate(f"{actor} reports success, but {bookie_id} is registered")
             self.decommissioned.add(bookie_id)
             self.cluster.bookies[bookie_id].retire()
