@@ -90,6 +90,7 @@ class Exploration:
         self._tasks: list[asyncio.Task[Any]] = []
 
     async def run(self) -> Outcome:
+        asyncio.get_running_loop().set_exception_handler(self._on_error)
         clock = VirtualClock(self._seed)
         self._clock, self._cluster = clock, WatchedCluster(clock, self.oracle, self.oracle.note)
         self.oracle.cluster = self._cluster
@@ -101,6 +102,7 @@ class Exploration:
         ports = await self._cluster.ports(own)
         for _ in range(plan.randint(1, 3)):
             await self._store_ledger(ports)
+        self._is_rough = plan.random() < 0.25
         self._focus = plan.choice(list(self.oracle.ledgers))
         self._set_faults()
         try:
@@ -136,9 +138,14 @@ class Exploration:
         if self.oracle.violation is None and has_workers:
             await asyncio.wait((violated,), timeout=QUIET_S)
             self.oracle.check_marks()
-        for task in commands:
-            if task.done() and not task.cancelled() and task.exception() is not None:
-                raise task.exception()  # type: ignore[misc]
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and not isinstance(task.exception(), BkctlError | None):
+                self.oracle.violate(f"unexpected error: {task.exception()!r}")
+
+    def _on_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An error that nobody handles."""
+        if not isinstance(context.get("exception"), BkctlError):
+            self.oracle.violate(f"unexpected error: {context.get('exception')!r}: {context['message']}")
 
     async def _wait_violated(self) -> None:
         await self.oracle.violated.wait()
@@ -179,6 +186,8 @@ class Exploration:
         cluster.process_faults.slow = plan.choice((0.0, 0.0, 0.05))
         cluster.process_faults.lost_answers = plan.choice((0.0, 0.0, 0.02))
         cluster.process_faults.decisive = plan.choice((0.0, 0.0, 0.3))
+        if self._is_rough:
+            cluster.process_faults.lost_answers, cluster.process_faults.decisive = 0.05, 0.4
 
     def _lose_a_bookie(self) -> str | None:
         """A bookie that no command is about dies for good."""
@@ -212,7 +221,7 @@ class Exploration:
             is_dead = plan.random() < (0.5 if number == 0 else 0.2) and self._survives(dead.union(chosen))
             kinds = ("recover", "recover", "decommission") if is_dead else ("drain", *3 * ("decommission",))
             dead.update(chosen if is_dead else ())
-            killed_after_s = plan.uniform(0.0, 10.0) if plan.random() < 0.15 else None
+            killed_after_s = plan.uniform(0.0, 10.0) if plan.random() < (0.5 if self._is_rough else 0.1) else None
             policy, begin_s = plan.choice(tuple(OpenLedgers)), number * plan.uniform(0.0, 4.0)
             orders.append(_Order(plan.choice(kinds), chosen, is_dead, begin_s, killed_after_s, policy))
         return orders
@@ -230,12 +239,12 @@ class Exploration:
     # -- commands -------------------------------------------------------------------------------------------------
 
     async def _command(self, number: int, order: _Order) -> None:
-        """Run it, again after a kill, and a second time if it leaves something."""
+        """Run it up to three times, after kills and if it leaves something."""
         await self._clock.sleep(order.begin_s)
         killed_after_s = order.killed_after_s
         for bookie_id in order.bookie_ids if order.is_dead else ():
             self._cluster.bookies[bookie_id].crash(self._plan.choice((0.0, 3.0)))
-        for attempt in (1, 2):
+        for attempt in (1, 2, 3):
             actor = f"{order.kind}-{number}.{attempt}"
             self.oracle.note(actor, f"begins: {order.kind} {' '.join(order.bookie_ids)}")
             store = await self._cluster.connect(actor, blind=self._blind)
@@ -248,7 +257,7 @@ class Exploration:
                 self._cluster.kill(store, self._plan.choice((0.0, 5.0)))
                 work.cancel()
                 await self._clock.sleep(self._plan.uniform(0.0, 3.0))
-                killed_after_s = None
+                killed_after_s = self._plan.choice((None, self._plan.uniform(0.0, 10.0)))
                 continue
             await store.close()
             if work.result() is None:

@@ -37,8 +37,8 @@ from tests.sim.zookeeper_model import ModelZooKeeper
 
 ROOT = "/ledgers"
 PATHS = Paths(ROOT)
-BOOKIE_ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=30_000)
-PROCESS_ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=10_000, operation_timeout_s=8.0)
+BOOKIE_ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=300_000)
+PROCESS_ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=300_000, operation_timeout_s=8.0)
 _DECISIVE = re.compile(re.escape(ROOT) + r"/(?:\d\d/|cookies/)")
 LONG_DELAY_S = (1.0, 15.0)
 
