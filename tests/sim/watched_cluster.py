@@ -41,6 +41,8 @@ BOOKIE_ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=300_000)
 PROCESS_ZOOKEEPER = ZooKeeperConfig(session_timeout_ms=300_000, operation_timeout_s=8.0)
 _DECISIVE = re.compile(re.escape(ROOT) + r"/(?:\d\d/|cookies/)")
 LONG_DELAY_S = (1.0, 15.0)
+SLOW_S = (0.1, 3.0)
+DECISIVE_SLOW_S = (0.5, 10.0)
 
 
 class Listener(Protocol):
@@ -144,11 +146,11 @@ class ProcessStore(ModelMetadataStore):
                 on.lose()
             return result
 
-        slow, lost = self.faults.slow, self.faults.lost_answers
+        slow, lost, slow_s = self.faults.slow, self.faults.lost_answers, SLOW_S
         if self.faults.decisive and not is_read and _DECISIVE.match(path):
-            slow, lost = self.faults.decisive, self.faults.decisive / 2
+            slow, lost, slow_s = self.faults.decisive, self.faults.decisive / 2, DECISIVE_SLOW_S
         if slow and source.random() < slow:
-            await self._clock.sleep(source.uniform(0.1, 3.0))
+            await self._clock.sleep(source.uniform(*slow_s))
         return await super()._request(path, carried_out, is_read=is_read)
 
     def cut(self) -> None:
