@@ -144,7 +144,7 @@ class Exploration:
 
     def _on_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An error that nobody handles."""
-        if not isinstance(context.get("exception"), BkctlError):
+        if not isinstance(context.get("exception"), BkctlError | asyncio.CancelledError):
             self.oracle.violate(f"unexpected error: {context.get('exception')!r}: {context['message']}")
 
     async def _wait_violated(self) -> None:
