@@ -4,6 +4,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 WORKERS ?= auto
 ROUNDS ?= 20
+SEEDS ?= 20000
 VENV_PYTHON := .venv/bin/python
 PYTEST := $(VENV_PYTHON) -m pytest --durations=15
 PYTEST_PARALLEL := $(PYTEST) -n $(WORKERS) --dist loadfile
@@ -14,7 +15,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test battery fuzz interop bench bench-recover bench-autorecovery soak soak-autorecovery demo lock clean
+.PHONY: help setup check test battery fuzz interop bench bench-recover bench-autorecovery explore soak soak-autorecovery demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +43,9 @@ fuzz: setup ## every property test ROUNDS times, with new random examples each t
 interop: setup ## tests with Apache BookKeeper (Java); needs a JDK and Maven
 	@scripts/build_interop.sh
 	$(PYTEST) -m interop tests/interop $(PYTEST_ARGS)
+
+explore: setup ## SEEDS random schedules of commands and faults on a simulated cluster (EXPLORE_ARGS="--first 300")
+	$(VENV_PYTHON) -m tests.sim.explorer --seeds $(SEEDS) $(EXPLORE_ARGS)
 
 soak: setup ## ROUNDS recoveries while processes are killed and halted, each checked from outside (SOAK_ARGS="--seed 7")
 	$(VENV_PYTHON) -m tests.soak --rounds $(ROUNDS) $(SOAK_ARGS)
