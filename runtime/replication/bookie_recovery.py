@@ -135,7 +135,7 @@ class BookieRecovery:
         plan: RecoveryPlan,
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         *,
-        open_ledgers: OpenLedgers = OpenLedgers.FENCE,
+        open_ledgers: OpenLedgers = OpenLedgers.WAIT,
         job: RecoveryJob | None = None,
         processes: CopyProcessSetup | None = None,
     ) -> RecoveryReport:
