@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
+import msgspec
+
 from runtime.client.ports import ClientPorts
 from runtime.errors import BookieError, RefusedError
 from runtime.metadata.bookies.cookies import CookieStore
@@ -113,7 +115,8 @@ class BookieRecovery:
         start = state.start
         rest = tuple(ledger_id for ledger_id in state.order if not state.is_done(ledger_id))
         demand = _demand(start.bookie_ids, rest, None, start.only_targets)._replace(may_be_gone=True)
-        return await self.outage.outlast(lambda: self._scan.plan(demand))
+        plan = await self.outage.outlast(lambda: self._scan.plan(demand))
+        return msgspec.structs.replace(plan, is_of_ledgers=start.is_of_ledgers, is_rest=not start.is_of_ledgers)
 
     async def scan(
         self,
@@ -147,7 +150,24 @@ class BookieRecovery:
         ``on_progress`` is called at most ten times per second, and once at the end, even after an error. Unreachable
         bookies must be down: call ``require_down`` first. ``processes`` None: copies in this process. Waits during an
         outage of the metadata store; MetadataOutageError if it is too long. CopyProcessError.
+
+        After the rest of an interrupted job, all ledgers are scanned again: those that still reference the bookies were
+        not in its plan, and are failures of the report.
         """
+        report = await self._carry_out(plan, on_progress, open_ledgers, job, processes)
+        if not plan.is_rest or not report.is_complete:
+            return report
+        last = await self.scan(plan.bookie_ids, unreachable=plan.unreachable)
+        return report.with_left([ledger.ledger_id for ledger in last.ledgers], last.unreadable)
+
+    async def _carry_out(
+        self,
+        plan: RecoveryPlan,
+        on_progress: Callable[[RecoveryProgress], None] | None,
+        open_ledgers: OpenLedgers,
+        job: RecoveryJob | None,
+        processes: CopyProcessSetup | None,
+    ) -> RecoveryReport:
         config = self._config
         setup = RepairSetup(
             config=config,
