@@ -17,6 +17,7 @@ from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.copies import SILENCE, reason_of
 from runtime.replication.copy_messages import CopyProcessSetup, RepairSetup
 from runtime.replication.copy_processes import CopyProcesses
 from runtime.replication.job_file import RecordedJob
@@ -59,11 +60,17 @@ class BookieRecovery:
         self.loss_proof = LossProof(ports, registration, config)
         self._scan = RecoveryScan(ports, registration, cookies, config, open_file)
 
-    async def require_down(self, bookie_ids: Collection[str], on_wait: Callable[[str], None] | None = None) -> None:
+    async def require_down(
+        self,
+        bookie_ids: Collection[str],
+        on_wait: Callable[[str], None] | None = None,
+        advice_of: Callable[[str], str] = lambda _: "",
+    ) -> None:
         """Return once none of the bookies is registered; RefusedError if one is running or stays registered.
 
         The session of a killed bookie lasts some seconds longer. So this waits up to ``registration_wait_s`` if a
-        registered bookie does not answer, and calls ``on_wait`` once with its id. If it answers, raises immediately.
+        registered bookie does not answer, and calls ``on_wait`` once with its id. If it answers, with whatever, raises
+        immediately; ``advice_of`` has more to say about such a bookie.
         """
         deadline_ns = self._ports.clock.monotonic_ns() + int(self._config.registration_wait_s * 1e9)
         told: set[str] = set()
@@ -72,8 +79,10 @@ class BookieRecovery:
             if not registered:
                 return
             for bookie_id in registered:
-                if await self.answers(bookie_id):
-                    raise RefusedError(f"bookie {bookie_id} is up and serving; stop it first")
+                error = await self._info_error(bookie_id)
+                if not isinstance(error, SILENCE):
+                    state = "serving" if error is None else f"answers: {reason_of(error)}"
+                    raise RefusedError(f"bookie {bookie_id} is up and {state}; stop it first{advice_of(bookie_id)}")
                 if on_wait is not None and bookie_id not in told:
                     told.add(bookie_id)
                     on_wait(bookie_id)
@@ -87,12 +96,15 @@ class BookieRecovery:
         return sorted((await self._registration.snapshot()).live.intersection(bookie_ids))
 
     async def answers(self, bookie_id: str) -> bool:
-        """Whether the bookie answers a request."""
+        """Whether the bookie serves a request; False also for one that answers with an error."""
+        return await self._info_error(bookie_id) is None
+
+    async def _info_error(self, bookie_id: str) -> BookieError | None:
         try:
             await self._ports.bookies.info(bookie_id)
-        except BookieError:
-            return False
-        return True
+        except BookieError as error:
+            return error
+        return None
 
     async def plan(
         self,

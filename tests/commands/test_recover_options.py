@@ -248,3 +248,10 @@ def test_open_ledgers_are_left_alone_or_fenced_after_the_wait(cluster: Cluster, 
     assert report["fenced"] == [{"ledger_id": "0", "owner": "topic persistent://t/n/a"}]
     shown = cluster.run("ledger", "show", "0", "-o", "json").json()
     assert (shown["state"], dead in shown["ensembles"][-1]["ensemble"]) == ("closed", False)
+
+
+def test_a_second_bookie_that_is_up_is_taken_for_a_target(operator: Operator) -> None:
+    """In Java's ``recover`` the argument after the failed bookie names the bookie to copy to."""
+    result = operator.run("recover", DEAD, "b3:3181", "--dry-run")
+    assert f"to copy to it: bkctl recover {DEAD} --to b3:3181" in result.stderr
+    assert f"--to {DEAD}" not in result.stderr

@@ -740,6 +740,9 @@ async def test_a_bookie_that_serves_is_refused_and_one_that_is_silent_is_waited_
     recovery = stage.recovery()
     with pytest.raises(RefusedError, match="bookie b1 is up and serving"):
         await recovery.require_down(["b1"])
+    stage.bookies["b1"].refuse("info", Status.UNAUTHORIZED, times=1)
+    with pytest.raises(RefusedError, match=r"bookie b1 is up and answers: .+; stop it first"):
+        await recovery.require_down(["b1"])
     await stage.bookies["b1"].stop()
     waited_for: list[str] = []
     with pytest.raises(RefusedError, match="still registered"):
