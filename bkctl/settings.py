@@ -184,11 +184,11 @@ _CLIENT_SECURITY = {"tlsProviderFactoryClass": "TLS", "clientAuthProviderFactory
 
 def unsupported_security(conf: JavaConf) -> str | None:
     """Why a client must not use this file: it would leave out the encryption, or the login, that the file asks for."""
-    for key, wanted in _CLIENT_SECURITY.items():
-        if (value := conf.text(key)) is not None and value.lower() not in FALSE:
+    for key, value, _ in conf.settings():
+        if key in _CLIENT_SECURITY and value is not None and value.lower() not in FALSE:
             return (
-                f"{conf.place(key)} asks for {wanted}, which clients of bkctl do not support yet; to talk to bookies "
-                "without it, leave the key out, or use --metadata-uri instead of the file"
+                f"{conf.place(key)} asks for {_CLIENT_SECURITY[key]}, which clients of bkctl do not support yet; to talk "
+                "to bookies without it, leave the key out, or use --metadata-uri instead of the file"
             )
     return None
 
