@@ -91,9 +91,8 @@ async def failed_bookie(
         access = (await replication_access(context, session, flags, policy))._replace(bytes_per_s=pace.bytes_per_s)
         recovery, console, advice_of = access.recovery, context.console, partial(_target_advice, bookie_ids)
         if context.settings.is_rehearsal:
-            for bookie_id in await recovery.registered(bookie_ids):
-                advice = advice_of(bookie_id)
-                console.warn(f"bookie {bookie_id} is registered; it must be down before it can be recovered{advice}")
+            for each in await recovery.registered(bookie_ids):
+                console.warn(_still_up(each, bookie_ids))
         else:
             await recovery.require_down(bookie_ids, lambda each: console.say(waiting_sentence(each)), advice_of)
         if state is None:
@@ -131,6 +130,11 @@ def _target_advice(bookie_ids: list[str], bookie_id: str) -> str:
     """In Java's `recover` the argument after the failed bookie names the bookie to copy to."""
     others = " ".join(each for each in bookie_ids if each != bookie_id)
     return "" if bookie_id == bookie_ids[0] else f"; to copy to it: bkctl recover {others} --to {bookie_id}"
+
+
+def _still_up(bookie_id: str, bookie_ids: list[str]) -> str:
+    advice = _target_advice(bookie_ids, bookie_id)
+    return f"bookie {bookie_id} is registered; it must be down before it can be recovered{advice}"
 
 
 def outcome_of(report: RecoveryReport) -> Outcome:
