@@ -14,6 +14,7 @@ from bkctl.setting_readers import (
 )
 from bkctl.settings import Sources, resolve_metadata_uri, resolve_settings, server_zookeeper_values
 from commands.context import DaemonFlags, DaemonSettings, LogSettings
+from commands.session import require_supported_security
 from runtime.autorecovery.config import AutorecoveryConfig, DaemonConfig
 from runtime.config import ZooKeeperConfig
 
@@ -38,6 +39,7 @@ def resolve_daemon_of_bookie(sources: Sources) -> DaemonConfig:
 def _build_daemon(sources: Sources, values: Givens) -> DaemonConfig:
     metadata_uri, _ = resolve_metadata_uri(sources)
     of_commands, zookeeper = resolve_settings(sources), settings_of("zookeeper")
+    require_supported_security(of_commands)
     return DaemonConfig(
         metadata_uri=metadata_uri or "",
         autorecovery=build(values, AutorecoveryConfig, settings_of(_SECTION), _SECTION),

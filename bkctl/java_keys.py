@@ -21,7 +21,10 @@ def _split(keys: str) -> frozenset[str]:
     return frozenset(keys.split())
 
 
-USED: Final = _split("zkServers zkLedgersRootPath ledgerManagerFactoryClass") | {  # older than metadataServiceUri
+OLDER_URI: Final = _split("zkServers zkLedgersRootPath ledgerManagerFactoryClass")
+"""Keys that make up the metadata URI in files without metadataServiceUri."""
+
+USED: Final = OLDER_URI | {
     key
     for each in all_settings()
     if each.setting.java is not None
@@ -106,11 +109,14 @@ _IGNORED: Final = {
         preserveMdcForTaskExecution registrationManagerClass
         """,
     "TLS and authentication are off": """
-        bookkeeper.sasl.servicename clientAuthProviderFactoryClass kerberos.kinit saslJaasAuditorSectionName
+        bookkeeper.sasl.servicename kerberos.kinit saslJaasAuditorSectionName
         saslJaasBookieSectionName saslJaasClientAllowedIds saslJaasClientSectionName
         tlsCertFilesRefreshDurationSeconds tlsCertificatePath tlsClientAuthentication tlsEnabledCipherSuites
         tlsEnabledProtocols tlsHostnameVerificationEnabled tlsKeyStore tlsKeyStorePasswordPath tlsKeyStoreType
         tlsProvider tlsTrustStore tlsTrustStorePasswordPath tlsTrustStoreType
+        """,
+    "a bookie does not log in; commands and the daemon refuse a file with it, because they cannot log in yet": """
+        clientAuthProviderFactoryClass
         """,
     "the operating system decides who may start the bookie": "permittedStartupUsers",
     "port 0 is allowed without it": "allowEphemeralPorts",
@@ -145,11 +151,14 @@ _IGNORED: Final = {
         networkTopologyScriptNumberArgs networkTopologyStabilizePeriodSeconds
         numChannelsPerBookie opportunisticStriping passwd pcbcTimeoutTimerNumTicks pcbcTimeoutTimerTickDurationMs
         readReorderThresholdPendingRequests readTimeout recoveryBatchReadEnabled recoveryReadBatchSize
-        registrationClientClass reorderReadSequenceEnabled reppDnsResolverClass
+        registrationClientClass reorderReadSequenceEnabled
         speculativeReadLACTimeoutBackoffMultiplier speculativeReadTimeout speculativeReadTimeoutBackoffMultiplier
         startTLSTimeoutSecs stickyReadSEnabled storeSystemTimeAsLedgerCreationTime tcpKeepCnt tcpKeepIdle tcpKeepIntvl
         throttle timeoutMonitorIntervalSec timeoutTaskIntervalMillis timeoutTimerNumTicks timeoutTimerTickDurationMs
         useHostnameResolveLocalNodePlacementPolicy waitTimeoutOnBackpressureMs
+        """,
+    "the daemon takes racks from pulsar_bookies_path, rack_table_file or rack_script of [client.placement] in TOML": """
+        reppDnsResolverClass
         """,
     "bkctl has no stream storage": """
         dlog.bkcAckQuorumSize dlog.bkcEnsembleSize dlog.bkcWriteQuorumSize

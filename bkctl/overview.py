@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bkctl.autorecovery_settings import daemon_values
 from bkctl.bookie_settings import bookie_values, build_bookie, has_file
-from bkctl.java_keys import IGNORED, MISSING, REFUSED
+from bkctl.java_keys import IGNORED, MISSING, OLDER_URI, REFUSED
 from bkctl.setting_readers import Given, Givens, all_settings
 from bkctl.settings import Sources, general_values, resolve_metadata_uri, section_values, zookeeper_values
 from commands.context import BookieFlags, DaemonFlags, SettingInfo, SettingsOverview, shown_secret
@@ -35,7 +35,8 @@ def settings_overview(sources: Sources) -> SettingsOverview:
     givens |= zookeeper_values(sources) | bookie
     refused = {key: f"refused unless empty or false: {reason}" for key, reason in REFUSED.items()}
     ignored = {key: f"ignored: {reason}" for key, reason in (IGNORED | MISSING).items()}
-    return SettingsOverview(tuple(setting_info(each, givens) for each in all_settings()), refused | ignored)
+    older = dict.fromkeys(OLDER_URI, "part of the metadata URI (metadata_uri), unless the file has metadataServiceUri")
+    return SettingsOverview(tuple(setting_info(each, givens) for each in all_settings()), refused | ignored | older)
 
 
 def setting_info(each: Described, givens: Givens) -> SettingInfo:

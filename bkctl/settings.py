@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bkctl.setting_readers import (
+    FALSE,
     SECTIONS,
     Given,
     Givens,
@@ -174,7 +175,22 @@ def resolve_settings(sources: Sources) -> Settings:
         replication=build(
             section_values(sources, "replication"), ReplicationConfig, settings_of("replication"), "replication"
         ),
+        unsupported_security=None if sources.conf is None else unsupported_security(sources.conf),
     )
+
+
+_CLIENT_SECURITY = {"tlsProviderFactoryClass": "TLS", "clientAuthProviderFactoryClass": "a login"}
+
+
+def unsupported_security(conf: JavaConf) -> str | None:
+    """Why a client must not use this file: it would leave out the encryption, or the login, that the file asks for."""
+    for key, value, _ in conf.settings():
+        if key in _CLIENT_SECURITY and value is not None and value.lower() not in FALSE:
+            return (
+                f"{conf.place(key)} asks for {_CLIENT_SECURITY[key]}, which clients of bkctl do not support yet; to "
+                "talk to bookies without it, leave the key out, or use --metadata-uri instead of the file"
+            )
+    return None
 
 
 def zookeeper_values(sources: Sources) -> Givens:

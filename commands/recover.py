@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -88,12 +89,12 @@ async def failed_bookie(
             flags, open_ledgers = as_recorded(state, flags, open_ledgers)
         policy = open_ledgers or OpenLedgers.WAIT
         access = (await replication_access(context, session, flags, policy))._replace(bytes_per_s=pace.bytes_per_s)
-        recovery, console = access.recovery, context.console
+        recovery, console, advice_of = access.recovery, context.console, partial(_target_advice, bookie_ids)
         if context.settings.is_rehearsal:
-            for bookie_id in await recovery.registered(bookie_ids):
-                console.warn(f"bookie {bookie_id} is registered; it must be down before it can be recovered")
+            for each in await recovery.registered(bookie_ids):
+                console.warn(_still_up(each, bookie_ids))
         else:
-            await recovery.require_down(bookie_ids, lambda bookie_id: console.say(waiting_sentence(bookie_id)))
+            await recovery.require_down(bookie_ids, lambda each: console.say(waiting_sentence(each)), advice_of)
         if state is None:
             found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
         else:
@@ -123,6 +124,17 @@ async def failed_bookie(
             delete_finished_jobs(context, session, scanned_for, flags.resume)
     print_report(context, "RecoveryReport", report_body(report), failure_rows(report), fenced_rows(report))
     return outcome_of(report)
+
+
+def _target_advice(bookie_ids: list[str], bookie_id: str) -> str:
+    """In Java's `recover` the argument after the failed bookie names the bookie to copy to."""
+    others = " ".join(each for each in bookie_ids if each != bookie_id)
+    return "" if bookie_id == bookie_ids[0] else f"; to copy to it: bkctl recover {others} --to {bookie_id}"
+
+
+def _still_up(bookie_id: str, bookie_ids: list[str]) -> str:
+    advice = _target_advice(bookie_ids, bookie_id)
+    return f"bookie {bookie_id} is registered; it must be down before it can be recovered{advice}"
 
 
 def outcome_of(report: RecoveryReport) -> Outcome:

@@ -209,6 +209,7 @@ def _start(context: CommandContext, access: ReplicationAccess, plan: RecoveryPla
         instance_id=session.instance_id,
         bookie_ids=plan.bookie_ids,
         only_targets=plan.targets if plan.is_restricted else (),
+        is_of_ledgers=plan.is_of_ledgers,
         open_ledgers=access.open_ledgers,
         placement=access.config.placement,
         verify=access.config.verify,

@@ -64,7 +64,7 @@ class RecoveryChoices(NamedTuple):
     """Options of a recovery that change what its plan promises."""
 
     is_best_effort: bool = False
-    open_ledgers: OpenLedgers = OpenLedgers.FENCE
+    open_ledgers: OpenLedgers = OpenLedgers.WAIT
     open_ledger_wait_s: float = 0.0
     bytes_per_s: float | None = None
     """Limit of the whole run; None: no limit."""
@@ -72,7 +72,7 @@ class RecoveryChoices(NamedTuple):
     """With SKIP: how long their writers get to leave bookies that serve; None: the ledgers are left alone."""
 
 
-def plan_body(plan: RecoveryPlan, open_ledgers: OpenLedgers = OpenLedgers.FENCE) -> dict[str, object]:
+def plan_body(plan: RecoveryPlan, open_ledgers: OpenLedgers = OpenLedgers.WAIT) -> dict[str, object]:
     """A plan as a structured result."""
     from runtime.replication.recovery_report import rule_counts
 
@@ -127,7 +127,7 @@ class PlanItems(Sequence[dict[str, Any]]):
 
 
 def plan_row(
-    ledger: LedgerPlan, *, is_best_effort: bool = False, open_ledgers: OpenLedgers = OpenLedgers.FENCE
+    ledger: LedgerPlan, *, is_best_effort: bool = False, open_ledgers: OpenLedgers = OpenLedgers.WAIT
 ) -> dict[str, Any]:
     """One ledger of a plan."""
     is_skipped = open_ledgers is OpenLedgers.SKIP and ledger.may_have_writer

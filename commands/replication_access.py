@@ -37,7 +37,7 @@ class ReplicationAccess(NamedTuple):
     session: Session
     ledgers: LedgerStore
     config: ReplicationConfig = ReplicationConfig()
-    open_ledgers: OpenLedgers = OpenLedgers.FENCE
+    open_ledgers: OpenLedgers = OpenLedgers.WAIT
     bytes_per_s: float | None = None
     """Limit of the whole run."""
     lock_holder: str = ""
@@ -101,7 +101,7 @@ async def replication_access(
     context: CommandContext,
     session: Session,
     flags: CopyFlags,
-    open_ledgers: OpenLedgers = OpenLedgers.FENCE,
+    open_ledgers: OpenLedgers = OpenLedgers.WAIT,
 ) -> ReplicationAccess:
     """Parts for one run; InvalidArgumentError, ClusterNotFoundError.
 

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from commands.config import Settings
 from commands.context import CommandContext
 from runtime.errors import ConfigurationError
 
@@ -101,6 +102,7 @@ class Session:
         """A ledger client on this session; ClusterNotFoundError."""
         from runtime.client import LedgerClient
 
+        require_supported_security(self._context.settings)
         client = LedgerClient.on_session(self.store, await self.ledgers(), self._context.settings.client)
         self._at_end.push_async_callback(client.close)
         return client
@@ -115,6 +117,7 @@ class Session:
         from runtime.net.loop import LoopClock
         from runtime.net.pool import BookiePool
 
+        require_supported_security(self._context.settings)
         config = self._context.settings.client
         config = msgspec.structs.replace(
             config,
@@ -148,6 +151,12 @@ class Session:
         )
 
 
+def require_supported_security(settings: Settings) -> None:
+    """ConfigurationError if the Java file asks clients for TLS or a login: these are never silently left out."""
+    if settings.unsupported_security is not None:
+        raise ConfigurationError(settings.unsupported_security)
+
+
 def require_metadata_uri(context: CommandContext) -> str:
     """Metadata URI of the settings; ConfigurationError explains how to specify a cluster."""
     if context.settings.metadata_uri is None:
@@ -177,6 +186,8 @@ async def open_session(
     from runtime.metadata.uri import parse_metadata_uri
     from runtime.metadata.zookeeper.store import ZooKeeperStore
 
+    if not metadata_uri:  # with one, the settings are those of a bookie, which judges its file itself
+        require_supported_security(context.settings)
     gc.set_threshold(*GC_THRESHOLDS)
     uri = parse_metadata_uri(metadata_uri or require_metadata_uri(context))
     config = context.settings.zookeeper

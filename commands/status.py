@@ -198,7 +198,7 @@ def _bookie_counts(status: ClusterLook) -> dict[str, object]:
         "bookies_writable": sum(each.is_writable is True for each in status.bookies),
         "bookies_read_only": sum(each.is_writable is False for each in status.bookies),
         "bookies_down": sum(not each.is_registered for each in status.bookies),
-        "bookies_silent": sum(each.problem is not None for each in status.bookies),
+        "bookies_silent": sum(each.problem is not None and not each.is_refusing for each in status.bookies),
         "total_bytes": sum(each.total_bytes or 0 for each in status.bookies),
         "free_bytes": sum(each.free_bytes or 0 for each in status.bookies),
     }
@@ -254,6 +254,8 @@ def _bookies_text(status: ClusterLook) -> str:
     counts = _bookie_counts(status)
     words = {"writable": "bookies_writable", "read-only": "bookies_read_only", "down": "bookies_down"}
     text = ", ".join(f"{counts[key]} {word}" for word, key in words.items())
+    refusing = sum(each.is_refusing for each in status.bookies)
+    text += f"; {refusing} answered with an error" if refusing else ""
     return text + (f"; {counts['bookies_silent']} did not answer" if counts["bookies_silent"] else "")
 
 

@@ -362,7 +362,7 @@ class AdminConfig(msgspec.Struct, frozen=True, kw_only=True):
     metrics_provider: Annotated[str | None, Setting("Class of Java's metrics provider; /metrics exists without it too",
         java=Java("statsProviderClass"))] = None
     scrape_host: Annotated[str, Setting("Address of the scrape port; 0.0.0.0: all addresses",
-        java=Java("prometheusStatsHttpAddress"))] = "127.0.0.1"
+        java=Java("prometheusStatsHttpAddress"))] = "0.0.0.0"  # noqa: S104  as in Java; it serves only metrics
     scrape_port: Annotated[int, Setting("TCP port of scrapes; 0: any free port", low=0, high=65535,
         java=Java("prometheusStatsHttpPort"))] = 8000
 

@@ -119,10 +119,11 @@ async def require_meant_cluster(context: CommandContext) -> None:
     if context.settings.pinned_instance_id is None:
         return
     from commands.safety.confirmation import require_pinned_instance
-    from commands.session import open_session
+    from commands.session import open_session, require_metadata_uri
     from runtime.metadata.cluster.root import read_instance_id
 
-    async with open_session(context, must_exist=False, warns_of_restore=False) as session:
+    uri = require_metadata_uri(context)
+    async with open_session(context, metadata_uri=uri, must_exist=False, warns_of_restore=False) as session:
         require_pinned_instance(context, await read_instance_id(session.store, session.root))
 
 

@@ -54,6 +54,8 @@ def parse_metadata_uri(text: str) -> MetadataUri:
     """Parse as Java does; ConfigurationError. Servers may be separated by ``;`` or ``,``."""
     text = text.strip()
     refuse_credentials(text)
+    if '"' in text or text.startswith("'"):
+        raise ConfigurationError(f"metadata URI {text} has quotes: remove the quotes")
     if is_pulsar_uri(text):
         return _parse_pulsar_uri(text)
     tree = _parse_scheme(text)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
+import msgspec
+
 from runtime.client.ports import ClientPorts
 from runtime.errors import BookieError, RefusedError
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.copies import SILENCE, reason_of
 from runtime.replication.copy_messages import CopyProcessSetup, RepairSetup
 from runtime.replication.copy_processes import CopyProcesses
 from runtime.replication.job_file import RecordedJob
@@ -57,11 +60,17 @@ class BookieRecovery:
         self.loss_proof = LossProof(ports, registration, config)
         self._scan = RecoveryScan(ports, registration, cookies, config, open_file)
 
-    async def require_down(self, bookie_ids: Collection[str], on_wait: Callable[[str], None] | None = None) -> None:
+    async def require_down(
+        self,
+        bookie_ids: Collection[str],
+        on_wait: Callable[[str], None] | None = None,
+        advice_of: Callable[[str], str] = lambda _: "",
+    ) -> None:
         """Return once none of the bookies is registered; RefusedError if one is running or stays registered.
 
         The session of a killed bookie lasts some seconds longer. So this waits up to ``registration_wait_s`` if a
-        registered bookie does not answer, and calls ``on_wait`` once with its id. If it answers, raises immediately.
+        registered bookie does not answer, and calls ``on_wait`` once with its id. If it answers, with whatever, raises
+        immediately; ``advice_of`` has more to say about such a bookie.
         """
         deadline_ns = self._ports.clock.monotonic_ns() + int(self._config.registration_wait_s * 1e9)
         told: set[str] = set()
@@ -70,8 +79,10 @@ class BookieRecovery:
             if not registered:
                 return
             for bookie_id in registered:
-                if await self.answers(bookie_id):
-                    raise RefusedError(f"bookie {bookie_id} is up and serving; stop it first")
+                error = await self._info_error(bookie_id)
+                if not isinstance(error, SILENCE):
+                    state = "serving" if error is None else f"answers: {reason_of(error)}"
+                    raise RefusedError(f"bookie {bookie_id} is up and {state}; stop it first{advice_of(bookie_id)}")
                 if on_wait is not None and bookie_id not in told:
                     told.add(bookie_id)
                     on_wait(bookie_id)
@@ -85,12 +96,15 @@ class BookieRecovery:
         return sorted((await self._registration.snapshot()).live.intersection(bookie_ids))
 
     async def answers(self, bookie_id: str) -> bool:
-        """Whether the bookie answers a request."""
+        """Whether the bookie serves a request; False also for one that answers with an error."""
+        return await self._info_error(bookie_id) is None
+
+    async def _info_error(self, bookie_id: str) -> BookieError | None:
         try:
             await self._ports.bookies.info(bookie_id)
-        except BookieError:
-            return False
-        return True
+        except BookieError as error:
+            return error
+        return None
 
     async def plan(
         self,
@@ -113,7 +127,8 @@ class BookieRecovery:
         start = state.start
         rest = tuple(ledger_id for ledger_id in state.order if not state.is_done(ledger_id))
         demand = _demand(start.bookie_ids, rest, None, start.only_targets)._replace(may_be_gone=True)
-        return await self.outage.outlast(lambda: self._scan.plan(demand))
+        plan = await self.outage.outlast(lambda: self._scan.plan(demand))
+        return msgspec.structs.replace(plan, is_of_ledgers=start.is_of_ledgers, is_rest=not start.is_of_ledgers)
 
     async def scan(
         self,
@@ -135,7 +150,7 @@ class BookieRecovery:
         plan: RecoveryPlan,
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         *,
-        open_ledgers: OpenLedgers = OpenLedgers.FENCE,
+        open_ledgers: OpenLedgers = OpenLedgers.WAIT,
         job: RecoveryJob | None = None,
         processes: CopyProcessSetup | None = None,
     ) -> RecoveryReport:
@@ -147,7 +162,24 @@ class BookieRecovery:
         ``on_progress`` is called at most ten times per second, and once at the end, even after an error. Unreachable
         bookies must be down: call ``require_down`` first. ``processes`` None: copies in this process. Waits during an
         outage of the metadata store; MetadataOutageError if it is too long. CopyProcessError.
+
+        After the rest of an interrupted job, all ledgers are scanned again: those that still reference the bookies were
+        not in its plan, and are failures of the report.
         """
+        report = await self._carry_out(plan, on_progress, open_ledgers, job, processes)
+        if not plan.is_rest or not report.is_complete:
+            return report
+        last = await self.scan(plan.bookie_ids, unreachable=plan.unreachable)
+        return report.with_left([ledger.ledger_id for ledger in last.ledgers], last.unreadable)
+
+    async def _carry_out(
+        self,
+        plan: RecoveryPlan,
+        on_progress: Callable[[RecoveryProgress], None] | None,
+        open_ledgers: OpenLedgers,
+        job: RecoveryJob | None,
+        processes: CopyProcessSetup | None,
+    ) -> RecoveryReport:
         config = self._config
         setup = RepairSetup(
             config=config,

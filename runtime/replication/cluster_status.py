@@ -30,7 +30,10 @@ _NAMED_MAX = 5
 
 
 class BookieLook(msgspec.Struct, frozen=True):
-    """A bookie. ``is_writable`` None: not registered. ``problem``: why a registered one did not report its disks."""
+    """A bookie. ``is_writable`` None: not registered. ``problem``: why a registered one did not report its disks.
+
+    ``is_refusing``: the problem is what it answered.
+    """
 
     bookie_id: str
     is_writable: bool | None
@@ -38,6 +41,7 @@ class BookieLook(msgspec.Struct, frozen=True):
     total_bytes: int | None = None
     free_bytes: int | None = None
     problem: str | None = None
+    is_refusing: bool = False
 
     @property
     def is_registered(self) -> bool:
@@ -317,8 +321,14 @@ def _bookie_findings(status: ClusterLook) -> Iterator[StatusFinding]:
         yield StatusFinding(Urgency.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
     if silent:
         severity = Urgency.CRITICAL if several else Urgency.WARNING
-        sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
-        yield StatusFinding(severity, "bookies_silent", sentence, f"bkctl bookie info {silent[0]}")
+        refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing}
+        if refusals:
+            said = "; ".join(dict.fromkeys(str(text).partition(f"{each}: ")[2] for each, text in refusals.items()))
+            sentence = f"{these_bookies(list(refusals), 'is', 'are')} registered, but answered: {said}"
+            yield StatusFinding(severity, "bookies_refusing", sentence, f"bkctl bookie info {min(refusals)}")
+        if silent := [each for each in silent if each not in refusals]:
+            sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
+            yield StatusFinding(severity, "bookies_silent", sentence, f"bkctl bookie info {silent[0]}")
     if read_only:
         sentence = f"{these_bookies(read_only, 'is', 'are')} read-only"
         yield StatusFinding(Urgency.NOTICE, "bookies_read_only", sentence, f"bkctl bookie show {read_only[0]}")

@@ -212,7 +212,7 @@ class CopyReader:
             except SILENCE as error:
                 is_last = attempt >= attempts or bookie_id in self._silent_until_ns
                 if is_last or not await self._answers_again(bookie_id, credentials.ledger_id, entry_id):
-                    return Copy(bookie_id, CopyState.UNREACHABLE, _reason(error))
+                    return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error))
                 continue
             except BookieError as error:
                 self._silent_until_ns.pop(bookie_id, None)
@@ -220,7 +220,7 @@ class CopyReader:
                     return bad_copy(error)
                 self._window.shrink()
                 if attempt >= attempts:
-                    return Copy(bookie_id, CopyState.UNREACHABLE, _reason(error))
+                    return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error))
             else:
                 self._silent_until_ns.pop(bookie_id, None)
                 self._window.grow()
@@ -282,9 +282,9 @@ class CopyReader:
 def bad_copy(error: BookieError) -> Copy:
     """The copy of a bookie that answered with an error other than "too many requests"."""
     if isinstance(error, (NoSuchEntryError, NoSuchLedgerError)):
-        return Copy(error.bookie_id, CopyState.MISSING, _reason(error))
+        return Copy(error.bookie_id, CopyState.MISSING, reason_of(error))
     is_damaged = isinstance(error, BookieIOError)
-    return Copy(error.bookie_id, CopyState.FAILED, f"it answered: {_reason(error)}", is_damaged=is_damaged)
+    return Copy(error.bookie_id, CopyState.FAILED, f"it answered: {reason_of(error)}", is_damaged=is_damaged)
 
 
 def _verified(bookie_id: str, credentials: LedgerCredentials, entry_id: int, body: bytes) -> Copy:
@@ -295,7 +295,8 @@ def _verified(bookie_id: str, credentials: LedgerCredentials, entry_id: int, bod
     return Copy(bookie_id, CopyState.PRESENT, body=body, entry=entry)
 
 
-def _reason(error: BookieError) -> str:
+def reason_of(error: BookieError) -> str:
+    """The error without the bookie that its sentence begins with."""
     return str(error).removeprefix(f"bookie {error.bookie_id}: ")
 
 

@@ -47,7 +47,7 @@ class DrainOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     live: frozenset[str] = frozenset()
 
-    open_ledgers: OpenLedgers = OpenLedgers.FENCE
+    open_ledgers: OpenLedgers = OpenLedgers.WAIT
     wait_s: float = 0.0
     accepted: frozenset[int] = frozenset()
 

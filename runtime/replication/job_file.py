@@ -22,7 +22,10 @@ _READ_BYTES: Final = 1 << 20
 
 
 class JobStart(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", tag="start"):
-    """First line. A continued job keeps its choices. ``only_targets``: copy only to these; empty: to all."""
+    """First line. A continued job keeps its choices. ``only_targets``: copy only to these; empty: to all.
+
+    ``is_of_ledgers``: the operator chose the ledgers, so the job does not move all of them.
+    """
 
     version: int = VERSION
     job_id: str
@@ -31,6 +34,7 @@ class JobStart(msgspec.Struct, frozen=True, kw_only=True, tag_field="record", ta
     instance_id: str | None
     bookie_ids: tuple[str, ...]
     only_targets: tuple[str, ...] = ()
+    is_of_ledgers: bool = False
     open_ledgers: OpenLedgers
     placement: PlacementMode
     verify: VerifyMode

@@ -114,7 +114,7 @@ def _candidates(facts: LedgerFacts) -> Iterator[CandidateVerdict]:
 def _refusal(facts: LedgerFacts, bookie_id: str, reasons: tuple[Refusal | BrokenRule, ...]) -> str | None:
     found = [each.value if isinstance(each, Refusal) else str(each) for each in reasons]
     if not found and bookie_id in facts.silent:
-        found = [f"does not answer: {facts.silent[bookie_id]}"]
+        found = [facts.silent[bookie_id]]
     return "; ".join(found) or None
 
 

@@ -27,7 +27,7 @@ from runtime.ports import LacReply
 from runtime.protocol.entry_body import EntryCodec
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import SILENCE, CopyReader, CopyState
+from runtime.replication.copies import SILENCE, CopyReader, CopyState, reason_of
 from runtime.replication.fragments import EntryRange, first_stored, last_stored, segment_entries, stripe_count
 from storage.ids import INVALID_ENTRY_ID
 
@@ -165,7 +165,7 @@ class LedgerLook:
         except (NoSuchEntryError, NoSuchLedgerError):
             return MemberAnswer()
         except BookieError as error:
-            return MemberAnswer(problem=_reason(error), is_silent=isinstance(error, SILENCE))
+            return MemberAnswer(problem=reason_of(error), is_silent=isinstance(error, SILENCE))
         except EntryDigestError as error:
             return MemberAnswer(problem=f"its last entry is damaged: {error}")
 
@@ -175,7 +175,8 @@ class LedgerLook:
         free_bytes, silent = {}, {}
         for bookie_id, answer in zip(bookie_ids, answers, strict=True):
             if isinstance(answer, BookieError):
-                silent[bookie_id] = _reason(answer)
+                verb = "does not answer" if isinstance(answer, SILENCE) else "answers"
+                silent[bookie_id] = f"{verb}: {reason_of(answer)}"
             elif isinstance(answer, BaseException):
                 raise answer
             else:
@@ -241,7 +242,3 @@ def _decoded(reply: LacReply, codec: EntryCodec) -> MemberAnswer:
     entry = codec.decode(None, reply.last_entry_body)
     confirmed = max(explicit, entry.credible_last_add_confirmed)
     return MemberAnswer(last_entry_id=entry.entry_id, last_add_confirmed=confirmed)
-
-
-def _reason(error: BookieError) -> str:
-    return str(error).removeprefix(f"bookie {error.bookie_id}: ")

@@ -116,7 +116,8 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     carried out yet. ``unnamed``: leaving bookies that no ledger references. ``seen_at_ns``: time on the monotonic clock
     when all metadata had been read. ``known_totals``: the sums over ``ledgers``, if they are known.
     ``placement``: a sentence that says where racks and groups come from; empty if there are none. ``seen``: metadata of
-    closed ledgers, for a run that follows; a run takes it out.
+    closed ledgers, for a run that follows; a run takes it out. ``is_of_ledgers``: the caller chose the ledgers, so
+    others may reference the bookies. ``is_rest``: what an interrupted job left, which was to move all ledgers.
     """
 
     bookie_ids: tuple[str, ...]
@@ -132,6 +133,8 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     known_totals: PlanTotals | None = None
     placement: str = ""
     seen: dict[int, Versioned[LedgerMetadata]] = {}
+    is_of_ledgers: bool = False
+    is_rest: bool = False
 
     @property
     def totals(self) -> PlanTotals:

@@ -30,6 +30,7 @@ class FailureReason(enum.Enum):
     METADATA_UNREADABLE = "the ledger metadata cannot be read"
     CONFLICT = "the ledger metadata kept changing"
     OPEN = "open: its writer may still add"
+    NOT_PLANNED = "not in the plan of the continued job"
     ERROR = "error"
 
 
@@ -159,6 +160,19 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     def has_progress(self) -> bool:
         """Whether anything was changed."""
         return self.fragments > 0 or bool(self.fenced)
+
+    def with_left(self, ledger_ids: Sequence[int], unreadable: Sequence[LedgerFailure]) -> RecoveryReport:
+        """The same, with ledgers that were not in the plan: those that a last scan found, and unreadable ones."""
+        detail = f"it references {', '.join(self.bookie_ids)}: run the command again without --resume"
+        left = [LedgerFailure(each, FailureReason.NOT_PLANNED, (), detail) for each in ledger_ids]
+        failures = sorted([*self.failures, *left, *unreadable], key=lambda failure: failure.ledger_id)
+        return msgspec.structs.replace(
+            self,
+            ledgers=self.ledgers + len(left),
+            ledgers_failed=self.ledgers_failed + len(left),
+            ledgers_unreadable=self.ledgers_unreadable + len(unreadable),
+            failures=tuple(failures),
+        )
 
     @property
     def is_complete(self) -> bool:

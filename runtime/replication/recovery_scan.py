@@ -122,6 +122,7 @@ class RecoveryScan:
             seen_at_ns=self._ports.clock.monotonic_ns(),
             placement=survey.origin,
             seen=seen,
+            is_of_ledgers=demand.ledger_ids is not None,
         )
 
     def _read(self, demand: PlanDemand) -> AsyncGenerator[_Found, None]:

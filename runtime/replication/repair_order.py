@@ -23,7 +23,7 @@ class RepairOrder(NamedTuple):
 
     leaving: frozenset[str]
     unreachable: frozenset[str]
-    open_ledgers: OpenLedgers = OpenLedgers.FENCE
+    open_ledgers: OpenLedgers = OpenLedgers.WAIT
     seen: Segment | None = None
     ranges: tuple[JobRange, ...] = ()
     stored: Versioned[LedgerMetadata] | None = None

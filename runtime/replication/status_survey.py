@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from runtime.errors import ClusterNotFoundError, NoNodeError
+from runtime.errors import BookieError, ClusterNotFoundError, NoNodeError
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
 from runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
@@ -42,6 +42,7 @@ from runtime.replication.cluster_status import (
     RepairLocks,
     RootStatus,
 )
+from runtime.replication.copies import SILENCE
 from runtime.replication.status_finding import first_names
 from storage.errors import BkctlError
 
@@ -203,7 +204,8 @@ class StatusSurvey:
         except TimeoutError:
             return msgspec.structs.replace(status, problem=f"no answer within {self._limits.bookie_s:g} s")
         except BkctlError as error:
-            return msgspec.structs.replace(status, problem=str(error))
+            is_refusing = isinstance(error, BookieError) and not isinstance(error, SILENCE)
+            return msgspec.structs.replace(status, problem=str(error), is_refusing=is_refusing)
         return msgspec.structs.replace(status, total_bytes=info.total_bytes, free_bytes=info.free_bytes)
 
     async def _count_marks(self) -> MarkCount:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
@@ -16,6 +15,7 @@ from runtime.metadata.store import MetadataStore, Versioned
 from runtime.placement.view import BookieSpace
 from runtime.ports import Bookies
 from runtime.replication.config import PlacementMode
+from runtime.replication.copies import SILENCE, reason_of
 from runtime.replication.copy_targets import rules_of_run
 from runtime.replication.stop_verdict import ClusterNow, StopCheck, StopVerdict
 
@@ -44,7 +44,7 @@ async def scan_for_stop(
     async with aclosing(list_marked_ids(store, ports.ledgers.root, foreign)) as found_marks:
         marked = {ledger_id async for ledger_id in found_marks}
     others = sorted(registrations.live.difference(bookie_ids))
-    space = await read_space(ports.bookies, others)
+    space, refusals = await read_space(ports.bookies, others)
     survey = await ports.placement.survey(registrations.writable)
     cluster = ClusterNow(
         registrations=registrations,
@@ -53,6 +53,7 @@ async def scan_for_stop(
         rules=survey.rules if placement is None else rules_of_run(survey, placement),
         space=space,
         silent=frozenset(others).difference(space),
+        refusals=refusals,
     )
     check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)
     scanned = marks = 0
@@ -74,15 +75,23 @@ async def scan_for_stop(
     return check.verdict()
 
 
-async def read_space(bookies: Bookies, bookie_ids: Sequence[str]) -> dict[str, BookieSpace]:
-    """Disk space of the bookies that answer, which are asked up to twice."""
+async def read_space(bookies: Bookies, bookie_ids: Sequence[str]) -> tuple[dict[str, BookieSpace], dict[str, str]]:
+    """Disk space of the bookies that report it, which are asked up to twice; what others answered, if they did."""
+    refusals: dict[str, str] = {}
 
     async def ask(bookie_id: str) -> BookieSpace | None:
         for _ in range(_ATTEMPTS):
-            with contextlib.suppress(BookieError):
+            try:
                 answer = await bookies.info(bookie_id)
+            except SILENCE:
+                continue
+            except BookieError as error:
+                refusals[bookie_id] = reason_of(error)
+            else:
+                refusals.pop(bookie_id, None)
                 return BookieSpace(answer.total_bytes, answer.free_bytes)
         return None
 
     answers = await asyncio.gather(*map(ask, bookie_ids))
-    return {bookie_id: space for bookie_id, space in zip(bookie_ids, answers, strict=True) if space is not None}
+    found = {bookie_id: space for bookie_id, space in zip(bookie_ids, answers, strict=True) if space is not None}
+    return found, refusals

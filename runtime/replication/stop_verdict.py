@@ -99,6 +99,7 @@ class ClusterNow(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster at the moment of the verdict. ``with_cookie``: all bookies that belong to it, live or not.
 
     ``space``: of the bookies that answered. ``silent``: registered bookies that did not, which count as down.
+    ``refusals``: what those of them said that answered with an error.
     """
 
     registrations: Registrations
@@ -107,6 +108,7 @@ class ClusterNow(msgspec.Struct, frozen=True, kw_only=True):
     rules: PlacementRules
     space: Mapping[str, BookieSpace] = {}
     silent: frozenset[str] = frozenset()
+    refusals: Mapping[str, str] = {}
 
 
 class _Size(msgspec.Struct, frozen=True):
@@ -302,7 +304,11 @@ class StopCheck:
                 StopReason.BOOKIE_DOWN, f"{what} down and ledgers name {it}: start {it}, or decommission {it} first"
             )
         if cluster.silent:
-            silent = [f"bookie {each} is registered but does not answer" for each in sorted(cluster.silent)]
+            answers = {each: f"answers: {said}" for each, said in cluster.refusals.items()}
+            silent = [
+                f"bookie {each} is registered but {answers.get(each, 'does not answer')}"
+                for each in sorted(cluster.silent)
+            ]
             self._note(StopReason.SILENT, f"{', '.join(silent)}: restart it, or decommission it first")
         gone = sorted(self._ids - self._live_now)
         if gone:

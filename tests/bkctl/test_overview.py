@@ -78,6 +78,9 @@ def test_a_key_of_several_settings_names_them(run_main: RunMain) -> None:
 def test_a_java_key_without_a_setting_says_why(run_main: RunMain) -> None:
     ignored = run_main("config", "explain", "numReadWorkerThreads")
     assert "ignored: the bookie runs one thread for each kind of work" in ignored.stdout
+    for key in ("zkServers", "zkLedgersRootPath", "ledgerManagerFactoryClass"):
+        assert "part of the metadata URI" in run_main("config", "explain", key).stdout
+    assert "the daemon takes racks from" in run_main("config", "explain", "reppDnsResolverClass").stdout
     assert "refused unless empty or false" in run_main("config", "explain", "authorizedRoles").stdout
 
 

@@ -101,10 +101,13 @@ def test_a_wrong_job_file_or_rate_is_refused(operator: Operator) -> None:
     assert other.read_text() == "hello\n"
 
 
-def write_job(operator: Operator, path: Path, *bookie_ids: str, instance_id: str | None = None) -> Path:
+def write_job(
+    operator: Operator, path: Path, *bookie_ids: str, instance_id: str | None = None, is_of_ledgers: bool = False
+) -> Path:
     """The file of a job that was killed; returns the path of its rates."""
     instance_id = instance_id or operator.instance_id()
     start = msgspec.structs.replace(START, root=operator.root, instance_id=instance_id, bookie_ids=bookie_ids)
+    start = msgspec.structs.replace(start, is_of_ledgers=is_of_ledgers)
     job = JobFile.create(OsFileSystem(), str(path), start)
     job.append(JobLedger(ledger_id=9, surviving_copies=1))  # deleted since
     job.append(JobPlanned(ledgers=1, ledgers_scanned=1))
@@ -117,11 +120,20 @@ def write_job(operator: Operator, path: Path, *bookie_ids: str, instance_id: str
 @pytest.mark.parametrize("command", [("recover", DEAD), ("decommission", "b9:3181", "--if-exists")])
 def test_a_job_with_nothing_left_to_do_leaves_no_file(operator: Operator, command: tuple[str, ...]) -> None:
     path = operator.directory / "job"
-    rates = write_job(operator, path, command[1])
+    rates = write_job(operator, path, command[1], is_of_ledgers=True)
     operator.succeed(*command, "--resume", str(path), "--dry-run")
     assert (path.exists(), rates.exists()) == (True, True)
     done = operator.succeed(*command, "--resume", str(path), "--yes", "-o", "json").json()
     assert (done["ledgers"], path.exists(), rates.exists()) == (0, False, False)
+
+
+def test_a_continued_job_reports_ledgers_that_it_did_not_plan(operator: Operator) -> None:
+    path = operator.directory / "job"
+    write_job(operator, path, DEAD)
+    result = operator.run("recover", DEAD, "--resume", str(path), "--yes", "-o", "json")
+    assert result.exit_code == 9, result
+    (row,) = result.json()["failures"]
+    assert (row["reason"], row["ledger_ids"]) == ("not in the plan of the continued job", ["0", "1", "2"])
 
 
 def test_a_job_file_stays_only_while_it_is_of_use(operator: Operator) -> None:
@@ -236,3 +248,10 @@ def test_open_ledgers_are_left_alone_or_fenced_after_the_wait(cluster: Cluster, 
     assert report["fenced"] == [{"ledger_id": "0", "owner": "topic persistent://t/n/a"}]
     shown = cluster.run("ledger", "show", "0", "-o", "json").json()
     assert (shown["state"], dead in shown["ensembles"][-1]["ensemble"]) == ("closed", False)
+
+
+def test_a_second_bookie_that_is_up_is_taken_for_a_target(operator: Operator) -> None:
+    """In Java's ``recover`` the argument after the failed bookie names the bookie to copy to."""
+    result = operator.run("recover", DEAD, "b3:3181", "--dry-run")
+    assert f"to copy to it: bkctl recover {DEAD} --to b3:3181" in result.stderr
+    assert f"--to {DEAD}" not in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from runtime.replication.recovery_report import FailureReason, FencedLedger
 from runtime.replication.recovery_run import RecoveryProgress
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
+from tests.test_repository import our_modules, read
 
 WAIT_S = ReplicationConfig().open_ledger_wait_s
 TOPIC = (("application", b"pulsar"), ("pulsar/managed-ledger", b"t/n/persistent/a"))
@@ -82,6 +84,30 @@ def test_t8_a_writer_that_moves_off_is_not_fenced() -> None:
         assert all("b1" not in ensemble for ensemble in ensembles.values()), "the other segments are complete"
 
     simulate(scenario)
+
+
+def test_a_run_without_a_choice_waits_for_writers() -> None:
+    """As the commands do: a fence stops the writer, so only a caller that asks for it gets one at once."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        ledger_id = await started(cluster)
+        running = asyncio.create_task(cluster.recovery.run(await cluster.recovery.plan(["b1"])))
+        await cluster.clock.sleep(WAIT_S / 2)
+        await change(cluster, ledger_id, 8, 0, "b4")
+
+        assert (await running).fenced == ()
+        assert await state_of(cluster, ledger_id) is LedgerState.OPEN
+
+    simulate(scenario)
+
+
+def test_no_part_fences_open_ledgers_by_default() -> None:
+    defaults = {
+        path: re.findall(r"open_ledgers: OpenLedgers = OpenLedgers\.(\w+)", read(path)) for path in our_modules()
+    }
+    found = {path: names for path, names in defaults.items() if names}
+    assert "runtime/replication/bookie_recovery.py" in found
+    assert {name for names in found.values() for name in names} == {"WAIT"}
 
 
 def test_a_writer_that_is_active_but_keeps_the_bookie_is_reported() -> None:

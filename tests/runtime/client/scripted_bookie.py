@@ -207,7 +207,8 @@ class ScriptedBookie:
         elif isinstance(call, ReadLacCall):
             self._read_lac(connection, call)
         elif isinstance(call, BookieInfoCall):
-            connection.answer(call, BookieInfoAnswer(call.txn_id, Status.OK, *self.space))
+            info = BookieInfoAnswer(call.txn_id, Status.OK, *self.space)
+            self._follow(connection, call, Request("info", -1, -1), lambda: connection.answer(call, info))
         else:
             raise NotImplementedError
 
@@ -242,6 +243,9 @@ class ScriptedBookie:
 
     def _take(self, connection: Responder, call: BookieCall, request: Request, serve: Callable[[], None]) -> None:
         self.requests.append(request)
+        self._follow(connection, call, request, serve)
+
+    def _follow(self, connection: Responder, call: BookieCall, request: Request, serve: Callable[[], None]) -> None:
         for rule in self._rules:
             if rule.matches(request):
                 rule.action(connection, call, serve)

@@ -22,6 +22,7 @@ from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.copies import CopyState
 from runtime.replication.fragments import EntryRange
+from runtime.replication.job_file import RecordedJob
 from runtime.replication.recovery_report import FailureReason
 from runtime.replication.recovery_run import RecoveryProgress
 from tests.runtime.client.world import segments
@@ -29,6 +30,7 @@ from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.metadata.replication_stage import holder_of
 from tests.runtime.replication.samples import failed_ledgers, ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of
+from tests.runtime.replication.test_job_file import START
 
 
 def bodies(stage: Stage, bookie_id: str, ledger_id: int) -> dict[int, bytes]:
@@ -738,6 +740,9 @@ async def test_a_bookie_that_serves_is_refused_and_one_that_is_silent_is_waited_
     recovery = stage.recovery()
     with pytest.raises(RefusedError, match="bookie b1 is up and serving"):
         await recovery.require_down(["b1"])
+    stage.bookies["b1"].refuse("info", Status.UNAUTHORIZED, times=1)
+    with pytest.raises(RefusedError, match=r"bookie b1 is up and answers: .+; stop it first"):
+        await recovery.require_down(["b1"])
     await stage.bookies["b1"].stop()
     waited_for: list[str] = []
     with pytest.raises(RefusedError, match="still registered"):
@@ -805,3 +810,30 @@ async def until_free(stage: Stage, ledger_id: int) -> None:
     async with asyncio.timeout(60):
         while await holder_of(stage.locks, ledger_id) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("is_of_ledgers", [False, True])
+async def test_the_end_of_a_continued_job_finds_ledgers_that_were_not_in_its_plan(
+    stage: Stage, is_of_ledgers: bool
+) -> None:
+    await stage.start("b2", "b3")
+    planned = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2))
+    start = msgspec.structs.replace(START, bookie_ids=("b1",), is_of_ledgers=is_of_ledgers)
+    state = RecordedJob(start)
+    state.order.add(planned, 1)
+    late = await stage.store(ledger({0: ["b2", "b1"]}, 2, 2))
+    recovery = stage.recovery()
+
+    report = await recovery.run(await recovery.plan_rest(state))
+
+    assert segments((await stage.read(planned)).value) == {0: ("b3", "b2")}
+    if is_of_ledgers:
+        assert report.is_complete
+        return
+    (failure,) = report.failures
+    assert (failure.ledger_id, failure.reason) == (late, FailureReason.NOT_PLANNED)
+    assert failure.detail == "it references b1: run the command again without --resume"
+    assert (report.ledgers, report.ledgers_repaired, report.ledgers_failed) == (2, 1, 1)
+    assert (await recovery.run(await recovery.plan(["b1"]))).is_complete
+    state.order.add(late, 1)
+    assert (await recovery.run(await recovery.plan_rest(state))).is_complete

@@ -50,6 +50,7 @@ HEALTHY = ClusterLook(
 )
 DOWN = bookie("b4", is_writable=None, total_bytes=None, free_bytes=None)
 SILENT = bookie("b5", problem="no answer within 1.5 s", total_bytes=None, free_bytes=None)
+REFUSING = bookie("b7", problem="bookie b7:3181: no login", total_bytes=None, free_bytes=None, is_refusing=True)
 NO_AUDITOR = AuditorStatus(is_elected=False)
 OLD_MARKS = MarkCount(2113, 10_000, NOW_MS - 3 * HOUR_MS)
 
@@ -60,6 +61,7 @@ FAULTS: list[tuple[str, Urgency, dict[str, Any]]] = [
     ("bookies_down", Urgency.CRITICAL, {"bookies": (GOOD, DOWN, bookie("b6", is_writable=None))}),
     ("bookies_down", Urgency.CRITICAL, {"bookies": (GOOD, DOWN, SILENT)}),
     ("bookies_down", Urgency.WARNING, {"bookies": (GOOD, DOWN), "auditor": NO_AUDITOR, "marks": MarkCount(1, 1)}),
+    ("bookies_refusing", Urgency.WARNING, {"bookies": (GOOD, REFUSING)}),
     ("bookies_silent", Urgency.WARNING, {"bookies": (GOOD, SILENT)}),
     ("bookies_read_only", Urgency.NOTICE, {"bookies": (GOOD, bookie("b2", is_writable=False))}),
     ("bookies_without_cookie", Urgency.WARNING, {"bookies": (GOOD, bookie("b2", has_cookie=False))}),
@@ -270,3 +272,10 @@ def test_the_pace_is_measured_from_the_first_look_that_counted_all_marks() -> No
         assert first_counted(before, full) is full
     assert first_counted(full, partial) is full
     assert first_counted(full, msgspec.structs.replace(HEALTHY, marks=MarkCount(1, 1))) is full
+
+
+def test_a_bookie_that_answers_with_an_error_is_not_called_silent() -> None:
+    look = msgspec.structs.replace(HEALTHY, bookies=(GOOD, REFUSING, SILENT))
+    sentences = {each.part: each.sentence for each in findings_of(look)}
+    assert sentences["bookies_refusing"] == "bookie b7:3181 is registered, but answered: no login"
+    assert sentences["bookies_silent"] == "bookie b5:3181 is registered, but did not answer"

@@ -16,6 +16,7 @@ from runtime.placement.rack_sources import RackTable
 from runtime.placement.rules import PlacementRules
 from runtime.placement.survey import BookieSurvey
 from runtime.placement.view import BookieSpace
+from runtime.protocol.status import Status
 from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
 from runtime.replication.stop_scan import scan_for_stop
 from runtime.replication.stop_verdict import ClusterNow, StopCheck, StopReason, StopVerdict
@@ -205,6 +206,10 @@ async def test_the_scan_of_a_cluster(stage: Stage) -> None:
     assert refusals(await verdict("b1")) == [StopReason.MARKS]
     await stage.ledgers.delete(ledger_id, (await stage.read(ledger_id)).version)
     assert [each.reason for each in (await verdict("b1")).objections] == [StopReason.STALE_MARKS]
+    stage.bookies["b4"].refuse("info", Status.UNAUTHORIZED, times=2)
+    refusing = await verdict("b1")
+    assert refusals(refusing) == [StopReason.SILENT]
+    assert refusing.reasons[0].detail.startswith("bookie b4 is registered but answers: ")
     await stage.bookies["b4"].stop()
     silent = await verdict("b1")
     assert refusals(silent) == [StopReason.SILENT]

@@ -132,6 +132,13 @@ def test_when_there_is_a_scrape_port(settings: dict[str, object], is_open: bool)
     assert AdminConfig(**settings).has_scrape_port is is_open  # type: ignore[arg-type]
 
 
+def test_the_scrape_port_listens_where_that_of_java_does() -> None:
+    """Prometheus reaches it from other machines; it changes nothing. The admin port stays on this machine."""
+    config = AdminConfig(metrics_provider=PROMETHEUS_PROVIDER)
+    assert (config.scrape_host, config.scrape_port) == ("0.0.0.0", 8000)
+    assert config.http_host == "127.0.0.1"
+
+
 async def test_the_scrape_port_serves_metrics_and_heartbeat_alone(bookie_config: BookieConfig) -> None:
     config = with_admin(bookie_config, metrics_provider=PROMETHEUS_PROVIDER, scrape_port=0)
     async with running_bookie(config) as server:
