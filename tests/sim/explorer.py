@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.explorer", description=__doc__)
     parser.add_argument("--seeds", type=int, default=300, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first one")
-    parser.add_argument("--blind", choices=("cookies", "looks", "all"), help="switch off protection of writes")
+    parser.add_argument("--blind", choices=("checks", "looks", "all"), help="switch off protection of writes")
     parser.add_argument("--keep-going", action="store_true", help="print only the violation of a failing seed")
     parser.add_argument("--trace", action="store_true", help="print the trace of every seed")
     arguments = parser.parse_args()

@@ -118,11 +118,11 @@ class Blind(enum.Flag):
     """What is switched off of the protection against writes that name bookies which have left."""
 
     NOTHING = 0
-    COOKIES = enum.auto()
-    """Transactions do not check cookies."""
+    CHECKS = enum.auto()
+    """Transactions do not check registrations and cookies of targets."""
     LOOKS = enum.auto()
     """Runs of commands see old registrations."""
-    ALL = COOKIES | LOOKS
+    ALL = CHECKS | LOOKS
 
 
 class ProcessStore(ModelMetadataStore):
@@ -158,9 +158,10 @@ class ProcessStore(ModelMetadataStore):
         self._link.cut()
 
     async def write_all(self, writes: Sequence[NodeWrite]) -> list[NodeStat | None]:
-        """Without a fix that relies on them, cookies of targets are not checked."""
-        if Blind.COOKIES in self.blind:
-            is_check = [isinstance(each, CheckNode) and each.path.startswith(PATHS.cookies + "/") for each in writes]
+        """Blind, it leaves out the checks of targets."""
+        if Blind.CHECKS in self.blind:
+            of_target = (f"{PATHS.cookies}/", f"{PATHS.available}/")
+            is_check = [isinstance(each, CheckNode) and each.path.startswith(of_target) for each in writes]
             kept = [each for each, is_left_out in zip(writes, is_check, strict=True) if not is_left_out]
             results = iter(await super().write_all(kept))
             return [None if is_left_out else next(results) for is_left_out in is_check]
