@@ -52,7 +52,7 @@ async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
 
 
 async def look_before_deletion(context: CommandContext, session: Session, tree: LedgerTree) -> ClusterSurvey:
-    """Read the whole tree and count its nodes. RefusedError if a restore could not create a ledger of a newer release."""
+    """Read the whole tree and count its nodes. RefusedError for a ledger of a newer release: no restore creates it."""
     from runtime.metadata.backup.backup import survey_cluster
 
     with context.console.progress("reading the metadata") as progress:
