@@ -126,14 +126,14 @@ def _witness(ledger_id: int, owner: PulsarLedgerOwner, owner_text: str, version:
     return Witness(ledger_id, owner.topic, owner_text, version) if is_of_topic else None
 
 
-class Progress(NamedTuple):
+class WriterProgress(NamedTuple):
     """How far a ledger's writer is. ``version``: of its node, None: deleted. ``last_confirmed``: None if not known."""
 
     version: int | None
     last_confirmed: int | None
 
 
-def is_written(before: Progress, now: Progress) -> bool:
+def is_written(before: WriterProgress, now: WriterProgress) -> bool:
     """Whether a process wrote the ledger between two looks. A deletion proves nothing: all brokers trim."""
     if now.version is None or before.version is None:
         return False

@@ -31,8 +31,8 @@ from runtime.replication.orphan_rules import (
     OrphanCandidate,
     OrphanReason,
     OrphanTerms,
-    Progress,
     Witness,
+    WriterProgress,
     is_written,
     judge,
     keep_appearing,
@@ -117,21 +117,7 @@ async def find_orphans(
     """
     view.on_step("reading ledgers")
     found = await _screen_all(ports, store, terms, only, view)
-    references = PulsarReferences()
-    view.on_step("reading references")
-    for place in places:
-        await read_references(place, references, view.on_progress)
-    unnamed = [each for each in found.witnesses if each.ledger_id not in references.named]
-    before = await _progress(ports, store, unnamed)
-    view.on_step("waiting before the references are read again")
-    arrivals = []
-    for _ in range(2):
-        await ports.clock.sleep(settle_s / 2)
-        arrivals.append(await _new_ledgers(ports, store, found))
-    view.on_step("reading references again")
-    for place in places:
-        await read_references(place, references, view.on_progress)
-    foreign_writes = await _foreign_writes(ports, store, references, unnamed, before, arrivals)
+    references, foreign_writes = await _read_twice(ports, store, places, found, settle_s, view)
     zookeeper_ms = max(found.newest_ms, references.newest_ms)
     young = _set_young_aside(found, terms, zookeeper_ms)
     compaction = await _compaction(ports, found.candidates, references) if terms.compacted else {}
@@ -164,6 +150,32 @@ async def find_orphans(
         young_in_zookeeper=young,
         foreign_writes=foreign_writes,
     )
+
+
+async def _read_twice(
+    ports: ClientPorts,
+    store: MetadataStore,
+    places: Sequence[PulsarPlace],
+    found: _Screened,
+    settle_s: float,
+    view: SearchView,
+) -> tuple[PulsarReferences, list[Witness]]:
+    """All references of two readings, and the ledgers that another cluster has written between them."""
+    references = PulsarReferences()
+    view.on_step("reading references")
+    for place in places:
+        await read_references(place, references, view.on_progress)
+    unnamed = [each for each in found.witnesses if each.ledger_id not in references.named]
+    before = await _progress(ports, store, unnamed)
+    view.on_step("waiting before the references are read again")
+    arrivals = []
+    for _ in range(2):
+        await ports.clock.sleep(settle_s / 2)
+        arrivals.append(await _new_ledgers(ports, store, found))
+    view.on_step("reading references again")
+    for place in places:
+        await read_references(place, references, view.on_progress)
+    return references, await _foreign_writes(ports, store, references, unnamed, before, arrivals)
 
 
 async def _screen_all(
@@ -214,7 +226,7 @@ async def _versions(ports: ClientPorts, store: MetadataStore, ledger_ids: Sequen
         return dict([each async for each in versions])
 
 
-async def _progress(ports: ClientPorts, store: MetadataStore, witnesses: Sequence[Witness]) -> list[Progress]:
+async def _progress(ports: ClientPorts, store: MetadataStore, witnesses: Sequence[Witness]) -> list[WriterProgress]:
     """How far the writers of these ledgers are. Reads the last confirmed entry without fencing."""
 
     async def look(witness: Witness) -> tuple[int, int | None]:
@@ -230,7 +242,7 @@ async def _progress(ports: ClientPorts, store: MetadataStore, witnesses: Sequenc
     versions = await _versions(ports, store, [each.ledger_id for each in witnesses])
     async with aclosing(pipelined(each_of(witnesses), look, _LAST_ENTRIES_IN_FLIGHT_MAX)) as looks:
         confirmed = dict([each async for each in looks])
-    return [Progress(versions[each.ledger_id], confirmed[each.ledger_id]) for each in witnesses]
+    return [WriterProgress(versions[each.ledger_id], confirmed[each.ledger_id]) for each in witnesses]
 
 
 async def _new_ledgers(ports: ClientPorts, store: MetadataStore, found: _Screened) -> list[Witness]:
@@ -252,7 +264,7 @@ async def _foreign_writes(
     store: MetadataStore,
     references: PulsarReferences,
     unnamed: Sequence[Witness],
-    before: Sequence[Progress],
+    before: Sequence[WriterProgress],
     arrivals: Sequence[Sequence[Witness]],
 ) -> list[Witness]:
     """Ledgers that no reading of the references names, and that a process has written or created meanwhile."""
@@ -261,7 +273,7 @@ async def _foreign_writes(
     written = [
         witness
         for (witness, first), last in zip(watched, now, strict=True)
-        if is_written(Progress(witness.version, first.last_confirmed), last)
+        if is_written(WriterProgress(witness.version, first.last_confirmed), last)
     ]
     new = [[each for each in witnesses if each.ledger_id not in references.named] for witnesses in arrivals]
     present = await _versions(ports, store, [each.ledger_id for witnesses in new for each in witnesses])
