@@ -89,11 +89,18 @@ class PageChart(msgspec.Struct, frozen=True):
     svg: Markup
 
 
+def _file_age(summary: AuditSummary) -> str:
+    hours, rest_ms = divmod(max(0, summary.judged_at_ms - (summary.file_written_ms or 0)), 3_600_000)
+    return f"{hours} h {rest_ms // 60_000} min"
+
+
 def report_page(report: AuditReport) -> str:
     """The whole page."""
     summary = report.summary
     return _template().render(
         judged_at=_time(summary.judged_at_ms),
+        file_written=None if summary.file_written_ms is None else _time(summary.file_written_ms),
+        file_age=_file_age(summary),
         summary=summary,
         payload=_size(summary.payload_bytes),
         copies=_size(summary.copy_bytes),

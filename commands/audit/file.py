@@ -107,12 +107,14 @@ async def _describe(
         cluster, store = await find_cluster(plain.path, nodes, root, tree, context.settings.zookeeper.layout)
     except ClusterNotFoundError:
         raise ClusterNotFoundError(root, path) from None  # by the name of the file, not of its unpacked copy
+    written_ms = None if "://" in path else int(os.stat(path).st_mtime * 1000)
     ledgers_from = f"{'snapshot' if plain.backup_root is None else 'backup'} {path}"
     if uri is not None:
         async with open_session(context) as session:
             await _require_same_cluster(path, store, root, session)
             facts = await read_facts(context, session)
-        return cluster, msgspec.structs.replace(facts, ledgers_from=ledgers_from, skipped_snapshots=skipped)
+        from_live = {"ledgers_from": ledgers_from, "skipped_snapshots": skipped, "file_written_ms": written_ms}
+        return cluster, msgspec.structs.replace(facts, **from_live)
     if plain.backup_root is not None:
         raise ConfigurationError(
             f"{path} is a backup, which has no registrations of bookies: use --metadata-uri to read those of now"
@@ -121,6 +123,7 @@ async def _describe(
         session = Session(context, store, MetadataUri(servers="", root=root, tree=cluster.tree), at_end)
         facts = await read_facts(context, session)
     from_file = {"ledgers_from": ledgers_from, "bookies_from": ledgers_from, "skipped_snapshots": skipped}
+    from_file |= {"file_written_ms": written_ms}
     return cluster, msgspec.structs.replace(facts, **from_file)
 
 

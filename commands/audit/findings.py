@@ -9,7 +9,7 @@ import typer
 
 from commands.context import CommandContext
 from commands.errors import InvalidArgumentError, Outcome
-from commands.rendering import counted
+from commands.rendering import counted, duration, time_text
 
 if TYPE_CHECKING:
     from runtime.replication.cluster_audit.report import AuditSummary
@@ -44,6 +44,12 @@ def verdict(context: CommandContext, summary: AuditSummary, kinds: Sequence[str]
 
     A report of an older snapshot than the newest never passes as one of the cluster.
     """
+    if summary.file_written_ms is not None and context.console.is_for_people:
+        age = duration(max(0, summary.judged_at_ms - summary.file_written_ms) // 1000)
+        context.console.say(
+            f"{summary.ledgers_from} is of {time_text(summary.file_written_ms)}, {age} before the audit: ledgers "
+            "without a finding in it were not read again and are as of that time"
+        )
     if summary.skipped_snapshots:
         context.console.warn(
             f"{counted(summary.skipped_snapshots, 'newer snapshot')} could not be read, and the report is of "

@@ -97,6 +97,8 @@ async def orphans(
                 only=judged,
                 view=SearchView(partial(_show_step, context, progress), progress.update),
             )
+        if found.foreign_writes:
+            raise _other_writer(found)
         if found.strays and not all_clusters_given:
             raise _other_cluster(found)
         rows = [_row(each.ledger, now_ms) | {"reason": each.reason.value} for each in found.orphans]
@@ -165,6 +167,16 @@ def _other_cluster(found: OrphanSearch) -> RefusedError:
         f"{counted(found.stray_count, 'ledger')} in use or young, such as {first.ledger_id} of {first.owner_text}, "
         "belong to topics that no given cluster has: if another Pulsar cluster uses these bookies, add it with "
         "--pulsar-metadata; if none does, use --all-clusters-given"
+    )
+
+
+def _other_writer(found: OrphanSearch) -> RefusedError:
+    """A process wrote ledgers that no given cluster names; --all-clusters-given cannot be right."""
+    first = found.foreign_writes[0]
+    return RefusedError(
+        f"another Pulsar cluster uses these bookies: {counted(len(found.foreign_writes), 'ledger')} that no given "
+        f"cluster names, such as {first.ledger_id} of {first.owner_text}, changed or appeared during the search: add "
+        "that cluster with --pulsar-metadata"
     )
 
 

@@ -154,7 +154,10 @@ async def _doubts(context: CommandContext, session: Session, own: OwnStorage, bo
         found.append(f"{noun} bookie {bookie_id} ({some}{hint})")
     if references.unreadable_count:
         noun = counted(references.unreadable_count, "ledger")
-        found.append(f"the metadata of {noun} cannot be read and may reference bookie {bookie_id}")
+        found.append(
+            f"the metadata of {noun} cannot be read and may reference bookie {bookie_id} "
+            f"({references.unreadable_advice})"
+        )
     return found + _doubts_about_directories(own, bookie_id, session.instance_id)
 
 

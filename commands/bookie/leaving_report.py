@@ -12,6 +12,8 @@ from commands.rendering import counted
 if TYPE_CHECKING:
     from runtime.replication.decommission import DecommissionReport
 
+_TOPICS_NAMED_MAX = 10
+
 
 def print_leaving(context: CommandContext, report: DecommissionReport) -> None:
     """Print the report, and what the operator should do next."""
@@ -60,7 +62,16 @@ def leaving_advice(report: DecommissionReport) -> str:
     from runtime.replication.recovery_report import FailureReason
 
     if report.open_ledgers:
-        return "; run the command again later, or close them with --open-ledgers fence"
+        topics = sorted({each.topic for each in report.open_ledgers if each.topic is not None})
+        if not topics:
+            return "; run the command again later, or close them with --open-ledgers fence"
+        named = ", ".join(topics[:_TOPICS_NAMED_MAX])
+        more = f" and {len(topics) - _TOPICS_NAMED_MAX} more" if len(topics) > _TOPICS_NAMED_MAX else ""
+        return (
+            f"; Pulsar keeps ledgers of {counted(len(topics), 'topic')} open: {named}{more}: run pulsar-admin topics "
+            "unload TOPIC, which makes the broker close them, then the command again; or close them with "
+            "--open-ledgers fence"
+        )
     reasons = {failure.reason for recovery in report.recoveries for failure in recovery.failures}
     if reasons == {FailureReason.OPEN}:
         return "; their writers have ended or left the bookie since: run the command again"
@@ -100,6 +111,7 @@ def report_fields(report: DecommissionReport) -> dict[str, object]:
         "ledgers_scanned": report.ledgers_scanned,
         "remaining_ledgers": [str(ledger_id) for ledger_id in report.remaining],
         "open_ledgers": [str(each.ledger_id) for each in report.open_ledgers],
+        "open_topics": sorted({each.topic for each in report.open_ledgers if each.topic is not None}),
         "accepted_losses": [str(ledger_id) for ledger_id in report.accepted],
         "ledgers": sum(recovery.ledgers for recovery in recoveries),
         "ledgers_repaired": sum(recovery.ledgers_repaired for recovery in recoveries),

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from commands.cluster.survey import TREE_TABLE, find_tree, look, new_header, notes_items, save_before, tree_items
+from commands.cluster.survey import (
+    TREE_TABLE,
+    find_tree,
+    look_before_deletion,
+    new_header,
+    notes_items,
+    save_before,
+    tree_items,
+)
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
@@ -26,7 +34,7 @@ async def format_cluster(context: CommandContext) -> None:
         tree = await find_tree(context, session)
         await cluster_format.require_no_connections(session.store, session.root)
         header = await new_header(session, tree)
-        survey = await look(context, session, tree)
+        survey = await look_before_deletion(context, session, tree)
         actions = {"ledgers": "delete", "ledger ids": "delete", "cookies": "delete", "LAYOUT": "rewrite"}
         actions |= {"INSTANCEID": "replace", "underreplication": "delete marks and locks"}
         plan = Plan(

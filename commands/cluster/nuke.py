@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commands.cluster.survey import TREE_TABLE, find_tree, look, new_header, notes_items, save_before, tree_items
+from commands.cluster.survey import (
+    TREE_TABLE,
+    find_tree,
+    look_before_deletion,
+    new_header,
+    notes_items,
+    save_before,
+    tree_items,
+)
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
@@ -35,7 +43,7 @@ async def nuke(context: CommandContext) -> None:
         if unknown := await cluster_format.find_unknown_children(session.store, session.root, tree):
             raise cluster_format.unknown_children_error(session.root, unknown)
         header = await new_header(session, tree)
-        survey = await look(context, session, tree)
+        survey = await look_before_deletion(context, session, tree)
         plan = Plan(
             root=session.root,
             instance_id=header.instance_id,

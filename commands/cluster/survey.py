@@ -9,7 +9,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from commands.context import CommandContext
-from commands.rendering import Column, Table
+from commands.rendering import Column, Table, counted
 from commands.safety.state_folder import state_folder
 from commands.session import Session
 from runtime.errors import ConflictError, MetadataFormatError, RefusedError
@@ -51,12 +51,18 @@ async def find_tree(context: CommandContext, session: Session) -> LedgerTree:
     return choose_tree(recorded, session.uri.tree, config)
 
 
-async def look(context: CommandContext, session: Session, tree: LedgerTree) -> ClusterSurvey:
-    """Read the whole tree and count its nodes."""
+async def look_before_deletion(context: CommandContext, session: Session, tree: LedgerTree) -> ClusterSurvey:
+    """Read the whole tree and count its nodes. RefusedError for a ledger of a newer release: no restore creates it."""
     from runtime.metadata.backup.backup import survey_cluster
 
     with context.console.progress("reading the metadata") as progress:
-        return await survey_cluster(session.store, session.root, tree, on_progress=progress.update)
+        survey = await survey_cluster(session.store, session.root, tree, on_progress=progress.update)
+    if survey.newer_count:
+        raise RefusedError(
+            f"nothing was changed: a newer release wrote {counted(survey.newer_count, 'ledger')} of {session.root}, "
+            "and this one cannot restore what it would delete: use a bkctl release that reads the format"
+        )
+    return survey
 
 
 async def save(

@@ -85,7 +85,7 @@ def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -
         ids = ", ".join(map(str, references.first_unreadable_ids))
         raise RefusedError(
             f"nothing was changed: the metadata of {counted(references.unreadable_count, 'ledger')} ({ids}) cannot be "
-            f"read and may reference bookie {bookie_id}: see bkctl metadata doctor"
+            f"read and may reference bookie {bookie_id}: {references.unreadable_advice}"
         )
 
 

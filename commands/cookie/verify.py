@@ -98,8 +98,8 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
     references = await scan_references(context, own.session, ids)
     if references.unreadable_count:
         context.console.warn(
-            f"{references.unreadable_count} ledgers are unreadable and may reference any bookie: see bkctl "
-            "metadata doctor"
+            f"{references.unreadable_count} ledgers are unreadable and may reference any bookie: "
+            f"{references.unreadable_advice}"
         )
     return msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
 

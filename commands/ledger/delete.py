@@ -43,7 +43,7 @@ async def delete(
     ledger: LedgerIds = None,
     from_file: IdsFromFile = None,
     unreadable: Annotated[
-        bool, typer.Option("--unreadable", help="Also ledgers with unreadable metadata, in any state")
+        bool, typer.Option("--unreadable", help="Also ledgers with empty or damaged metadata")
     ] = False,
     force_open: Annotated[
         bool,
@@ -114,9 +114,14 @@ async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[in
 
 
 def _item(ledger: StoredLedger) -> dict[str, Any]:
+    from runtime.metadata.ledgers.stored_ledgers import unreadable_advice
+
     metadata = ledger.metadata
     if ledger.node is None:
         raise RefusedError(f"nothing was changed: ledger {ledger.ledger_id}: {ledger.problem}")
+    if ledger.is_newer:
+        advice = unreadable_advice([ledger.ledger_id], [ledger.ledger_id])
+        raise RefusedError(f"nothing was changed: ledger {ledger.ledger_id}: {ledger.problem}: {advice}")
     return {
         "action": "delete",
         "path": ledger.path,
@@ -139,7 +144,7 @@ def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bo
     advice = (
         "a writer may be active; --force-open deletes ledgers that are not closed and have no entry on any bookie"
         if any(item["state"] != "unreadable" for item in kept)
-        else "--unreadable deletes those too, in any state"
+        else "--unreadable deletes empty or damaged metadata too, and keeps its bytes in the trash"
     )
     raise RefusedError(f"nothing was changed: {named}{more}: {advice}")
 

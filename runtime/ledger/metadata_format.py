@@ -30,12 +30,17 @@ _VERSION_CHARACTERS_MAX: Final = 9
 _CLOSED_WORD: Final = "CLOSED"
 _IN_RECOVERY_MARK: Final = -102
 _TOKEN_VERSION: Final = 3
+_VERSION_MAX: Final = 3
 _NUMBER: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _WHAT: Final = "ledger metadata"
 
 
 class MissingEndError(MetadataFormatError):
     """The metadata of a closed ledger has no last entry id."""
+
+
+class NewerFormatError(MetadataFormatError):
+    """A newer release wrote the metadata. It is valid, so it must not be treated as damaged."""
 
 
 def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
@@ -55,7 +60,7 @@ def encode_ledger_metadata(metadata: LedgerMetadata) -> bytes:
 
 
 def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
-    """Decode the bytes of a node; MetadataFormatError with the reason if they are invalid."""
+    """Decode the bytes of a node; MetadataFormatError with the reason if they are invalid, NewerFormatError."""
     metadata = decode_unsound_metadata(data)
     if fault := find_fault(metadata):
         raise MetadataFormatError(f"{_WHAT}: {fault}")
@@ -68,7 +73,7 @@ def decode_ledger_metadata(data: bytes) -> LedgerMetadata:
 def decode_unsound_metadata(data: bytes) -> LedgerMetadata:
     """Like ``decode_ledger_metadata``, but accepts fields that violate structural rules. Only for diagnosis.
 
-    MissingEndError, MetadataFormatError.
+    MissingEndError, NewerFormatError, MetadataFormatError.
     """
     version, body = _split_header(data)
     match version:
@@ -78,6 +83,10 @@ def decode_unsound_metadata(data: bytes) -> LedgerMetadata:
             return _from_record(parse_fields(_decode_text(body), _record_type()(), _WHAT), version)
         case 3:
             return _from_record(_parse_delimited(body), version)
+    if version > _VERSION_MAX:
+        raise NewerFormatError(
+            f"{_WHAT}: written by a newer release: format version {version}, this release reads up to {_VERSION_MAX}"
+        )
     raise MetadataFormatError(f"{_WHAT}: version {version} is unknown")
 
 

@@ -79,6 +79,17 @@ def pulsar_owner(custom_metadata: Mapping[str, bytes]) -> PulsarLedgerOwner | No
     return None if topic is None else PulsarLedgerOwner(use, topic)
 
 
+def topic_of_broker(custom_metadata: Mapping[str, bytes]) -> str | None:
+    """The name, as Pulsar's tools take it, of the topic of a data or cursor ledger; None for other ledgers.
+
+    The broker that serves the topic keeps these ledgers open, and closes them when the topic is unloaded.
+    """
+    owner = pulsar_owner(custom_metadata)
+    if owner is None or owner.use not in {PulsarUse.DATA, PulsarUse.CURSOR}:
+        return None
+    return f"{PERSISTENT}://{owner.topic.namespace}/{owner.topic.name}"
+
+
 def schema_at(parts: Sequence[str]) -> PulsarTopic | None:
     """The topic of the schema with this path, such as ``tenant/namespace/topic``; None for any other path."""
     *namespace, topic = parts

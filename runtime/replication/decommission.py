@@ -25,13 +25,14 @@ from runtime.errors import (
     RefusedError,
 )
 from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
 from runtime.metadata.store import Node
 from runtime.replication.bookie_mode import ModeWatch
 from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.drain import Drain, DrainHooks, DrainOrder, DrainResult, OpenLedger
 from runtime.replication.loss_proof import named_reasons
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
-from runtime.replication.recovery_report import RecoveryReport
+from runtime.replication.recovery_report import FailureReason, LedgerFailure, RecoveryReport
 
 _NAMED_MEANWHILE = (
     ", because of a write while its cookie was deleted: the cookie is there again; run the command once more"
@@ -229,7 +230,7 @@ class Decommission:
     def report(self, plan: DecommissionPlan, moved: DrainResult, *, is_drain_only: bool) -> DecommissionReport:
         """The report of a drain after which nothing more is done; only a decommission would delete cookies."""
         remaining, accepted = _left(plan, moved.last_scan)
-        refusal = _why_left(plan, remaining, moved.open_ledgers)
+        refusal = _why_left(plan, remaining, moved.open_ledgers, moved.last_scan.unreadable)
         return DecommissionReport(
             bookie_ids=plan.bookie_ids,
             recoveries=moved.recoveries,
@@ -261,7 +262,7 @@ class Decommission:
             nonlocal fresh
             found, fresh = fresh or await self._drain.scan(plan.bookie_ids, order, hooks), None
             remaining, accepted = _left(plan, found)
-            refusal = _why_left(plan, remaining, moved.open_ledgers)
+            refusal = _why_left(plan, remaining, moved.open_ledgers, found.unreadable)
             unproven = [] if refusal is not None else await self._unproven(plan.bookie_ids, accepted)
             if unproven:
                 refusal = f"no longer proven lost: {named_reasons(unproven)}"
@@ -346,7 +347,12 @@ def _left(plan: DecommissionPlan, found: RecoveryPlan) -> tuple[tuple[int, ...],
     return tuple(sorted(named - accepted | unreadable)), tuple(sorted(named & accepted))
 
 
-def _why_left(plan: DecommissionPlan, remaining: tuple[int, ...], open_ledgers: Sequence[OpenLedger]) -> str | None:
+def _why_left(
+    plan: DecommissionPlan,
+    remaining: tuple[int, ...],
+    open_ledgers: Sequence[OpenLedger],
+    unreadable: Sequence[LedgerFailure],
+) -> str | None:
     """A sentence about the ledgers that still reference the bookies, or None."""
     if not remaining:
         return None
@@ -355,4 +361,7 @@ def _why_left(plan: DecommissionPlan, remaining: tuple[int, ...], open_ledgers: 
     still_open = len({each.ledger_id for each in open_ledgers}.intersection(remaining))
     of_them = "it waits for its writer" if count == 1 else f"{still_open} of them wait for their writers"
     waits = f"; {of_them}" if still_open else ""
-    return f"{ledgers} {plan.names} (or could not be checked){waits}"
+    ids = [each.ledger_id for each in unreadable]
+    newer = [each.ledger_id for each in unreadable if each.reason is FailureReason.METADATA_NEWER]
+    advice = f"; {unreadable_advice(ids[:IDS_KEPT_MAX], newer[:IDS_KEPT_MAX])}" if ids else ""
+    return f"{ledgers} {plan.names} (or could not be checked){waits}{advice}"

@@ -16,6 +16,7 @@ from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.ledger.owner import owner_of
+from runtime.ledger.pulsar_owner import topic_of_broker
 from runtime.metadata.store import Versioned
 from runtime.replication.bookie_mode import ModeWatch
 from runtime.replication.bookie_recovery import BookieRecovery
@@ -31,11 +32,15 @@ OPEN_POLL_S = 2.0
 
 
 class OpenLedger(msgspec.Struct, frozen=True):
-    """A ledger whose open last segment references a leaving bookie. ``created_ms`` None: unknown."""
+    """A ledger whose open last segment references a leaving bookie. ``created_ms`` None: unknown.
+
+    ``topic``: the Pulsar topic whose broker closes the ledger when the topic is unloaded; None if there is none.
+    """
 
     ledger_id: int
     owner: str | None
     created_ms: int | None
+    topic: str | None = None
 
 
 class DrainOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,8 +134,9 @@ class Drain:
                 continue
             metadata = stored.value
             if not set(bookie_ids).isdisjoint(metadata.last_segment.ensemble):
-                owner = owner_of(dict(metadata.custom_metadata))
-                found.append(OpenLedger(ledger_id, owner, metadata.created_ms(stored.ctime_ms)))
+                labels = dict(metadata.custom_metadata)
+                created_ms = metadata.created_ms(stored.ctime_ms)
+                found.append(OpenLedger(ledger_id, owner_of(labels), created_ms, topic_of_broker(labels)))
         return tuple(found)
 
     async def _run(self, todo: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> RecoveryReport:

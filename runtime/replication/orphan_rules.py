@@ -6,7 +6,8 @@ Orphans may be deleted, so a ledger is one only if everything about it is known.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -65,6 +66,8 @@ class Witness(msgspec.Struct, frozen=True, gc=False):
     ledger_id: int
     topic: PulsarTopic
     owner_text: str
+    version: int = 0
+    """Of its node."""
 
 
 class OrphanTerms(msgspec.Struct, frozen=True):
@@ -108,17 +111,39 @@ def witness_of(ledger: StoredLedger) -> Witness | None:
     """The topic of a ledger of a topic or cursor; None for others."""
     labels = {} if ledger.metadata is None else dict(ledger.metadata.custom_metadata)
     owner = pulsar_owner(labels)
-    return None if owner is None else _witness(ledger.ledger_id, owner, owner_of(labels) or "")
+    if owner is None or ledger.node is None:
+        return None
+    return _witness(ledger.ledger_id, owner, owner_of(labels) or "", ledger.node.stat.version)
 
 
 def witness_of_young(candidate: OrphanCandidate) -> Witness | None:
     """The same of a ledger that is too young after all."""
-    return _witness(candidate.ledger_id, candidate.owner, candidate.owner_text)
+    return _witness(candidate.ledger_id, candidate.owner, candidate.owner_text, candidate.version)
 
 
-def _witness(ledger_id: int, owner: PulsarLedgerOwner, owner_text: str) -> Witness | None:
+def _witness(ledger_id: int, owner: PulsarLedgerOwner, owner_text: str, version: int) -> Witness | None:
     is_of_topic = owner.use in {PulsarUse.DATA, PulsarUse.CURSOR}
-    return Witness(ledger_id, owner.topic, owner_text) if is_of_topic else None
+    return Witness(ledger_id, owner.topic, owner_text, version) if is_of_topic else None
+
+
+class WriterProgress(NamedTuple):
+    """How far a ledger's writer is. ``version``: of its node, None: deleted. ``last_confirmed``: None if not known."""
+
+    version: int | None
+    last_confirmed: int | None
+
+
+def is_written(before: WriterProgress, now: WriterProgress) -> bool:
+    """Whether a process wrote the ledger between two looks. A deletion proves nothing: all brokers trim."""
+    if now.version is None or before.version is None:
+        return False
+    is_longer = None not in {before.last_confirmed, now.last_confirmed} and before.last_confirmed != now.last_confirmed
+    return now.version != before.version or is_longer
+
+
+def keep_appearing(*arrivals: Sequence[Witness]) -> bool:
+    """Whether ledgers that no node names are new in each interval. One broker that fails leaves some in one only."""
+    return all(arrivals)
 
 
 def judge(

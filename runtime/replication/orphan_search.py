@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
 
 from runtime.client.api import open_ledger
 from runtime.client.ports import ClientPorts
-from runtime.errors import LedgerReadError, NoSuchEntryError, NoSuchLedgerError
+from runtime.errors import LedgerNotFoundError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
 from runtime.ledger.pulsar_owner import PulsarTopic, PulsarUse
 from runtime.metadata.ledgers.ledgers import WINDOW
-from runtime.metadata.ledgers.stored_ledgers import scan_stored
+from runtime.metadata.ledgers.stored_ledgers import read_stored, scan_stored
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.pulsar.format import decode_cursor_entry
 from runtime.metadata.pulsar.references import PulsarPlace, PulsarReferences, read_references
@@ -31,7 +32,10 @@ from runtime.replication.orphan_rules import (
     OrphanReason,
     OrphanTerms,
     Witness,
+    WriterProgress,
+    is_written,
     judge,
+    keep_appearing,
     screen,
     witness_of,
     witness_of_young,
@@ -42,6 +46,7 @@ SETTLE_S_MIN = 1.0
 """Shortest wait between the readings. A broker that replaces a reference needs some requests to ZooKeeper for it."""
 _LEDGERS_PER_PROGRESS = 1000
 _STRAYS_KEPT_MAX = 5
+_LAST_ENTRIES_IN_FLIGHT_MAX = 16
 _UNCONFIRMED_MAX = 1000
 """Entries read beyond the last confirmed one. The writer of a cursor has at most a few in flight."""
 
@@ -60,6 +65,8 @@ class OrphanSearch(msgspec.Struct, frozen=True, kw_only=True):
     ``problems``: what cannot be decoded, in words. ``strays``: examples of ledgers in use whose topic exists in no
     given cluster, ``stray_count``: how many there are; another cluster may be writing them. ``zookeeper_ms``: the
     newest time of all nodes read, 0 if none; ``young_in_zookeeper``: ledgers that are too young by that time alone.
+    ``foreign_writes``: ledgers that no node names and that were written or created during the search, as proof of
+    another cluster.
     """
 
     ledgers: int
@@ -72,6 +79,7 @@ class OrphanSearch(msgspec.Struct, frozen=True, kw_only=True):
     nodes_read: int
     zookeeper_ms: int
     young_in_zookeeper: int
+    foreign_writes: list[Witness] = []
 
 
 class SearchView(NamedTuple):
@@ -89,6 +97,7 @@ class _Screened(msgspec.Struct):
     witnesses: list[Witness] = msgspec.field(default_factory=list)
     kept: Counter[KeptReason] = msgspec.field(default_factory=Counter)
     newest_ms: int = 0
+    newest_id: int = -1
 
 
 async def find_orphans(
@@ -108,14 +117,7 @@ async def find_orphans(
     """
     view.on_step("reading ledgers")
     found = await _screen_all(ports, store, terms, only, view)
-    references = PulsarReferences()
-    for step, wait_s in (("reading references", 0.0), ("reading references again", settle_s)):
-        if wait_s > 0:
-            view.on_step("waiting before the references are read again")
-            await ports.clock.sleep(wait_s)
-        view.on_step(step)
-        for place in places:
-            await read_references(place, references, view.on_progress)
+    references, foreign_writes = await _read_twice(ports, store, places, found, settle_s, view)
     zookeeper_ms = max(found.newest_ms, references.newest_ms)
     young = _set_young_aside(found, terms, zookeeper_ms)
     compaction = await _compaction(ports, found.candidates, references) if terms.compacted else {}
@@ -146,7 +148,34 @@ async def find_orphans(
         nodes_read=references.nodes_read,
         zookeeper_ms=zookeeper_ms,
         young_in_zookeeper=young,
+        foreign_writes=foreign_writes,
     )
+
+
+async def _read_twice(
+    ports: ClientPorts,
+    store: MetadataStore,
+    places: Sequence[PulsarPlace],
+    found: _Screened,
+    settle_s: float,
+    view: SearchView,
+) -> tuple[PulsarReferences, list[Witness]]:
+    """All references of two readings, and the ledgers that another cluster has written between them."""
+    references = PulsarReferences()
+    view.on_step("reading references")
+    for place in places:
+        await read_references(place, references, view.on_progress)
+    unnamed = [each for each in found.witnesses if each.ledger_id not in references.named]
+    before = await _progress(ports, store, unnamed)
+    view.on_step("waiting before the references are read again")
+    arrivals = []
+    for _ in range(2):
+        await ports.clock.sleep(settle_s / 2)
+        arrivals.append(await _new_ledgers(ports, store, found))
+    view.on_step("reading references again")
+    for place in places:
+        await read_references(place, references, view.on_progress)
+    return references, await _foreign_writes(ports, store, references, unnamed, before, arrivals)
 
 
 async def _screen_all(
@@ -158,6 +187,7 @@ async def _screen_all(
     async with aclosing(scan_stored(store, ports.ledgers)) as ledgers:
         async for ledger in ledgers:
             scanned += 1
+            found.newest_id = max(found.newest_id, ledger.ledger_id)
             if ledger.node is not None:
                 found.newest_ms = max(found.newest_ms, ledger.node.stat.mtime_ms)
             if scanned % _LEDGERS_PER_PROGRESS == 0:
@@ -194,6 +224,61 @@ async def _versions(ports: ClientPorts, store: MetadataStore, ledger_ids: Sequen
 
     async with aclosing(pipelined(each_of(ledger_ids), read, WINDOW)) as versions:
         return dict([each async for each in versions])
+
+
+async def _progress(ports: ClientPorts, store: MetadataStore, witnesses: Sequence[Witness]) -> list[WriterProgress]:
+    """How far the writers of these ledgers are. Reads the last confirmed entry without fencing."""
+
+    async def look(witness: Witness) -> tuple[int, int | None]:
+        try:
+            metadata = (await ports.ledgers.read(witness.ledger_id)).value
+            if metadata.is_closed:
+                return witness.ledger_id, None
+            reader = await open_ledger(ports, witness.ledger_id, metadata.password or b"", recover=False)
+        except BkctlError:
+            return witness.ledger_id, None
+        return witness.ledger_id, reader.last_add_confirmed
+
+    versions = await _versions(ports, store, [each.ledger_id for each in witnesses])
+    async with aclosing(pipelined(each_of(witnesses), look, _LAST_ENTRIES_IN_FLIGHT_MAX)) as looks:
+        confirmed = dict([each async for each in looks])
+    return [WriterProgress(versions[each.ledger_id], confirmed[each.ledger_id]) for each in witnesses]
+
+
+async def _new_ledgers(ports: ClientPorts, store: MetadataStore, found: _Screened) -> list[Witness]:
+    """Ledgers of topics that were created since the last look. Ids ascend in the order of creation."""
+    await store.sync(ports.ledgers.root)
+    async with aclosing(ports.ledgers.list_ids()) as ids:
+        new = [each async for each in ids if each > found.newest_id]
+    witnesses = []
+    for ledger_id in new:
+        found.newest_id = max(found.newest_id, ledger_id)
+        with suppress(LedgerNotFoundError):
+            witness = witness_of(await read_stored(store, ports.ledgers, ledger_id))
+            witnesses += [] if witness is None else [witness]
+    return witnesses
+
+
+async def _foreign_writes(
+    ports: ClientPorts,
+    store: MetadataStore,
+    references: PulsarReferences,
+    unnamed: Sequence[Witness],
+    before: Sequence[WriterProgress],
+    arrivals: Sequence[Sequence[Witness]],
+) -> list[Witness]:
+    """Ledgers that no reading of the references names, and that a process has written or created meanwhile."""
+    watched = [each for each in zip(unnamed, before, strict=True) if each[0].ledger_id not in references.named]
+    now = await _progress(ports, store, [witness for witness, _ in watched])
+    written = [
+        witness
+        for (witness, first), last in zip(watched, now, strict=True)
+        if is_written(WriterProgress(witness.version, first.last_confirmed), last)
+    ]
+    new = [[each for each in witnesses if each.ledger_id not in references.named] for witnesses in arrivals]
+    present = await _versions(ports, store, [each.ledger_id for witnesses in new for each in witnesses])
+    new = [[each for each in witnesses if present[each.ledger_id] is not None] for witnesses in new]
+    return written + (list(chain.from_iterable(new)) if keep_appearing(*new) else [])
 
 
 async def _compaction(

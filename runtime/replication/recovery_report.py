@@ -28,6 +28,7 @@ class FailureReason(enum.Enum):
     LOCKED = "another process has the replication lock"
     LOCK_LOST = "the replication lock was lost"
     METADATA_UNREADABLE = "the ledger metadata cannot be read"
+    METADATA_NEWER = "a newer release wrote the ledger metadata"
     CONFLICT = "the ledger metadata kept changing"
     OPEN = "open: its writer may still add"
     NOT_PLANNED = "not in the plan of the continued job"

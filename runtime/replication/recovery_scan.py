@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from runtime.client.ports import ClientPorts
 from runtime.errors import BookieNotFoundError, LedgerNotFoundError, MetadataFormatError, RefusedError
 from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.metadata_format import NewerFormatError
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from runtime.metadata.pipeline import each_of, pipelined
@@ -96,7 +97,9 @@ class RecoveryScan:
                 if found is None:
                     continue
                 if not isinstance(found, Versioned):
-                    unreadable.append(LedgerFailure(ledger_id, FailureReason.METADATA_UNREADABLE, (), str(found)))
+                    is_newer = isinstance(found, NewerFormatError)
+                    reason = FailureReason.METADATA_NEWER if is_newer else FailureReason.METADATA_UNREADABLE
+                    unreadable.append(LedgerFailure(ledger_id, reason, (), str(found)))
                     continue
                 if members := demand.leaving & found.value.bookies():
                     if found.value.is_closed and len(seen) < SEEN_MAX:

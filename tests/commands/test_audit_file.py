@@ -35,7 +35,7 @@ pytestmark = pytest.mark.cluster
 BOOKIES = [f"bookie-{number}:3181" for number in range(7)]
 ROOT = "/tenant/ledgers"
 GARBAGE_ID = 20_000
-OF_THE_RUN = {"seconds", "out", "judged_at", "ledgers_from", "bookies_from"}
+OF_THE_RUN = {"seconds", "out", "judged_at", "ledgers_from", "bookies_from", "file_written"}
 
 
 async def fill(store: ZooKeeperStore, uri: MetadataUri) -> None:
@@ -160,6 +160,20 @@ def test_an_older_snapshot_is_never_read_silently(folder: Path, tmp_path: Path) 
     (folder / "snapshot.3.gz").write_bytes(whole[:-20])
     refused = run_bkctl("audit", "--from", str(folder / "snapshot.3.gz"))
     assert (refused.exit_code, refused.stdout) == (12, ""), refused
+
+
+def test_every_output_has_the_age_of_the_file(folder: Path, tmp_path: Path) -> None:
+    file, out = folder / "snapshot.1", str(tmp_path / "report")
+    written_s = int(time.time()) - 2 * 3600
+    os.utime(file, (written_s, written_s))
+    written = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(written_s))
+    assert run_bkctl("audit", "--from", str(file), "-o", "json").json()["file_written"].startswith(written)
+    shown = run_bkctl("audit", "--from", str(file), "--out", out, "-o", "table")
+    assert f"snapshot {file} is of {written}" in shown.stderr
+    assert "ledgers without a finding in it were not read again and are as of that time" in shown.stderr
+    page = Path(out, "report.html").read_text()
+    assert f", a file of {written[:16].replace('T', ' ')} UTC" in page
+    assert "2 h 0 min before: ledgers without a finding are as of that time" in page
 
 
 def test_a_wrong_root_is_refused_by_the_name_of_the_file(folder: Path) -> None:

@@ -160,6 +160,28 @@ def test_a_drain_that_is_killed_is_repeated_and_can_be_undone(cluster: Cluster) 
     assert cluster.run("bookie", "undrain", victim, "-o", "json").json()["changed"] == []
 
 
+def test_idle_topics_that_hold_up_a_drain_are_named_with_pulsars_remedy(cluster: Cluster) -> None:
+    ensemble: tuple[str, ...] = ()
+    labels = {"application": b"pulsar", "pulsar/managed-ledger": b"public/default/persistent/idle%2Ftopic"}
+
+    async def leave_open() -> None:
+        nonlocal ensemble
+        async with await LedgerClient.connect(cluster.metadata_uri) as client:
+            writer = await client.create(
+                ensemble_size=2, write_quorum_size=2, ack_quorum_size=2, custom_metadata=labels
+            )
+            await writer.append(b"an entry")
+            ensemble = writer.metadata.last_segment.ensemble
+
+    asyncio.run(leave_open())
+    waited = cluster.run("bookie", "drain", ensemble[0], "--yes", "--wait", "1s", "-o", "json")
+    assert waited.exit_code == 9, waited
+    assert waited.json()["open_topics"] == ["persistent://public/default/idle/topic"]
+    unload = "1 topic open: persistent://public/default/idle/topic: run pulsar-admin topics unload TOPIC"
+    assert unload in waited.stderr
+    assert waited.stderr.index("topics unload") < waited.stderr.index("--open-ledgers fence")
+
+
 @pytest.mark.battery
 def test_an_open_ledger_and_a_failed_stop_command_end_it_with_what_is_left(cluster: Cluster) -> None:
     ensemble: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata_format import decode_ledger_metadata
+from runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
 from runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveNode, ArchiveWriter
 from runtime.metadata.doctor.places import LEDGER_LIKE
 from runtime.metadata.ledgers.layout import LedgerTree
@@ -92,11 +92,15 @@ class ChildSurvey(msgspec.Struct, frozen=True):
 
 
 class ClusterSurvey(msgspec.Struct, frozen=True):
-    """Contents of a cluster. ``faults``: the first ten ledger nodes that a restore would not create."""
+    """Contents of a cluster. ``faults``: the first ten ledger nodes that a restore would not create.
+
+    ``newer_count``: ledgers of a newer release, which a restore by this one would not create either.
+    """
 
     children: tuple[ChildSurvey, ...]
     faults: tuple[str, ...]
     faults_count: int
+    newer_count: int = 0
 
     @property
     def ledgers(self) -> int:
@@ -114,6 +118,7 @@ class SurveyedLedger(msgspec.Struct, frozen=True):
 
     ledger_id: int | None
     fault: str | None = None
+    is_newer: bool = False
 
 
 def look_at_ledger(path: str, data: bytes, tree: LedgerTree) -> SurveyedLedger | None:
@@ -128,7 +133,7 @@ def look_at_ledger(path: str, data: bytes, tree: LedgerTree) -> SurveyedLedger |
     try:
         decode_ledger_metadata(data)
     except MetadataFormatError as error:
-        return SurveyedLedger(ledger_id, f"ledger {ledger_id}: {error}")
+        return SurveyedLedger(ledger_id, f"ledger {ledger_id}: {error}", isinstance(error, NewerFormatError))
     return SurveyedLedger(ledger_id)
 
 
@@ -144,7 +149,7 @@ async def survey_cluster(
     await store.sync(root)
     counts: list[_Count] = []
     faults: list[str] = []
-    faults_count = nodes_count = 0
+    faults_count = nodes_count = newer_count = 0
     nodes = walk_tree(store, root, is_skipped=lambda path: is_left_out(path[len(root) + 1 :]))
     async with contextlib.aclosing(nodes):
         async for found in nodes:
@@ -167,9 +172,10 @@ async def survey_cluster(
             counts[-1].add(path, found.node.stat.version, is_ledger=ledger is not None)
             if ledger is not None and ledger.fault is not None:
                 faults_count += 1
+                newer_count += ledger.is_newer
                 if len(faults) < _FAULTS_KEPT_MAX:
                     faults.append(ledger.fault)
-    return ClusterSurvey(tuple(count.finish(tree) for count in counts), tuple(faults), faults_count)
+    return ClusterSurvey(tuple(count.finish(tree) for count in counts), tuple(faults), faults_count, newer_count)
 
 
 async def survey_notes(store: MetadataStore, root: str) -> ChildSurvey | None:

@@ -27,7 +27,7 @@ from runtime.errors import (
 )
 from runtime.ledger.changes import find_regression, has_other_end
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.metadata_format import decode_ledger_metadata
+from runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
 from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader
 from runtime.metadata.backup.backup import (
     LONG_IDS,
@@ -351,6 +351,8 @@ class ClusterRestore:
             return NodeFate(node.path, Fate.CONFLICT, is_ledger, "its content differs")
         try:
             reason = find_obstacle(decode_ledger_metadata(present.data), decode_ledger_metadata(node.data))
+        except NewerFormatError as error:
+            reason = str(error)
         except MetadataFormatError as error:
             reason = f"the cluster's own cannot be read ({error}): delete that node first to restore it"
         return NodeFate(node.path, Fate.CONFLICT if reason else Fate.ADVANCED, is_ledger, reason or "")

@@ -40,6 +40,13 @@ CRITICAL = (
         "Stop the process that registered {subject}, or zkCli: delete {path}; then restart all Java auditors.",
     ),
     ("unreadable-ledger", "The ledger metadata cannot be parsed.", _STOPS_AUDITS, _RESTORE_LEDGER),
+    (
+        "newer-ledger-format",
+        "A newer release wrote the ledger metadata.",
+        "Releases that do not know the format cannot read the ledger, and one such node aborts every audit of theirs: "
+        "lost bookies are detected, but no ledger is marked for repair. The ledger itself is not damaged.",
+        "Keep the ledger; this release cannot delete it. Use releases of bkctl and BookKeeper that read the format.",
+    ),
     ("ledger-without-segment", "The ledger has no segment, hence no bookies.", _STOPS_AUDITS, _RESTORE_LEDGER),
     (
         "ensemble-size-mismatch",

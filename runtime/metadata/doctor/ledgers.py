@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from runtime.errors import MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id
-from runtime.ledger.metadata_format import MissingEndError, decode_unsound_metadata
+from runtime.ledger.metadata_format import MissingEndError, NewerFormatError, decode_unsound_metadata
 from runtime.metadata.doctor.catalogue import MetadataFinding, finding
 from storage.ids import INVALID_ENTRY_ID
 
@@ -23,6 +23,9 @@ def examine_ledger(path: str, ledger_id: int, data: bytes) -> Iterator[MetadataF
         metadata = decode_unsound_metadata(data)
     except MissingEndError:
         yield finding("closed-without-end", path, "It is closed, but has no last entry id.", ledger_id)
+        return
+    except NewerFormatError as error:
+        yield finding("newer-ledger-format", path, f"Not understood as {error}.", ledger_id)
         return
     except MetadataFormatError as error:
         text = str(error).replace("\n", " ")[:300].rstrip(".")

@@ -223,7 +223,7 @@ class LedgerStore:
         try:
             return decode_ledger_metadata(data)
         except MetadataFormatError as error:
-            raise MetadataFormatError(f"ledger {ledger_id}: {error}", self.path(ledger_id)) from error
+            raise type(error)(f"ledger {ledger_id}: {error}", self.path(ledger_id)) from error
 
     async def _ensure_layout_recorded(self) -> None:
         """Record the layout before creating a ledger, so that no client mistakes the tree for one of another shape."""

@@ -6,26 +6,30 @@ For tools that list, save and restore ledgers: an unreadable ledger is a row wit
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
 import msgspec
 
 from runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.metadata_format import decode_ledger_metadata
+from runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
 from runtime.metadata.ledgers.ledgers import WINDOW, LedgerStore
 from runtime.metadata.pipeline import pipelined
 from runtime.metadata.store import MetadataStore, Node, Versioned
 
 
 class StoredLedger(msgspec.Struct, frozen=True):
-    """One ledger's node. ``node`` None: this session may not read it. ``metadata`` None: ``problem`` is the reason."""
+    """One ledger's node. ``node`` None: this session may not read it. ``metadata`` None: ``problem`` is the reason.
+
+    ``is_newer``: a newer release wrote it, so it is not damaged and must be kept.
+    """
 
     ledger_id: int
     path: str
     node: Node | None
     metadata: LedgerMetadata | None = None
     problem: str = ""
+    is_newer: bool = False
 
     @property
     def versioned(self) -> Versioned[LedgerMetadata] | None:
@@ -58,7 +62,8 @@ def describe_stored(ledger_id: int, path: str, node: Node) -> StoredLedger:
     try:
         return StoredLedger(ledger_id, path, node, decode_ledger_metadata(node.data))
     except MetadataFormatError as error:
-        return StoredLedger(ledger_id, path, node, problem=str(error))
+        is_newer = isinstance(error, NewerFormatError)
+        return StoredLedger(ledger_id, path, node, problem=str(error), is_newer=is_newer)
 
 
 async def scan_stored(store: MetadataStore, ledgers: LedgerStore) -> AsyncGenerator[StoredLedger, None]:
@@ -85,7 +90,8 @@ _PROGRESS_STEP = 256
 class BookieReferences(msgspec.Struct, frozen=True):
     """Result of one scan. Unreadable ledgers may refer to any bookie. Some ids of both kinds are kept as examples.
 
-    ``counts`` and ``first_ledger_ids`` have an item for each requested bookie.
+    ``counts`` and ``first_ledger_ids`` have an item for each requested bookie. ``first_newer_ids``: those of
+    ``first_unreadable_ids`` that a newer release wrote.
     """
 
     ledgers_scanned: int
@@ -93,11 +99,32 @@ class BookieReferences(msgspec.Struct, frozen=True):
     first_ledger_ids: dict[str, tuple[int, ...]]
     unreadable_count: int
     first_unreadable_ids: tuple[int, ...]
+    first_newer_ids: tuple[int, ...] = ()
 
     @property
     def counts_at_most(self) -> dict[str, int]:
         """Ledgers that refer to each bookie, plus the unreadable ones, which may do so."""
         return {bookie_id: count + self.unreadable_count for bookie_id, count in self.counts.items()}
+
+    @property
+    def unreadable_advice(self) -> str:
+        """How to fix the unreadable ledgers."""
+        return unreadable_advice(self.first_unreadable_ids, self.first_newer_ids)
+
+
+def unreadable_advice(unreadable: Sequence[int], newer: Sequence[int]) -> str:
+    """How to fix ledgers with unreadable metadata, of which a newer release wrote those in ``newer``."""
+    damaged = " ".join(str(each) for each in unreadable if each not in newer)
+    advice = []
+    if damaged:
+        advice.append(
+            "bkctl ledger import FILE --if-version N replaces the metadata with an export; without one, bkctl ledger "
+            f"delete --unreadable {damaged} moves it to the trash"
+        )
+    if newer:
+        named = ", ".join(map(str, newer))
+        advice.append(f"a newer release wrote ledger {named}: use a bkctl release that reads it, do not delete it")
+    return "; ".join(advice)
 
 
 async def find_references(
@@ -115,6 +142,7 @@ async def find_references(
     first: dict[str, list[int]] = {bookie_id: [] for bookie_id in bookie_ids}
     scanned, unreadable_count = 0, 0
     unreadable: list[int] = []
+    newer: list[int] = []
     async for ledger_id, found in ledgers.read_all():
         scanned += 1
         if scanned % _PROGRESS_STEP == 0:
@@ -123,6 +151,7 @@ async def find_references(
             unreadable_count += 1
             if len(unreadable) < IDS_KEPT_MAX:
                 unreadable.append(ledger_id)
+                newer += [ledger_id] if isinstance(found, NewerFormatError) else []
             continue
         for bookie_id in found.value.bookies().intersection(counts):
             counts[bookie_id] += 1
@@ -135,4 +164,5 @@ async def find_references(
         first_ledger_ids={bookie_id: tuple(ids) for bookie_id, ids in first.items()},
         unreadable_count=unreadable_count,
         first_unreadable_ids=tuple(unreadable),
+        first_newer_ids=tuple(newer),
     )

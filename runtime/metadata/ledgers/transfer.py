@@ -206,8 +206,11 @@ def _id_of_export(fields: Mapping[str, Any], root: str, instance_id: str | None)
 def find_import_obstacle(present: StoredLedger, incoming: IncomingLedger) -> str | None:
     """Why ``incoming`` must not replace the present ledger; None if it may.
 
-    An unreadable ledger has no state to compare; then the version that the caller demands is the only safeguard.
+    A damaged ledger has no state to compare; then the version that the caller demands is the only safeguard. One that a
+    newer release wrote is kept: it may be further than the file.
     """
+    if present.is_newer:
+        return present.problem
     if present.metadata is None:
         return None
     return find_regression(present.metadata, incoming.metadata, SOURCE)

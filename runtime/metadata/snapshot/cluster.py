@@ -84,7 +84,7 @@ class LedgersInFile:
             try:
                 metadata = decode_ledger_metadata(node.data)
             except MetadataFormatError as error:
-                yield ledger_id, MetadataFormatError(f"ledger {ledger_id}: {error}", node.path)
+                yield ledger_id, type(error)(f"ledger {ledger_id}: {error}", node.path)
             else:
                 yield ledger_id, Versioned(metadata, node.version, node.ctime_ms)
 

@@ -203,6 +203,9 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Where the metadata of ledgers was read: ``zookeeper``, or ``snapshot`` or ``backup`` and its path."""
     bookies_from: str
     """Where the registrations of bookies were read, in the same form."""
+    file_written_ms: int | None = None
+    """When the file that has the ledgers was last modified. Ledgers without a finding in it are as of this time. None:
+    the ledgers were read from ZooKeeper, or the time is not known."""
     skipped_snapshots: int = 0
     """Newer snapshots of the directory that are damaged or incomplete, so that an older one was read."""
     looked_up: int

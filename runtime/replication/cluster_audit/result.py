@@ -61,6 +61,7 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
         ledgers_from=known.facts.ledgers_from,
         bookies_from=known.facts.bookies_from,
         skipped_snapshots=known.facts.skipped_snapshots,
+        file_written_ms=known.facts.file_written_ms,
         ledgers=sum(counts[state.value] for state in ReplicationState),
         racks_required=known.rules.min_racks_per_write_quorum if known.rules.has_racks else None,
         bookies_writable=modes["writable"],

@@ -217,6 +217,22 @@ async def test_ledgers_in_use_of_an_unknown_topic_show_another_cluster(pulsar: P
     assert (await pulsar.orphans()).exit_code == 3
 
 
+async def test_ledgers_of_the_same_topic_that_another_cluster_writes(pulsar: PulsarStage) -> None:
+    """All topics are in the given cluster; only what happens to the ledgers shows the other one."""
+    await pulsar.topic(T, topic([1]))
+    for ledger_id in (1, 2):
+        await pulsar.ledger(ledger_id, labels_of("data", T))
+    await pulsar.ledger(3, labels_of("data", T), is_closed=False)
+    assert await pulsar.found() == {2: NOT_NAMED}, "a broker that failed left the third one"
+    running = await pulsar.begin("--settle", "4s", "--all-clusters-given", "-o", "json")
+    await until_first_reading(running)
+    node = await pulsar.store.get(pulsar.ledgers.path(3))
+    await pulsar.store.set(pulsar.ledgers.path(3), node.data, 0)
+    stdout, stderr = await running.communicate()
+    assert (running.returncode, stdout) == (3, b""), stderr
+    assert b"1 ledger that no given cluster names, such as 3 of topic persistent://public/default/t" in stderr
+
+
 async def test_no_metadata_of_pulsar_is_an_error_and_not_an_empty_list(pulsar: PulsarStage) -> None:
     await pulsar.ledger(1, labels_of("data", T))
     servers = pulsar.uri.removeprefix("metadata-store:").removesuffix(pulsar.chroot)

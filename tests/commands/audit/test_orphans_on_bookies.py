@@ -161,3 +161,26 @@ async def test_orphans_are_deleted_and_the_others_stay(cluster: Cluster, tmp_pat
         assert left == sorted([*ids[:2], other.ledger_id])
         for ledger_id in left:
             assert [each.payload async for each in await client.open(ledger_id)] == [b"entry"]
+
+
+async def test_an_open_ledger_that_grows_and_that_no_node_names_shows_another_cluster(cluster: Cluster) -> None:
+    async with await LedgerClient.connect(cluster.metadata_uri) as client:
+        scene = Scene(cluster, client)
+        labels = labels_of("data", f"{NAMESPACE}/persistent/t")
+        await scene.topic("t")
+        await scene.write(labels)
+        writer = await scene.write(labels, is_closed=False)
+        assert len((await scene.orphans())["reasons"]) == 1, "an idle one may be left by a broker that failed"
+        is_over = asyncio.Event()
+
+        async def write() -> None:
+            while not is_over.is_set():
+                await writer.append(b"more")
+
+        writing = asyncio.create_task(write())
+        place = ("--pulsar-metadata", f"zk:{scene.servers}{scene.chroot}", "--settle", "1s", "--all-clusters-given")
+        result = await scene.run("audit", "orphans", *place)
+        is_over.set()
+        await writing
+        assert (result.exit_code, result.stdout) == (3, "")
+        assert f"such as {writer.ledger_id} of topic persistent://{NAMESPACE}/t" in result.stderr

@@ -114,6 +114,24 @@ def test_no_way_around_the_confirmation(
     assert operator.backups() == []
 
 
+@pytest.mark.parametrize("verb", ["format", "nuke"])
+def test_a_cluster_with_a_ledger_of_a_newer_release_is_kept(operator: Operator, verb: str) -> None:
+    instance_id = started(operator)
+    client = KazooClient(operator.uri.servers)
+    client.start()
+    try:
+        client.create(f"{operator.root}/00/0000/L0007", b"BookieMetadataFormatVersion\t4\nnew", makepath=True)
+    finally:
+        client.stop()
+        client.close()
+    before = operator.tree()
+    refused = operator.run("cluster", verb, "--confirm", instance_id)
+    assert refused.exit_code == 3
+    assert "nothing was changed: a newer release wrote 1 ledger of " in refused.stderr
+    assert operator.tree() == before
+    assert operator.backups() == []
+
+
 def test_typing_the_instance_id(operator: Operator) -> None:
     instance_id = started(operator)
     before = operator.tree()

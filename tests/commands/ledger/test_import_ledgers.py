@@ -166,6 +166,14 @@ async def test_what_cannot_be_read_may_be_replaced_at_its_version(stage: LedgerS
     assert base64.b64decode(stage.trash()[0]["data"]) == b"garbage"
 
 
+async def test_a_ledger_of_a_newer_release_is_not_replaced(stage: LedgerStage) -> None:
+    await stage.plant(1, b"BookieMetadataFormatVersion\t4\nnew")
+    before = await stage.contents()
+    refused = await stage.run("import", dump(stage, CLOSED), "--ledger", "1", "--if-version", "0", "--confirm", "1")
+    assert (refused.exit_code, "written by a newer release" in refused.stderr) == (3, True), refused
+    assert await stage.contents() == before
+
+
 async def test_bad_files_change_nothing(stage: LedgerStage) -> None:
     await stage.plant(1, CLOSED)
     path, [line] = await export(stage, "1")

@@ -36,7 +36,7 @@ sys.exit(code)
 """bkctl, and what the system knows of the process at its end. What a parent is told counts the parent's memory too."""
 READERS = (("ledger", "list"), ("bookie", "list"), ("audit",), ("cluster", "info"))
 DOCTOR = ("metadata", "doctor")
-OK, USAGE, NOT_FOUND, FINDINGS, AUTH, INTEGRITY = 0, 2, 4, 10, 11, 12
+OK, USAGE, REFUSED, NOT_FOUND, FINDINGS, AUTH, INTEGRITY = 0, 2, 3, 4, 10, 11, 12
 WARNED_ABOUT = {
     "forbidden-ledger-id": ("ledger list", "audit"),
     "invalid-bookie-name": ("bookie list", "cluster info"),
@@ -237,6 +237,19 @@ def peak_kibibytes(planted: Planted, findings_count: int = 0) -> int:
     found = re.search(r"VmHWM:\s+(\d+) kB", finished.stderr)
     assert found is not None
     return int(found[1])
+
+
+def test_a_ledger_of_a_newer_release_is_kept(planted: Planted) -> None:
+    planted.put(with_bad_node(sound_cluster(), named("ledger of a newer release")))
+    before = planted.tree()
+    [found] = planted.run(*DOCTOR).json()["findings"]
+    assert "written by a newer release: format version 4, this release reads up to 3" in found["problem"]
+    assert "delete --unreadable" not in found["cure"]
+    for more in ([], ["--dry-run"], ["--force-open"]):
+        refused = planted.run("ledger", "delete", "--unreadable", "1", "--confirm", "1", *more)
+        assert refused.exit_code == REFUSED
+        assert "newer release" in refused.stderr
+    assert planted.tree() == before
 
 
 @pytest.mark.parametrize(

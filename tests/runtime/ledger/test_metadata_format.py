@@ -105,7 +105,7 @@ def test_bytes_behind_the_message_are_ignored() -> None:
         (b"BookieMetadataFormatVersion\t", "has no version"),
         (b"BookieMetadataFormatVersion\tx\n", "has no version"),
         (b"BookieMetadataFormatVersion\t0000000003\n", "has no version"),
-        (b"BookieMetadataFormatVersion\t4\n", "version 4 is unknown"),
+        (b"BookieMetadataFormatVersion\t4\n", "written by a newer release: format version 4"),
         (b"BookieMetadataFormatVersion\t3\n", "length is damaged"),
         (VECTORS["open v3"][:-1], "bytes instead of"),
         (b"BookieMetadataFormatVersion\t3\n\x02\x0a\x05", "message is damaged"),

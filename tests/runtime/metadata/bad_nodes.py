@@ -241,7 +241,7 @@ BAD_NODES = (
     # ledgers
     _bad("garbage ledger", "unreadable-ledger", LEDGER, b"\x00junk"),
     _bad("empty ledger node", "unreadable-ledger", LEDGER, b""),
-    _bad("ledger of an unknown version", "unreadable-ledger", LEDGER, b"BookieMetadataFormatVersion\t4\n"),
+    _bad("ledger of a newer release", "newer-ledger-format", LEDGER, b"BookieMetadataFormatVersion\t4\n"),
     _bad("ledger in words", "unreadable-ledger", LEDGER, b"BookieMetadataFormatVersion\t2\ngarbage"),
     _bad_ledger("short ensemble", "ensemble-size-mismatch", _set(ensembleSize=5)),
     _bad_ledger("no segment", "ledger-without-segment", lambda record: record.ClearField("segment")),

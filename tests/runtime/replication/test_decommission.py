@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -317,6 +318,30 @@ async def test_a_loss_that_is_not_proven_is_refused_by_name_before_anything_is_c
 
     assert [await stage.client.store.get(stage.ledgers.path(each)) for each in (refused, *others)] == before
     assert "b1" in await stage.cookies.ids()
+
+
+@pytest.mark.parametrize(
+    ("data", "advice"),
+    [
+        (b"", "bkctl ledger import FILE --if-version N replaces .* bkctl ledger delete --unreadable {} "),
+        (b"BookieMetadataFormatVersion\t3\n\xff", "bkctl ledger delete --unreadable {} "),
+        (b"BookieMetadataFormatVersion\t4\nnew", "a newer release wrote ledger {}: .* do not delete it"),
+    ],
+    ids=["empty", "damaged", "newer"],
+)
+async def test_an_unreadable_ledger_stops_a_decommission_and_the_refusal_has_the_fix(
+    stage: Stage, data: bytes, advice: str
+) -> None:
+    await stage.start("b2", "b3")
+    await stage.add_cookie("b1")
+    ledger_id = await stage.store(two_copies())
+    await stage.client.store.set(stage.ledgers.path(ledger_id), data, ANY_VERSION)
+    decommission = stage.decommission()
+    report = await carry_out(decommission, await decommission.plan(["b1"]))
+    assert report.refusal is not None
+    assert re.search(advice.format(ledger_id), report.refusal)
+    assert ("delete --unreadable" in report.refusal) is not (b"\t4" in data)
+    assert await stage.cookies.ids() == ["b1"]
 
 
 async def test_a_loss_of_which_the_metadata_changed_during_the_check_is_not_proven(stage: Stage) -> None:
