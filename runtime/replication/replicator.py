@@ -154,8 +154,10 @@ class _StripeCopy:
         self._unverified.append(progress)
         size_bytes = len(entry_ids) * (self._reader.entry_bytes + REQUEST_COST_BYTES)
         async with self._tools.windows.memory.lease(size_bytes) as memory:
-            if entry_ids[-1] <= self._job.copied_until:
-                entry_ids = await self._bad_copies(entry_ids, None)
+            is_copied = entry_ids[-1] <= self._job.copied_until
+            if is_copied or self._job.is_target_checked:
+                bad = await self._bad_copies(entry_ids, None)
+                entry_ids = bad if is_copied else entry_ids
             if entry_ids:
                 found = await self._reader.read(entry_ids)
                 if self._reader.is_hopeless:
@@ -246,6 +248,12 @@ class _StripeCopy:
         bodies = [b"" if isinstance(answer, Status) else answer for answer in answers]
         checks = job.credentials.codec.verify_many(entry_ids, bodies)
         if fingerprints is None:
+            rows = zip(entry_ids, answers, checks, strict=True)
+            corrupt = [each for each, answer, check in rows if type(answer) is bytes and not isinstance(check, int)]
+            if corrupt and not await self._ports.registrations.running_bkctl([job.target]):
+                self._give_up_target(
+                    f"bookie {job.target}: has a corrupt copy of entry {corrupt[0]}, which stays there"
+                )
             return [entry_id for entry_id, check in zip(entry_ids, checks, strict=True) if not isinstance(check, int)]
         if checks == fingerprints:
             return []

@@ -77,15 +77,17 @@ class RepairCluster:
         """Another client of the same ZooKeeper."""
         return await ModelMetadataStore.connect(self.server, link or ModelLink(), self.clock, ZooKeeperConfig())
 
-    async def start(self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE) -> None:
-        """Register bookies, which store nothing so far."""
+    async def start(
+        self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE, software: str | None = "bkctl 0.1"
+    ) -> None:
+        """Register bookies, which store nothing so far. ``software`` None: as Java's do."""
         for bookie_id in bookie_ids:
             self.copies[bookie_id] = {}
             registration = BookieRegistration(
                 self.metadata_store,
                 ROOT,
                 bookie_id,
-                rpc_service_info("127.0.0.1", 3181),
+                rpc_service_info("127.0.0.1", 3181, software),
                 clock=self.clock,
                 session_timeout_ms=10_000,
                 on_failed=_must_not_fail,
