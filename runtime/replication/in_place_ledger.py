@@ -192,9 +192,7 @@ class LedgerInPlaceRepair:
         """Move the stripes that these bookies have in one segment to others."""
         unreachable = metadata.bookies() - (await self._tools.live_bookies.refresh()).live
         segments = frozenset({first_entry_id})
-        order = RepairOrder(
-            frozenset(corrupt), unreachable, OpenLedgers.SKIP, segments=segments, is_target_checked=True
-        )
+        order = RepairOrder(frozenset(corrupt), unreachable, OpenLedgers.SKIP, segments=segments)
         activity = LedgerActivity(self._ledger_id, self._ports.clock.monotonic_ns())
         result = await self._tools.engine.repair_locked(self._lock, order, activity)
         if any(failure.reason is FailureReason.LOCK_LOST for failure in result.failures):

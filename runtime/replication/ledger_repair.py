@@ -317,10 +317,7 @@ class LockedLedgerRepair:
             target = found.bookies[0]
             credentials = credentials_of(self._ledger_id, metadata)
             copied_until = begun.last_entry_id if begun is not None and begun.target == target else -1
-            order = self._order
-            job = StripeJob(
-                credentials, metadata, fragment, index, target, order.unreachable, copied_until, order.is_target_checked
-            )
+            job = StripeJob(credentials, metadata, fragment, index, target, self._order.unreachable, copied_until)
             try:
                 outcome = await self._replicator.copy(job, self._activity)
             finally:

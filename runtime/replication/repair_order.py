@@ -18,7 +18,7 @@ class RepairOrder(NamedTuple):
     bookies that are never asked. Neither are targets. ``seen``: the last segment of an open ledger at a first look,
     long enough ago for its writer to replace a leaving bookie; None: there was no such look. ``ranges``: what an
     earlier run copied of the ledger. ``stored``: metadata that was read before, used if its version is still stored.
-    ``segments``: first entries of the segments to repair; None: all. ``is_target_checked``: see ``StripeJob``.
+    ``segments``: first entries of the segments to repair; None: all.
     """
 
     leaving: frozenset[str]
@@ -28,7 +28,6 @@ class RepairOrder(NamedTuple):
     ranges: tuple[JobRange, ...] = ()
     stored: Versioned[LedgerMetadata] | None = None
     segments: frozenset[int] | None = None
-    is_target_checked: bool = False
 
     def fragments(self, metadata: LedgerMetadata) -> list[Fragment]:
         """The segments to repair that reference a leaving bookie, in their order."""

@@ -52,8 +52,7 @@ class StripeJob(msgspec.Struct, frozen=True):
     """Copy the entries of ``fragment`` that are striped to ``index`` to ``target``; never ask the ``unreachable``.
 
     ``copied_until``: the target has the entries up to this one already, from an earlier run. They are verified again,
-    and copied only if that fails. ``is_target_checked``: read what the target has before it is copied to. It may have
-    been a member before, and a corrupt copy is never written over (``in_place_plan``).
+    and copied only if that fails.
     """
 
     credentials: LedgerCredentials
@@ -63,7 +62,6 @@ class StripeJob(msgspec.Struct, frozen=True):
     target: str
     unreachable: frozenset[str]
     copied_until: int = -1
-    is_target_checked: bool = False
 
     @property
     def entries(self) -> int:

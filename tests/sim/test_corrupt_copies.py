@@ -272,6 +272,22 @@ def test_a_copy_that_cannot_be_read_is_written_in_place_everywhere() -> None:
     simulate(scenario)
 
 
+def test_no_recovery_copies_over_a_corrupt_copy_of_a_former_member() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b5", software=None)
+        ledger_id = await cluster.store(TEN)
+        cluster.copies["b5"][ledger_id] = dict(cluster.copies["b2"][ledger_id])
+        spoil(cluster, "b5", ledger_id, 8)
+        report = await cluster.recover("b1")
+        assert adds(cluster) == []
+        assert "b5: has a corrupt copy of entry 8" in report.failures[0].detail
+        await cluster.start("b4", software=None)
+        assert (await cluster.recover("b1")).is_complete
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+
+    simulate(scenario)
+
+
 # -- closing a ledger: the write-back of a recovery -----------------------------------------------------------------
 
 NAMES = ["b1", "b2", "b3"]
