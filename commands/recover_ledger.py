@@ -1,4 +1,4 @@
-"""``bkctl recover ledger``: write bad copies of a ledger again, on the bookies that its metadata names."""
+"""``bkctl recover ledger``: write bad copies of a ledger again, or move their stripes where that is not safe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.replication.fragments import EntryRange
-    from runtime.replication.in_place_plan import InPlacePlan, InPlaceReport
+    from runtime.replication.in_place_plan import CopiesToWrite, InPlacePlan, InPlaceReport, LedgerInPlace, StripeToMove
     from runtime.replication.in_place_repair import InPlaceRepair
 
 _IDS_SHOWN_MAX = 5
@@ -39,12 +39,14 @@ def _shortened(entries: object) -> str:
 
 
 _PLAN_TABLE = Table(
-    "Copies to write",
+    "Copies to repair",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("bookie_id", "BOOKIE"),
+    Column("action", "ACTION"),
     Column("state", "COPY"),
     Column("copies", "COPIES", is_right=True),
     Column("entries", "ENTRIES", show=_shortened, priority=1),
+    Column("bytes", "BYTES", size, is_right=True, priority=1),
     Column("sources", "FROM", priority=2),
 )
 _LEFT_TABLE = Table(
@@ -73,8 +75,9 @@ async def recover_ledger(
     """Write missing, corrupt and failed copies of ledgers again, on the bookies that the metadata names.
 
     Verifies the ledgers first. Takes each copy from a bookie with a good one, holds the ledger's replication lock, and
-    reads every copy back. Changes no metadata and no open last segment. Leaves copies that differ, that no bookie has,
-    or whose bookie does not answer. Safe to interrupt and to run again.
+    reads every copy back. A corrupt copy on a Java bookie stays there, and its stripe moves to another bookie. Changes
+    no open last segment. Leaves copies that differ, that no bookie has, or whose bookie does not answer. Safe to
+    interrupt and to run again.
     """
     ledger_ids = all_ledger_ids(ledgers)
     if not ledger_ids and findings is None:
@@ -152,12 +155,12 @@ async def _carry_out(
     from commands.safety.gate import nothing_to_change, open_change
 
     plan = _plan(session, repair.ports.ledgers, found)
-    if not found.to_write:
+    if not found.to_repair:
         nothing_to_change(context, plan, table=_PLAN_TABLE, totals=_totals(found))
         return await repair.run(found, lambda _: None)
-    targets = sorted({each.bookie_id for ledger in found.to_write for each in ledger.writes})
+    targets = sorted({each.bookie_id for ledger in found.to_repair for each in ledger.changes})
     async with (
-        told_when_cut_off(context, len(found.to_write)) as job,
+        told_when_cut_off(context, len(found.to_repair)) as job,
         open_change(
             context,
             plan,
@@ -176,24 +179,33 @@ async def _carry_out(
 
 
 def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
+    from runtime.replication.copies import CopyState
     from runtime.replication.fragments import format_ranges
 
-    items = [
-        {
-            "action": "write copies",
+    def item(
+        ledger: LedgerInPlace, each: CopiesToWrite | StripeToMove, rest: Mapping[str, object]
+    ) -> dict[str, object]:
+        return {
             "path": ledgers.path(ledger.ledger_id),
             "expected_version": ledger.metadata_version,
             "ledger_id": str(ledger.ledger_id),
             "bookie_id": each.bookie_id,
-            "state": each.state.value,
             "copies": each.copies,
             "entries": format_ranges(each.entries, len(each.entries)),
-            "bytes": each.copies * ledger.entry_bytes,
             "sources": list(each.sources),
+            **rest,
         }
-        for ledger in found.to_write
-        for each in ledger.writes
-    ]
+
+    items = []
+    for ledger in found.to_repair:
+        for each in ledger.writes:
+            size_bytes = each.copies * ledger.entry_bytes
+            rest = {"action": "write copies", "state": each.state.value, "bytes": size_bytes}
+            items.append(item(ledger, each, rest))
+        for move in ledger.moves:
+            rest = {"action": "move stripe", "state": CopyState.CORRUPT.value, "bytes": move.bytes_to_copy}
+            segment = {"first_entry_id": str(move.first_entry_id), "stripe_entries": move.stripe_entries}
+            items.append(item(ledger, move, rest | segment))
     ids = [str(ledger.ledger_id) for ledger in found.ledgers]
     subject = ", ".join(ids) if len(ids) <= _IDS_SHOWN_MAX else counted(len(ids), "ledger")
     return session.plan(subject=subject, summary=_sentences(found), items=items)
@@ -202,21 +214,26 @@ def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
 def _sentences(found: InPlacePlan) -> list[str]:
     from runtime.replication.copies import CopyState
 
-    sentences = []
     verified = counted(len(found.ledgers), "ledger")
-    if found.to_write:
-        targets = sorted({each.bookie_id for ledger in found.to_write for each in ledger.writes})
+    writes = [(ledger, each) for ledger in found.to_repair for each in ledger.writes]
+    moves = [(ledger, each) for ledger in found.to_repair for each in ledger.moves]
+    sentences = []
+    if writes:
+        size_bytes = sum(each.copies * ledger.entry_bytes for ledger, each in writes)
+        what = counted(sum(each.copies for _, each in writes), "copy", "copies")
         sentences.append(
-            f"will write {counted(found.copies, 'copy', 'copies')} (about {size(found.bytes_estimate)}) again, in "
-            f"{len(found.to_write)} of {verified}, on {', '.join(targets)}"
+            f"will write {what} (about {size(size_bytes)}) again, in {_ledger_count(writes)} of {verified}, on "
+            f"{_bookies(writes)}"
         )
-    elif found.left:
-        sentences.append(f"nothing to write: no bad copy of {verified} can be repaired in place")
-    elif found.ledgers:
-        sentences.append(f"nothing to write: no bad copy was found in {verified}")
-    else:
-        sentences.append("nothing to write: the findings name no ledger")
-    failed = sum(each.copies for ledger in found.to_write for each in ledger.writes if each.state is CopyState.FAILED)
+    if moves:
+        size_bytes = sum(each.bytes_to_copy for _, each in moves)
+        sentences.append(
+            f"will move {counted(len(moves), 'stripe')} (about {size(size_bytes)}) from {_bookies(moves)} to other "
+            f"bookies, in {_ledger_count(moves)} of {verified}: corrupt copies are written over only on bkctl's bookies"
+        )
+    if not found.to_repair:
+        sentences.append(_why_nothing(found, verified))
+    failed = sum(each.copies for _, each in writes if each.state is CopyState.FAILED)
     if failed:
         sentences.append(
             f"{counted(failed, 'copy', 'copies')} of these cannot be read by their bookie because of an error; it gets "
@@ -235,11 +252,29 @@ def _sentences(found: InPlacePlan) -> list[str]:
     return sentences
 
 
+def _ledger_count(changes: Sequence[tuple[LedgerInPlace, CopiesToWrite | StripeToMove]]) -> int:
+    """Number of the ledgers."""
+    return len({ledger.ledger_id for ledger, _ in changes})
+
+
+def _bookies(changes: Sequence[tuple[LedgerInPlace, CopiesToWrite | StripeToMove]]) -> str:
+    return ", ".join(sorted({each.bookie_id for _, each in changes}))
+
+
+def _why_nothing(found: InPlacePlan, verified: str) -> str:
+    if found.left:
+        return f"nothing to write: no bad copy of {verified} can be repaired"
+    if found.ledgers:
+        return f"nothing to write: no bad copy was found in {verified}"
+    return "nothing to write: the findings name no ledger"
+
+
 def _totals(found: InPlacePlan) -> dict[str, object]:
     return {
         "ledgers_verified": len(found.ledgers),
-        "ledgers": len(found.to_write),
+        "ledgers": len(found.to_repair),
         "copies": found.copies,
+        "stripes_to_move": sum(len(ledger.moves) for ledger in found.to_repair),
         "bytes": found.bytes_estimate,
         "copies_left": sum(left.copies for left in found.left),
     }
@@ -248,9 +283,11 @@ def _totals(found: InPlacePlan) -> dict[str, object]:
 def _report_body(report: InPlaceReport) -> dict[str, object]:
     return {
         "ledgers_verified": len(report.plan.ledgers),
-        "ledgers": len(report.plan.to_write),
+        "ledgers": len(report.plan.to_repair),
         "copies_planned": report.plan.copies,
         "copies_written": report.copies_written,
+        "copies_moved": report.copies_moved,
+        "stripes_moved": report.stripes_moved,
         "copies_not_needed": report.copies_not_needed,
         "copies_left": sum(left.copies for left in report.left),
         "bytes": report.bytes_written,

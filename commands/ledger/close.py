@@ -50,6 +50,13 @@ _FAILURE_TABLE = Table(
     Column("reason", "REASON"),
     Column("next_step", "WHAT HELPS"),
 )
+_LEFT_TABLE = Table(
+    "Corrupt copies left as they are",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("bookie_id", "BOOKIE"),
+    Column("entries", "ENTRIES"),
+    Column("reason", "REASON"),
+)
 _NAMED_MAX = 5
 
 
@@ -99,11 +106,18 @@ class _Report:
         self.gone = 0
         self.rows: list[dict[str, Any]] = []
         self.failures: list[dict[str, Any]] = []
+        self.left: list[dict[str, Any]] = []
 
     def add(self, result: CloseResult, owner: str | None) -> None:
         """One ledger that was open at first."""
+        from runtime.replication.fragments import EntryRange, format_ranges, joined
+        from runtime.replication.in_place_plan import LeftReason
         from runtime.replication.ledger_close import CloseOutcome
 
+        for bookie_id, entry_ids in sorted(result.corrupt_left.items()):
+            entries = format_ranges(joined(EntryRange(each, each) for each in entry_ids))
+            place = {"ledger_id": str(result.ledger_id), "bookie_id": bookie_id, "entries": entries}
+            self.left.append(place | {"reason": LeftReason.NO_TARGET.value})
         if result.outcome is CloseOutcome.DELETED:
             self.gone += 1
         elif result.failure is not None:
@@ -151,20 +165,21 @@ class _Report:
 
     @property
     def outcome(self) -> Outcome:
-        """All closed, some, or none."""
+        """All closed, some, or none; some too if corrupt copies are left."""
         if not self.failures:
-            return Outcome.OK
+            return Outcome.PARTIAL if self.left else Outcome.OK
         return Outcome.PARTIAL if self.rows or self.closed_already or self.gone else Outcome.FAILED
 
     def print(self, context: CommandContext) -> None:
         """Print the result."""
-        details = {"ledgers": self.rows, "failures": self.failures}
+        details = {"ledgers": self.rows, "failures": self.failures, "left": self.left}
         console = context.console
         console.record(
             "LedgerClose", self.counts, name="closed", details=details, lines=Lines(_RESULT_TABLE, self.rows)
         )
         console.table(_RESULT_TABLE, self.rows)
         console.table(_FAILURE_TABLE, self.failures)
+        console.table(_LEFT_TABLE, self.left)
 
 
 async def _find(

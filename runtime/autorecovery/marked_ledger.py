@@ -1,7 +1,8 @@
 """Repairs one marked ledger under its replication lock. Source: replication sections 5 and 8.
 
 Members that are not registered are replaced. Members that are registered but that the mark names may lack entries:
-their copies are read, and bad ones are written again in place. A mark without bookies asks for a repair of placement.
+their copies are read, and bad ones are written again in place, or moved (``in_place_plan``).
+A mark without bookies asks for a repair of placement.
 """
 
 from __future__ import annotations
@@ -20,13 +21,11 @@ from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.replication.work import PickedLedger
 from runtime.metadata.store import Versioned
 from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
-from runtime.replication.byte_window import ByteWindow
 from runtime.replication.check_scope import CheckScope
 from runtime.replication.checker import LedgerChecker
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.copies import BATCH_ENTRIES
-from runtime.replication.in_place_ledger import InPlaceTools, LedgerInPlaceRepair
-from runtime.replication.in_place_plan import LeftCopies, LeftReason, plan_in_place
+from runtime.replication.in_place_ledger import LedgerInPlaceRepair, in_place_tools
+from runtime.replication.in_place_plan import LeftCopies, LeftReason, corrupt_on, plan_in_place
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.mark_rules import bookies_in_question
 from runtime.replication.recovery_report import FailureReason, LedgerFailure
@@ -36,7 +35,7 @@ from runtime.replication.repair_worker import RepairWorker
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _NO_TARGET = frozenset({FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.PLACEMENT})
 _UNWILLING = frozenset({LeftReason.READ_ONLY, LeftReason.REFUSED})
-_RARE_LEFT = frozenset({LeftReason.LOST, LeftReason.DIFFERENT})
+_RARE_LEFT = frozenset({LeftReason.LOST, LeftReason.DIFFERENT, LeftReason.STRIPE})
 
 
 class MarkedOutcome(msgspec.Struct, kw_only=True):
@@ -90,18 +89,7 @@ class MarkedLedgerRepair:
         self._live_bookies = engine.tools.live_bookies
         self._checker: tuple[frozenset[str], LedgerChecker] | None = None
         self.bytes_rewritten = 0
-        self._in_place = InPlaceTools(
-            ports=ports,
-            locks=engine.tools.locks,
-            config=config,
-            rate=engine.pacer.total,
-            window=ByteWindow(config.bytes_in_flight_max, max(1, config.entries_in_flight_max // BATCH_ENTRIES)),
-            copies=engine.copies,
-            live_bookies=self._live_bookies,
-            outage=engine.tools.outage,
-            unusable={},
-            on_written=self._count_rewritten,
-        )
+        self._in_place = in_place_tools(ports, engine, config, self._count_rewritten)
 
     async def run(
         self, picked: PickedLedger, picked_ns: int, seen: Segment | None, activity: LedgerActivity
@@ -172,7 +160,8 @@ class MarkedLedgerRepair:
             task.fail(FailureReason.METADATA_UNREADABLE, check.problem)
             return
         stored = await self._ports.ledgers.read(task.ledger_id)
-        plan = plan_in_place(check, stored.value, stored.version, registrations.writable)
+        bkctl = await self._ports.registrations.running_bkctl(corrupt_on(check))
+        plan = plan_in_place(check, stored.value, stored.version, registrations.writable, bkctl)
         tools = dataclasses.replace(self._in_place, unusable={})
         result = await LedgerInPlaceRepair(tools, plan).run_locked(task.picked.lock)
         if result is None:
@@ -182,7 +171,11 @@ class MarkedLedgerRepair:
         unwilling = frozenset(each.bookie_id for each in left if each.reason in _UNWILLING)
         if unwilling:
             await self._move_from(task, unwilling, stored.value, registrations)
-        task.outcome.failures.extend(_left(each) for each in left if each.bookie_id not in unwilling)
+        left = [each for each in left if each.bookie_id not in unwilling]
+        if self._is_local and any(each.reason is LeftReason.NO_TARGET for each in left):
+            task.outcome.is_for_others = True
+            left = [each for each in left if each.reason is not LeftReason.NO_TARGET]
+        task.outcome.failures.extend(map(_left, left))
 
     async def _move_from(
         self, task: _Task, bookie_ids: frozenset[str], metadata: LedgerMetadata, registrations: Registrations

@@ -90,8 +90,13 @@ class AddPipeline:
         """Adds sent and not yet delivered."""
         return len(self._pending)
 
-    def submit(self, entry_id: int, body: bytes, payload_bytes: int) -> asyncio.Future[int]:
-        """Send one entry to its write set. The future returns its id once it and all before it are acknowledged."""
+    def submit(
+        self, entry_id: int, body: bytes, payload_bytes: int, without: Collection[int] = ()
+    ) -> asyncio.Future[int]:
+        """Send one entry to its write set. The future returns its id once it and all before it are acknowledged.
+
+        ``without``: indexes whose present bookies do not get it.
+        """
         indexes = self._write_sets[entry_id % self._ensemble_size]
         future: asyncio.Future[int] = self._loop.create_future()
         add = PendingAdd(
@@ -101,6 +106,8 @@ class AddPipeline:
         self.pending_bytes += payload_bytes
         ensemble = self.ensemble
         for index in indexes:
+            if index in without:
+                continue
             bookie_id = ensemble[index]
             self._add(
                 bookie_id,

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from runtime.client.entry_read import EntryReader, Replies, damaged_copy, prevailing_error
 from runtime.client.last_entry import read_last_add_confirmed
@@ -24,6 +25,7 @@ from runtime.client.write_back import WriteBack
 from runtime.errors import (
     AnswersMissingError,
     BookieError,
+    BookieTimeoutError,
     EntryDigestError,
     LedgerError,
     LedgerPasswordError,
@@ -44,6 +46,13 @@ from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 logger = logging.getLogger(__name__)
 
 
+class _Found(NamedTuple):
+    """An entry, and the bookies that have a corrupt copy of it."""
+
+    entry: DecodedEntry
+    corrupt: tuple[str, ...]
+
+
 class LedgerRecovery:
     """One attempt to recover one ledger. Any number may run concurrently on any hosts; exactly one end is stored."""
 
@@ -55,6 +64,10 @@ class LedgerRecovery:
         self._copy = LocalCopy(metadata)
         self._fence_answers: dict[str, BkctlError | None] = {}
         """Answers to the fence, by bookie; None: valid."""
+        self._silent: set[str] = set()
+        """Bookies that answered a read too late: only an entry without another good copy waits for them."""
+        self.corrupt_left: dict[str, list[int]] = {}
+        """Recovered entries whose copies are still corrupt, by bookie (see ``WriteBack``)."""
 
     async def run(self) -> Versioned[LedgerMetadata]:
         """Recover the ledger; returns its CLOSED metadata, perhaps stored by another recovery or by the writer.
@@ -105,6 +118,7 @@ class LedgerRecovery:
             self._ports, self._credentials, snapshot, is_fencing=True, on_answer=self._fence_answers.__setitem__
         )
         write_back = WriteBack(self._ports, self._credentials, snapshot, start)
+        self.corrupt_left = write_back.corrupt_left
         length = await self._recover_tail(snapshot, start, write_back)
         last_entry_id = write_back.last_add_confirmed
         if length is None:
@@ -117,7 +131,7 @@ class LedgerRecovery:
         recovered entry, or None if there was none. Reads run ahead; their results are used strictly in order."""
         loop = asyncio.get_running_loop()
         in_flight_max = self._ports.config.recovery_reads_in_flight_max
-        reads: deque[asyncio.Task[DecodedEntry | None]] = deque()
+        reads: deque[asyncio.Task[_Found | None]] = deque()
         next_entry_id = start + 1
         length: int | None = None
         try:
@@ -127,12 +141,12 @@ class LedgerRecovery:
                     next_entry_id += 1
                 if not reads:
                     break
-                entry = await reads[0]
+                found = await reads[0]
                 reads.popleft()
-                if entry is None:
+                if found is None:
                     break  # the end; entries found by reads further ahead are after a gap and were never confirmed
-                length = entry.length
-                await write_back.submit(entry)
+                length = found.entry.length
+                await write_back.submit(found.entry, found.corrupt)
             await write_back.finish()
         finally:
             write_back.stop()
@@ -141,7 +155,7 @@ class LedgerRecovery:
             await asyncio.gather(*reads, return_exceptions=True)
         return length
 
-    async def _read(self, snapshot: LedgerMetadata, entry_id: int) -> DecodedEntry | None:
+    async def _read(self, snapshot: LedgerMetadata, entry_id: int) -> _Found | None:
         """The entry, or None if Qw - Qa + 1 bookies of its write set report that they do not have it (rule 10).
 
         Asks the whole write set at once. Every request fences, so a bookie that reports "no such entry" cannot accept
@@ -163,19 +177,24 @@ class LedgerRecovery:
         error: BkctlError | None = None
         missing: dict[str, str] = {}
         fenced = set()
+        corrupt: list[str] = []
+        waiting = {ensemble[index] for index in write_set(entry_id, snapshot.ensemble_size, quorum)}
         while replies.outstanding:
             answer = await replies.next()
             assert answer is not None, "without a time-out there is an answer"
             bookie_id, outcome = answer
+            waiting.discard(bookie_id)
             if isinstance(outcome, ReadReply):
                 fenced.add(bookie_id)
                 try:
-                    return self._credentials.codec.decode_for_recovery(entry_id, outcome.body)
+                    entry = self._credentials.codec.decode_for_recovery(entry_id, outcome.body)
                 except EntryDigestError as damage:
                     found = damaged_copy(self._ledger_id, entry_id, bookie_id, damage)
                     error = prevailing_error(error, found)
                     missing[bookie_id] = _reason(bookie_id, found)
+                    corrupt.append(bookie_id)
                     continue
+                return _Found(entry, (*corrupt, *await self._other_corrupt(replies, waiting, entry_id)))
             error = prevailing_error(error, outcome)
             if isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
                 fenced.add(bookie_id)
@@ -189,6 +208,25 @@ class LedgerRecovery:
         raise AnswersMissingError(
             self._ledger_id, message, entry_id=entry_id, missing=missing, fenced=fenced
         ) from error
+
+    async def _other_corrupt(self, replies: Replies[str, ReadReply], waiting: set[str], entry_id: int) -> list[str]:
+        """The ``waiting`` bookies with a corrupt copy of an entry that was found. Waits for slow ones only once."""
+        corrupt = []
+        while not waiting <= self._silent:
+            answer = await replies.next(self._ports.config.speculative_read_timeout_s)
+            if answer is None:
+                self._silent |= waiting
+                break
+            bookie_id, outcome = answer
+            waiting.discard(bookie_id)
+            if isinstance(outcome, ReadReply):
+                try:
+                    self._credentials.codec.decode_for_recovery(entry_id, outcome.body)
+                except EntryDigestError:
+                    corrupt.append(bookie_id)
+            elif isinstance(outcome, BookieTimeoutError):
+                self._silent.add(bookie_id)
+        return corrupt
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
         """Exact ledger length (payload bytes) up to ``entry_id``, from its own header (protocol section 6.4).

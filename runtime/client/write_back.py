@@ -26,6 +26,9 @@ class WriteBack:
 
     If no successor is left, write-backs continue without the failed bookie as long as every write set can still reach
     an ack quorum. So one spare is enough for a dead bookie plus one that rejects the ledger.
+
+    A corrupt copy is written over only on a bkctl bookie (H18). Any other bookie with one is replaced like a failed
+    one, from that entry on. ``corrupt_left``: entries that stay so because there is no successor, by bookie.
     """
 
     def __init__(
@@ -46,7 +49,9 @@ class WriteBack:
         self._metadata = snapshot
         self._failed: dict[int, str] = {}
         self._without_successor: dict[int, str] = {}
-        self._fenced: set[str] = set()
+        self._unsuitable: set[str] = set()
+        self._bkctl: dict[str, bool] = {}
+        self.corrupt_left: dict[str, list[int]] = {}
         self._change: asyncio.Task[None] | None = None
         self._changes_without_progress = 0
         self._error: BkctlError | None = None
@@ -63,8 +68,10 @@ class WriteBack:
         ensembles = {last.first_entry_id: last.ensemble} | self._segments
         return tuple(Segment(first_entry_id, ensemble) for first_entry_id, ensemble in sorted(ensembles.items()))
 
-    async def submit(self, entry: DecodedEntry) -> None:
+    async def submit(self, entry: DecodedEntry, corrupt: Collection[str] = ()) -> None:
         """Wait for room and send one entry. Raises the error of earlier write-backs, if any.
+
+        ``corrupt``: bookies that have a corrupt copy of it.
 
         Keeps the entry's own header length and payload, but uses the LAC with which recovery began. Tailing readers
         and the next recovery would trust an advancing LAC, although this recovery may not finish (protocol section
@@ -76,7 +83,43 @@ class WriteBack:
         expected = self._pipeline.last_add_confirmed + self._pipeline.pending_count + 1
         assert entry.entry_id == expected, "recovered entries have no gaps"
         body = self._credentials.codec.encode(entry.entry_id, self._start, entry.length, entry.payload)
-        self._pipeline.submit(entry.entry_id, body, len(entry.payload)).add_done_callback(_see)
+        without = await self._replace_corrupt(entry.entry_id, corrupt) if corrupt else ()
+        self._pipeline.submit(entry.entry_id, body, len(entry.payload), without).add_done_callback(_see)
+
+    async def _replace_corrupt(self, entry_id: int, corrupt: Collection[str]) -> list[int]:
+        """Replace bookies whose corrupt copy of the next entry must not be written over; returns the indexes of those
+        that stay because no other bookie is left."""
+        for bookie_id in corrupt:
+            if bookie_id not in self._bkctl:
+                self._bkctl[bookie_id] = bool(await self._ports.registrations.running_bkctl([bookie_id]))
+        barred = {bookie_id for bookie_id in corrupt if not self._bkctl[bookie_id]}
+        if barred.isdisjoint(self._pipeline.ensemble):
+            return []
+        await self.finish()  # so that the new segment starts with this entry
+        while self._change is not None:
+            await asyncio.wait([self._change])
+        self._unsuitable |= barred
+        self._failed |= self._named(barred)
+        self._change = asyncio.get_running_loop().create_task(self._change_ensemble())
+        await asyncio.wait([self._change])
+        left = self._named(barred)
+        self._without_successor |= left
+        if isinstance(self._error, NotEnoughBookiesError) or not self._reaches_ack_quorum_without(
+            self._without_successor
+        ):
+            raise NotEnoughBookiesError(
+                self._credentials.ledger_id,
+                f"the copy of entry {entry_id} on {', '.join(sorted(left.values()))} is corrupt, which is written over "
+                f"only on bkctl's bookies, and no other bookie can take the entry: start one, and repeat",
+            ) from self._error
+        self._raise_failure()
+        for bookie_id in left.values():
+            self.corrupt_left.setdefault(bookie_id, []).append(entry_id)
+        return list(left)
+
+    def _named(self, bookie_ids: Collection[str]) -> dict[int, str]:
+        """These bookies in the present ensemble, by index."""
+        return {index: each for index, each in enumerate(self._pipeline.ensemble) if each in bookie_ids}
 
     async def finish(self) -> None:
         """Wait until all sent entries are on an ack quorum; raises the first error."""
@@ -108,7 +151,7 @@ class WriteBack:
         if status is Status.FENCED:
             # A fence by itself does not reject recovery adds. This bookie collected its copy of the fenced ledger, and
             # a Java bookie then rejects every add to it. It still serves other ledgers, so it is not suspect.
-            self._fenced.add(bookie_id)
+            self._unsuitable.add(bookie_id)
         else:
             self._ports.suspects.add(bookie_id)
         self._failed[index] = bookie_id
@@ -142,7 +185,7 @@ class WriteBack:
         gone = {index: bookie_id for index, bookie_id in enumerate(current) if bookie_id not in registered.live}
         replacements = Replacements(self._ports, self._credentials.ledger_id, self._metadata, survey)
         try:
-            chosen = replacements.choose(current, self._without_successor | failed | gone, self._fenced)
+            chosen = replacements.choose(current, self._without_successor | failed | gone, self._unsuitable)
         except NotEnoughBookiesError:
             self._without_successor |= failed
             if not self._reaches_ack_quorum_without(self._without_successor):

@@ -1,7 +1,8 @@
-"""Repair in place of one ledger: lock, read the metadata again, then batches of entries.
+"""Repair of the bad copies of one ledger: lock, read the metadata again, then batches of entries, then stripes.
 
 A batch reads the planned copies again and, where one is bad, the copies of the whole write set. It writes the bytes of
 a good copy to the bookies with bad ones, and reads these back. So a repeated repair writes only what is still bad.
+Stripes with corrupt copies on bookies that do not run bkctl move afterwards, like those of a leaving bookie.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import bisect
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from runtime.errors import LedgerNotFoundError, MetadataFormatError, SessionExpiredError
 from runtime.ledger.metadata import LedgerMetadata
@@ -17,8 +20,9 @@ from runtime.ledger.write_set import write_set
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.protocol.status import Status, error_of
 from runtime.replication.byte_window import ByteWindow, Lease, for_each_leased
-from runtime.replication.config import ReplicationConfig
+from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copies import (
+    BATCH_ENTRIES,
     Copy,
     CopyReader,
     CopyState,
@@ -36,11 +40,23 @@ from runtime.replication.in_place_plan import (
     LeftReason,
     judge_entry,
 )
+from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import OutageWait
+from runtime.replication.recovery_report import FailureReason, LedgerRepaired
+from runtime.replication.repair_order import RepairOrder
+from runtime.replication.repair_worker import RepairWorker
 
 LOCK_LOSSES_MAX = 5
 """Maximum restarts of a ledger after its lock was lost with the session."""
+
+
+_REASONS = {
+    FailureReason.LOST: LeftReason.STRIPE,
+    FailureReason.UNREADABLE: LeftReason.UNREADABLE,
+    FailureReason.NOT_ENOUGH_BOOKIES: LeftReason.NO_TARGET,
+    FailureReason.PLACEMENT: LeftReason.NO_TARGET,
+}
 
 
 class _LockGoneError(Exception):
@@ -59,9 +75,30 @@ class InPlaceTools:
     copies: CopyReader
     live_bookies: LiveBookies
     outage: OutageWait
+    engine: RepairWorker
+    """Moves stripes."""
     unusable: dict[str, str]
     on_written: Callable[[int, int], None]
     """Called with copies and bytes when copies were written and read back."""
+
+
+def in_place_tools(
+    ports: ClientPorts, engine: RepairWorker, config: ReplicationConfig, on_written: Callable[[int, int], None]
+) -> InPlaceTools:
+    """Tools that share rates, windows and the list of bookies with an engine."""
+    return InPlaceTools(
+        ports=ports,
+        locks=engine.tools.locks,
+        config=config,
+        rate=engine.pacer.total,
+        window=ByteWindow(config.bytes_in_flight_max, max(1, config.entries_in_flight_max // BATCH_ENTRIES)),
+        copies=engine.copies,
+        live_bookies=engine.tools.live_bookies,
+        outage=engine.tools.outage,
+        engine=engine,
+        unusable={},
+        on_written=on_written,
+    )
 
 
 class LedgerInPlaceRepair:
@@ -73,11 +110,17 @@ class LedgerInPlaceRepair:
         self._planned = planned
         self._ledger_id = planned.ledger_id
         ranges: dict[str, list[EntryRange]] = {}
-        for each in planned.writes:
+        for each in planned.changes:
             ranges.setdefault(each.bookie_id, []).extend(each.entries)
         self._ranges = {bookie_id: joined(each) for bookie_id, each in ranges.items()}
         self._copies = 0
+        self._copies_moved = 0
+        self._stripes_moved = 0
         self._bytes_written = 0
+        self._moving: dict[int, dict[str, EntryRangeSet]] = {}
+        """Corrupt copies that must not be written over, by the first entry of their segment and their bookie."""
+        self._bkctl: dict[str, bool] = {}
+        """Whether bookies with corrupt copies run bkctl."""
         self._left: dict[tuple[str, LeftReason], EntryRangeSet] = {}
         self._details: dict[tuple[str, LeftReason], str] = {}
         self._lock: ReplicationLock
@@ -134,21 +177,45 @@ class LedgerInPlaceRepair:
         return f"held by {holder}, gave up after {self._tools.config.lock_wait_s:g} s"
 
     async def _repair(self) -> LedgerRewritten:
+        self._moving.clear()
+        self._bkctl.clear()
         metadata = (await self._ports.ledgers.read(self._ledger_id)).value
         await self._tools.live_bookies.refresh()
         for index in range(len(metadata.segments)):
             if metadata.is_closed or index < len(metadata.segments) - 1:  # never the open last segment
                 await self._repair_segment(metadata, index)
+        for first_entry_id, corrupt in self._moving.items():
+            await self._move(metadata, first_entry_id, corrupt)
         return self._result()
 
+    async def _move(self, metadata: LedgerMetadata, first_entry_id: int, corrupt: dict[str, EntryRangeSet]) -> None:
+        """Move the stripes that these bookies have in one segment to others."""
+        unreachable = metadata.bookies() - (await self._tools.live_bookies.refresh()).live
+        segments = frozenset({first_entry_id})
+        order = RepairOrder(frozenset(corrupt), unreachable, OpenLedgers.SKIP, segments=segments)
+        activity = LedgerActivity(self._ledger_id, self._ports.clock.monotonic_ns())
+        result = await self._tools.engine.repair_locked(self._lock, order, activity)
+        if any(failure.reason is FailureReason.LOCK_LOST for failure in result.failures):
+            raise _LockGoneError
+        stored = (await self._ports.ledgers.read(self._ledger_id)).value
+        self._bytes_written += result.bytes_copied
+        for bookie_id, entries in corrupt.items():
+            if bookie_id not in stored.segment_of(first_entry_id).ensemble:
+                self._stripes_moved += 1
+                self._copies_moved += entries.count
+            else:
+                reason, detail = _why_not_moved(result)
+                for each in entries.ranges():
+                    self._left.setdefault((bookie_id, reason), EntryRangeSet()).add_range(each)
+                self._details.setdefault((bookie_id, reason), detail)
+
     async def _repair_segment(self, metadata: LedgerMetadata, index: int) -> None:
-        ensemble = metadata.segments[index].ensemble
         credentials = credentials_of(self._ledger_id, metadata)
         entry_bytes = self._planned.entry_bytes or entry_bytes_estimate(metadata)
         batch_entries = batch_entries_max(entry_bytes * metadata.write_quorum_size)
 
         async def repair_batch(entry_ids: tuple[int, ...], lease: Lease) -> None:
-            await self._repair_batch(_EntryBatch(metadata, ensemble, credentials, lease, entry_bytes), entry_ids)
+            await self._repair_batch(_EntryBatch(metadata, index, credentials, lease, entry_bytes), entry_ids)
 
         await for_each_leased(
             batches(self._entry_ids(metadata, index), lambda: batch_entries),
@@ -178,7 +245,9 @@ class LedgerInPlaceRepair:
         writes: dict[str, list[tuple[int, Copy]]] = {}
         for entry_id, copies in found.items():
             in_order = [copies[each] for each in batch.members(entry_id) if each in copies]
-            verdict = judge_entry(in_order, planned[entry_id])
+            verdict = judge_entry(in_order, planned[entry_id], await self._running_bkctl(in_order))
+            for bookie_id in verdict.corrupt:
+                self._moving.setdefault(batch.first_entry_id, {}).setdefault(bookie_id, EntryRangeSet()).add(entry_id)
             for bookie_id, reason, detail in verdict.left:
                 self._leave(bookie_id, reason, entry_id, detail)
             for bookie_id in verdict.targets:
@@ -186,6 +255,14 @@ class LedgerInPlaceRepair:
                 writes.setdefault(bookie_id, []).append((entry_id, verdict.source))
         for bookie_id, adds in writes.items():
             await self._write(batch, bookie_id, adds)
+
+    async def _running_bkctl(self, copies: Sequence[Copy]) -> list[str]:
+        """The bookies with a corrupt copy that run bkctl."""
+        corrupt = [copy.bookie_id for copy in copies if copy.state is CopyState.CORRUPT]
+        for bookie_id in corrupt:
+            if bookie_id not in self._bkctl:
+                self._bkctl[bookie_id] = bool(await self._ports.registrations.running_bkctl([bookie_id]))
+        return [each for each in corrupt if self._bkctl[each]]
 
     def _wanted(self, batch: _EntryBatch, entry_id: int) -> list[str]:
         """Bookies whose copy of the entry is planned, and which the metadata still names for it."""
@@ -272,16 +349,16 @@ class LedgerInPlaceRepair:
         """The result if the rest of the plan was not carried out."""
         left = tuple(
             LeftCopies(self._ledger_id, reason, each.bookie_id, each.copies, each.entries, detail)
-            for each in self._planned.writes
+            for each in self._planned.changes
         )
-        return LedgerRewritten(
-            ledger_id=self._ledger_id, copies=self._copies, bytes_written=self._bytes_written, left=left
-        )
+        return msgspec.structs.replace(self._result(), left=left)
 
     def _result(self, *, was_deleted: bool = False) -> LedgerRewritten:
         return LedgerRewritten(
             ledger_id=self._ledger_id,
             copies=self._copies,
+            copies_moved=self._copies_moved,
+            stripes_moved=self._stripes_moved,
             bytes_written=self._bytes_written,
             was_deleted=was_deleted,
             left=()
@@ -300,15 +377,16 @@ class _EntryBatch:
     def __init__(
         self,
         metadata: LedgerMetadata,
-        ensemble: Sequence[str],
+        segment_index: int,
         credentials: LedgerCredentials,
         lease: Lease,
         entry_bytes: int,
     ) -> None:
+        self.first_entry_id = metadata.segments[segment_index].first_entry_id
+        self._ensemble = metadata.segments[segment_index].ensemble
         self.credentials = credentials
         self.entry_bytes = entry_bytes
         self._metadata = metadata
-        self._ensemble = ensemble
         self._lease = lease
         self._bytes_held = 0
 
@@ -327,6 +405,13 @@ def _is_in(ranges: Sequence[EntryRange], entry_id: int) -> bool:
     """Whether one of the ranges, which are ascending and do not overlap, has the entry."""
     position = bisect.bisect_right(ranges, entry_id, key=lambda entries: entries.first_entry_id)
     return position > 0 and entry_id <= ranges[position - 1].last_entry_id
+
+
+def _why_not_moved(result: LedgerRepaired) -> tuple[LeftReason, str]:
+    for failure in result.failures:
+        reason = _REASONS.get(failure.reason, LeftReason.NOT_MOVED)
+        return reason, failure.bare_detail
+    return LeftReason.NOT_MOVED, "the ledger changed meanwhile: run the command again"
 
 
 def _is_equal(copy: Copy, source: Copy) -> bool:

@@ -1,22 +1,36 @@
-"""Plan and report of a repair in place: bad copies are written again to the bookies that the metadata names. Pure.
+"""Plan and report of the repair of bad copies: they are written again to the bookies that the metadata names. Pure.
 
 A copy is written again if its bookie answered that it is missing, corrupt or damaged, another bookie has a good copy,
-and all good copies are equal. A bookie that does not answer proves nothing about its copy. The last segment of a ledger
-that is not closed is never touched: its writer, or a recovery, decides what it contains. Source: replication section 5.
+and all good copies are equal. A corrupt copy is written over only on a bkctl bookie: Java keeps both records, and its
+read-ahead may return the corrupt one (H18). On other bookies its stripe moves. A bookie that does not answer proves
+nothing about its copy. The last segment of a ledger that is not closed is never touched: its writer, or a recovery,
+decides what it contains. Source: replication section 5.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.replication.checker import LedgerCheck
 from runtime.replication.copies import Copy, CopyState, marked_different
+from runtime.replication.copy_targets import TargetForecast
 from runtime.replication.findings import findings_of
-from runtime.replication.fragments import EntryRange, in_and_out_of, joined, segment_entries
+from runtime.replication.fragments import (
+    EntryRange,
+    Fragment,
+    first_stored,
+    format_ranges,
+    fragments_naming,
+    in_and_out_of,
+    joined,
+    segment_entries,
+    stripe_count,
+)
+from storage.ids import INVALID_ENTRY_ID
 
 BAD_STATES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED})
 """What a bookie answers about a copy that is gone or damaged."""
@@ -32,6 +46,9 @@ class LeftReason(enum.Enum):
     READ_ONLY = "the bookie is read-only"
     REFUSED = "the bookie did not store the copy"
     STILL_BAD = "the bookie still returns a bad copy"
+    NO_TARGET = "corrupt on a bookie other than bkctl's, and no other bookie can take the stripe"
+    STRIPE = "corrupt on a bookie other than bkctl's, and another entry of the stripe has no good copy"
+    NOT_MOVED = "corrupt on a bookie other than bkctl's, and the stripe could not be moved"
     LOCKED = "another process has the replication lock"
     METADATA_UNREADABLE = "the ledger metadata cannot be read"
 
@@ -63,6 +80,21 @@ class CopiesToWrite(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]
 
 
+class StripeToMove(msgspec.Struct, frozen=True):
+    """Corrupt copies that must not be written over, and the stripe that moves to another bookie because of them.
+
+    ``first_entry_id``: of the segment. ``copies`` and ``entries``: the corrupt ones, as in ``CopiesToWrite``.
+    """
+
+    bookie_id: str
+    first_entry_id: int
+    copies: int
+    entries: tuple[EntryRange, ...]
+    sources: tuple[str, ...]
+    stripe_entries: int
+    bytes_to_copy: int
+
+
 class LedgerInPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Plan for one ledger. ``metadata_version`` None: it is deleted or unreadable.
 
@@ -72,14 +104,26 @@ class LedgerInPlace(msgspec.Struct, frozen=True, kw_only=True):
     ledger_id: int
     metadata_version: int | None = None
     writes: tuple[CopiesToWrite, ...] = ()
+    moves: tuple[StripeToMove, ...] = ()
     left: tuple[LeftCopies, ...] = ()
     entry_bytes: int = 0
     open_from: int | None = None
 
     @property
+    def changes(self) -> tuple[CopiesToWrite | StripeToMove, ...]:
+        """All that is to be done."""
+        return self.writes + self.moves
+
+    @property
     def copies(self) -> int:
-        """Copies to write."""
-        return sum(each.copies for each in self.writes)
+        """Bad copies to repair."""
+        return sum(each.copies for each in self.changes)
+
+    @property
+    def bytes_estimate(self) -> int:
+        """Bytes to write, from the average size of the entries that were read."""
+        written = sum(each.copies for each in self.writes) * self.entry_bytes
+        return written + sum(each.bytes_to_copy for each in self.moves)
 
 
 class InPlacePlan(msgspec.Struct, frozen=True):
@@ -89,19 +133,19 @@ class InPlacePlan(msgspec.Struct, frozen=True):
     deleted: tuple[int, ...] = ()
 
     @property
-    def to_write(self) -> tuple[LedgerInPlace, ...]:
-        """Ledgers with copies to write."""
-        return tuple(ledger for ledger in self.ledgers if ledger.writes)
+    def to_repair(self) -> tuple[LedgerInPlace, ...]:
+        """Ledgers with copies to write or stripes to move."""
+        return tuple(ledger for ledger in self.ledgers if ledger.changes)
 
     @property
     def copies(self) -> int:
-        """Copies to write."""
+        """Bad copies to repair."""
         return sum(ledger.copies for ledger in self.ledgers)
 
     @property
     def bytes_estimate(self) -> int:
         """Bytes to write, from the average size of the entries that were read."""
-        return sum(ledger.copies * ledger.entry_bytes for ledger in self.ledgers)
+        return sum(ledger.bytes_estimate for ledger in self.ledgers)
 
     @property
     def left(self) -> tuple[LeftCopies, ...]:
@@ -110,10 +154,15 @@ class InPlacePlan(msgspec.Struct, frozen=True):
 
 
 class LedgerRewritten(msgspec.Struct, frozen=True, kw_only=True):
-    """Result for one ledger: verified copies, their bytes, and what is left."""
+    """Result for one ledger: verified copies, the bytes that were written, and what is left.
+
+    ``copies_moved``: corrupt copies that the metadata names no longer, because their stripes moved.
+    """
 
     ledger_id: int
     copies: int = 0
+    copies_moved: int = 0
+    stripes_moved: int = 0
     bytes_written: int = 0
     left: tuple[LeftCopies, ...] = ()
     was_deleted: bool = False
@@ -132,8 +181,18 @@ class InPlaceReport(msgspec.Struct, frozen=True):
         return sum(result.copies for result in self.results)
 
     @property
+    def copies_moved(self) -> int:
+        """Corrupt copies whose stripes are on other bookies now."""
+        return sum(result.copies_moved for result in self.results)
+
+    @property
+    def stripes_moved(self) -> int:
+        """Number of these stripes."""
+        return sum(result.stripes_moved for result in self.results)
+
+    @property
     def bytes_written(self) -> int:
-        """Their bytes."""
+        """Bytes of all new copies."""
         return sum(result.bytes_written for result in self.results)
 
     @property
@@ -146,7 +205,7 @@ class InPlaceReport(msgspec.Struct, frozen=True):
     def copies_not_needed(self) -> int:
         """Planned copies that were good, moved or deleted before they were written."""
         left = sum(left.copies for result in self.results for left in result.left)
-        return max(0, self.plan.copies - self.copies_written - left)
+        return max(0, self.plan.copies - self.copies_written - self.copies_moved - left)
 
     @property
     def is_complete(self) -> bool:
@@ -154,15 +213,32 @@ class InPlaceReport(msgspec.Struct, frozen=True):
         return not self.left
 
 
+def corrupt_on(check: LedgerCheck) -> frozenset[str]:
+    """Bookies on which a check found corrupt copies."""
+    return frozenset(defect.bookie_id for defect in check.defects if defect.state is CopyState.CORRUPT)
+
+
 def plan_in_place(
-    check: LedgerCheck, metadata: LedgerMetadata, version: int, writable: Collection[str]
+    check: LedgerCheck,
+    metadata: LedgerMetadata,
+    version: int,
+    writable: Collection[str],
+    bkctl: Collection[str],
+    forecast: Callable[[LedgerMetadata, Fragment], TargetForecast] = lambda *_: TargetForecast(),
 ) -> LedgerInPlace:
-    """Decide about each bad copy that a check found. ``writable``: bookies that accept entries."""
+    """Decide about each bad copy that a check found.
+
+    ``writable``: bookies that accept entries. ``bkctl``: those of ``corrupt_on`` that run bkctl. ``forecast``: what is
+    known about the targets for a stripe.
+    """
     different = joined(
         entries for defect in check.defects if defect.state is CopyState.DIFFERENT for entries in defect.entries
     )
     writes: list[CopiesToWrite] = []
+    moves: list[StripeToMove] = []
     left: list[LeftCopies] = []
+    good = check.copies_good + check.copies_different
+    entry_bytes = check.bytes_read // good if good else 0
     reasons = {(defect.bookie_id, defect.state): defect.reason for defect in check.defects}
     ranges: dict[tuple[str, CopyState], list[EntryRange]] = {}
     counts: dict[tuple[str, CopyState], int] = {}
@@ -172,27 +248,33 @@ def plan_in_place(
         counts[key] = counts.get(key, 0) + finding.copies
     for (bookie_id, state), found in ranges.items():
         rest, copies, detail = tuple(found), counts[bookie_id, state], reasons[bookie_id, state]
+        must_move = state is CopyState.CORRUPT and bookie_id not in bkctl
         for reason, entries in (
             (LeftReason.LOST, check.lost),
             (LeftReason.UNREADABLE, check.unreadable),
             (LeftReason.DIFFERENT, different),
             (LeftReason.UNREACHABLE, () if state in BAD_STATES else found),
-            (LeftReason.READ_ONLY, () if bookie_id in writable else found),
+            (LeftReason.READ_ONLY, () if must_move or bookie_id in writable else found),
         ):
             inside, rest = in_and_out_of(rest, entries)
             count = min(copies, sum(each.count for each in inside))
             copies -= count
             if count:
                 left.append(LeftCopies(check.ledger_id, reason, bookie_id, count, inside, detail))
-        if copies and rest:
+        if copies and rest and must_move:
+            corrupt = CopiesToWrite(bookie_id, state, copies, rest, ())
+            to_move, to_leave = _stripes(check, metadata, corrupt, entry_bytes, forecast)
+            moves += to_move
+            left += to_leave
+        elif copies and rest:
             writes.append(CopiesToWrite(bookie_id, state, copies, rest, _sources(metadata, bookie_id, rest)))
-    good = check.copies_good + check.copies_different
     return LedgerInPlace(
         ledger_id=check.ledger_id,
         metadata_version=version,
         writes=tuple(writes),
+        moves=tuple(moves),
         left=tuple(left),
-        entry_bytes=check.bytes_read // good if good else 0,
+        entry_bytes=entry_bytes,
         open_from=None if metadata.is_closed else metadata.last_segment.first_entry_id,
     )
 
@@ -207,16 +289,56 @@ def _sources(metadata: LedgerMetadata, bookie_id: str, entries: Sequence[EntryRa
     return tuple(sorted(found - {bookie_id}))
 
 
+def _stripes(
+    check: LedgerCheck,
+    metadata: LedgerMetadata,
+    corrupt: CopiesToWrite,
+    entry_bytes: int,
+    forecast: Callable[[LedgerMetadata, Fragment], TargetForecast],
+) -> tuple[list[StripeToMove], list[LeftCopies]]:
+    """The stripes of one bookie that have corrupt copies: those to move, and those that stay."""
+    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+    copies = corrupt.copies
+    moves: list[StripeToMove] = []
+    left: list[LeftCopies] = []
+    for fragment in fragments_naming(metadata, (corrupt.bookie_id,)):
+        inside, _ = in_and_out_of(corrupt.entries, (fragment.entries,))
+        count = min(copies, sum(each.count for each in inside))
+        if fragment.is_open or not count:
+            continue
+        copies -= count
+        (index,) = fragment.bookie_indexes
+        without_copy, _ = in_and_out_of(joined((*check.lost, *check.unreadable)), (fragment.entries,))
+        without_copy = tuple(each for each in without_copy if first_stored(each, index, *sizes) != INVALID_ENTRY_ID)
+        why_no_target = forecast(metadata, fragment).why_none
+        if without_copy:
+            detail = f"entries {format_ranges(without_copy)}"
+            left.append(LeftCopies(check.ledger_id, LeftReason.STRIPE, corrupt.bookie_id, count, inside, detail))
+        elif why_no_target is not None:
+            reason = LeftReason.NO_TARGET
+            left.append(LeftCopies(check.ledger_id, reason, corrupt.bookie_id, count, inside, why_no_target))
+        else:
+            entries = stripe_count(fragment.entries, index, *sizes)
+            sources = _sources(metadata, corrupt.bookie_id, inside)
+            first_entry_id, size_bytes = fragment.entries.first_entry_id, entries * entry_bytes
+            moves.append(StripeToMove(corrupt.bookie_id, first_entry_id, count, inside, sources, entries, size_bytes))
+    return moves, left
+
+
 class EntryVerdict(msgspec.Struct, frozen=True):
-    """What to do about an entry: write ``source`` to ``targets``, or leave these targets for a reason."""
+    """What to do about an entry: write ``source`` to ``targets``, move ``corrupt`` ones, leave others for a reason."""
 
     source: Copy | None = None
     targets: tuple[str, ...] = ()
+    corrupt: tuple[str, ...] = ()
     left: tuple[tuple[str, LeftReason, str], ...] = ()
 
 
-def judge_entry(copies: Sequence[Copy], planned: Collection[str]) -> EntryVerdict:
-    """Decide again from the copies of the whole write set; ``planned``: bookies whose copies may be written."""
+def judge_entry(copies: Sequence[Copy], planned: Collection[str], bkctl: Collection[str]) -> EntryVerdict:
+    """Decide again from the copies of the whole write set.
+
+    ``planned``: bookies whose copies may be written. ``bkctl``: those that run bkctl, of those with a corrupt copy.
+    """
     judged = marked_different(copies)
     targets = tuple(copy.bookie_id for copy in judged if copy.bookie_id in planned and copy.state in BAD_STATES)
     left = [
@@ -231,7 +353,9 @@ def judge_entry(copies: Sequence[Copy], planned: Collection[str]) -> EntryVerdic
     if CopyState.DIFFERENT in states:
         reason = LeftReason.DIFFERENT
     elif sources:
-        return EntryVerdict(sources[0], targets, tuple(left))
+        corrupt = {copy.bookie_id for copy in judged if copy.state is CopyState.CORRUPT}.difference(bkctl)
+        in_place = tuple(each for each in targets if each not in corrupt)
+        return EntryVerdict(sources[0], in_place, tuple(each for each in targets if each in corrupt), tuple(left))
     else:
         is_unknown = not states.isdisjoint({CopyState.UNREACHABLE, CopyState.FAILED})
         reason = LeftReason.UNREADABLE if is_unknown else LeftReason.LOST

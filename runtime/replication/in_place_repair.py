@@ -1,4 +1,4 @@
-"""Writes bad copies again to the bookies that the metadata names. The metadata does not change.
+"""Writes bad copies again to the bookies that the metadata names, or moves their stripes where that is not safe.
 
 The plan comes from a verification. ``in_place_plan`` has the rules, ``in_place_ledger`` the repair of one ledger.
 Source: replication section 5.
@@ -14,14 +14,15 @@ from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError
 from runtime.metadata.pipeline import each_of
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.replication.byte_window import ByteWindow, for_each_bounded
+from runtime.replication.byte_window import for_each_bounded
 from runtime.replication.check_scope import CheckScope
 from runtime.replication.checker import LedgerChecker
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import BATCH_ENTRIES, CopyReader
+from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.copy_messages import CopyPace, RepairSetup
 from runtime.replication.copy_rate import CopyRate
+from runtime.replication.copy_targets import PlacementForecast
 from runtime.replication.fragments import EntryRange, joined
-from runtime.replication.in_place_ledger import InPlaceTools, LedgerInPlaceRepair
+from runtime.replication.in_place_ledger import LedgerInPlaceRepair, in_place_tools
 from runtime.replication.in_place_plan import (
     InPlacePlan,
     InPlaceReport,
@@ -29,11 +30,12 @@ from runtime.replication.in_place_plan import (
     LedgerRewritten,
     LeftCopies,
     LeftReason,
+    corrupt_on,
     plan_in_place,
 )
-from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
 from runtime.replication.recovery_run import RecoveryProgress
+from runtime.replication.repair_worker import RepairWorker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +69,8 @@ class InPlaceRepair:
         bytes_read = 0
         registrations = await self.outage.outlast(self.ports.registrations.snapshot)
         checker = LedgerChecker(self.ports, registrations.live, self.config, self.rate)
+        survey = await self.outage.outlast(lambda: self.ports.placement.survey(registrations.writable))
+        forecast = PlacementForecast(survey, (), self.ports.clock.random)
 
         async def plan_one(ledger_id: int) -> None:
             nonlocal bytes_read
@@ -83,7 +87,9 @@ class InPlaceRepair:
                     ledgers.append(LedgerInPlace(ledger_id=ledger_id, left=(left,)))
                 else:
                     stored = await self.outage.outlast(lambda: self.ports.ledgers.read(ledger_id))
-                    ledgers.append(plan_in_place(check, stored.value, stored.version, registrations.writable))
+                    bkctl = await self.outage.outlast(lambda: self.ports.registrations.running_bkctl(corrupt_on(check)))
+                    writable = registrations.writable
+                    ledgers.append(plan_in_place(check, stored.value, stored.version, writable, bkctl, forecast.of))
             except LedgerNotFoundError:
                 deleted.append(ledger_id)
             on_progress(len(ledgers) + len(deleted), bytes_read)
@@ -104,29 +110,30 @@ class _InPlaceRun:
     def __init__(
         self, tools: InPlaceRepair, plan: InPlacePlan, on_progress: Callable[[RecoveryProgress], None]
     ) -> None:
-        ports, config = tools.ports, tools.config
-        live_bookies = LiveBookies(ports.registrations, ports.clock, config.registration_wait_s)
-        window = ByteWindow(config.bytes_in_flight_max, max(1, config.entries_in_flight_max // BATCH_ENTRIES))
-        self._tools = InPlaceTools(
-            ports=ports,
-            locks=tools.locks,
-            config=config,
-            rate=tools.rate,
-            window=window,
-            copies=CopyReader(ports.bookies, ports.clock, window, config, live_bookies.is_live),
-            live_bookies=live_bookies,
-            outage=OutageWait(
-                ports.registrations.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage
-            ),
-            unusable={},
-            on_written=self._count,
+        setup = RepairSetup(
+            config=tools.config,
+            leaving=frozenset(),
+            unreachable=frozenset(),
+            open_ledgers=OpenLedgers.SKIP,
+            known=(),
+            only_targets=(),
         )
+        self._engine = RepairWorker(
+            tools.ports,
+            tools.ports.registrations,
+            tools.locks,
+            setup,
+            on_range=lambda _: None,
+            on_outage=self._note_outage,
+        )
+        self._engine.set_pace(CopyPace(bytes_per_s=tools.rate.bytes_per_second, bytes_per_s_per_bookie=None))
+        self._tools = in_place_tools(tools.ports, self._engine, tools.config, self._count)
         self._plan = plan
         self._on_outage = tools.on_outage
         self._on_progress = on_progress
         self._results: list[LedgerRewritten] = []
         self._current: dict[int, None] = {}
-        self._copies_written = 0
+        self._copies_done = 0
         self._bytes_written = 0
 
     async def run(self) -> tuple[LedgerRewritten, ...]:
@@ -136,27 +143,27 @@ class _InPlaceRun:
         return tuple(sorted(self._results, key=lambda result: result.ledger_id))
 
     async def _ledgers(self) -> AsyncIterator[LedgerInPlace]:
-        for ledger in self._plan.to_write:
+        for ledger in self._plan.to_repair:
             yield ledger
 
     async def _repair_one(self, planned: LedgerInPlace) -> None:
         self._current[planned.ledger_id] = None
         try:
             repair = LedgerInPlaceRepair(self._tools, planned)
-            self._results.append(await self._tools.outage.outlast(repair.run))
+            result = await self._tools.outage.outlast(repair.run)
+            self._results.append(result)
+            self._copies_done += result.copies_moved
         finally:
             del self._current[planned.ledger_id]
         self._report()
 
     def _note_outage(self, outage: MetadataOutage) -> None:
-        self._tools.live_bookies.note_outage(is_over=outage.is_over)
-        self._tools.copies.note_outage()
         self._tools.unusable.clear()
         self._on_outage(outage)
 
     def _count(self, copies: int, size_bytes: int) -> None:
         """Copies were written and read back."""
-        self._copies_written += copies
+        self._copies_done += copies
         self._bytes_written += size_bytes
         self._report()
 
@@ -164,11 +171,11 @@ class _InPlaceRun:
         self._on_progress(
             RecoveryProgress(
                 ledgers_done=len(self._results),
-                ledgers_total=len(self._plan.to_write),
+                ledgers_total=len(self._plan.to_repair),
                 ledgers_failed=sum(bool(result.left) for result in self._results),
-                entries_copied=self._copies_written,
+                entries_copied=self._copies_done,
                 entries_planned=self._plan.copies,
-                bytes_copied=self._bytes_written,
+                bytes_copied=self._bytes_written + self._engine.moment().bytes_copied,
                 bytes_planned=self._plan.bytes_estimate,
                 current_ledgers=tuple(self._current),
             )

@@ -7,7 +7,7 @@ the lost compare-and-set.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -43,12 +43,16 @@ class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CloseResult(NamedTuple):
-    """The outcome for one ledger. ``metadata``: if it is closed. ``failure``: if it failed."""
+    """The outcome for one ledger. ``metadata``: if it is closed. ``failure``: if it failed.
+
+    ``corrupt_left``: recovered entries with a corrupt copy that must not be written over, by bookie.
+    """
 
     ledger_id: int
     outcome: CloseOutcome
     metadata: LedgerMetadata | None = None
     failure: CloseFailure | None = None
+    corrupt_left: Mapping[str, Sequence[int]] = {}
 
 
 class LedgerCloser:
@@ -92,7 +96,7 @@ class LedgerCloser:
                 except AnswersMissingError as error:
                     failure = why_not_closed(ledger_id, stored.value, error)
                 else:
-                    return CloseResult(ledger_id, CloseOutcome.CLOSED, closed.value)
+                    return CloseResult(ledger_id, CloseOutcome.CLOSED, closed.value, corrupt_left=recovery.corrupt_left)
         except LedgerNotFoundError:
             return CloseResult(ledger_id, CloseOutcome.DELETED)
         except MetadataUnavailableError:

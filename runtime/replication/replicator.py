@@ -20,7 +20,7 @@ from runtime.client.ports import ClientPorts
 from runtime.protocol.status import Status, error_of
 from runtime.replication.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.config import ReplicationConfig, VerifyMode
-from runtime.replication.copies import OVERLOAD, CopyReader, batch_entries_max, pause_s
+from runtime.replication.copies import BATCH_BYTES, OVERLOAD, CopyReader, batch_entries_max, pause_s
 from runtime.replication.flow_window import FlowWindows
 from runtime.replication.fragments import EntryRange, first_stored, last_stored, stripe
 from runtime.replication.ledger_activity import LedgerActivity
@@ -83,6 +83,13 @@ class Replicator:
     on_verified: Callable[[StripeJob, int], None] = lambda _job, _entry_id: None
     """Called when all entries of the stripe up to this one are on the target and verified."""
     pacer: Pacer | None = None
+    _is_bkctl: dict[str, bool] = dataclasses.field(default_factory=dict)
+
+    async def runs_bkctl(self, bookie_id: str) -> bool:
+        """Whether a bookie ran bkctl when this run first asked; MetadataError."""
+        if bookie_id not in self._is_bkctl:
+            self._is_bkctl[bookie_id] = bool(await self.ports.registrations.running_bkctl([bookie_id]))
+        return self._is_bkctl[bookie_id]
 
     async def copy(self, job: StripeJob, activity: LedgerActivity) -> StripeOutcome:
         """Copy, and read the entries back from the target. An empty stripe needs no request."""
@@ -108,6 +115,7 @@ class _StripeCopy:
         )
         self._bytes_copied = 0
         self._target_failure: str | None = None
+        self._is_target_read_first = False
         self._unverified: deque[_BatchProgress] = deque()
         """Batches up to the last one that was started, from the first one that is not verified."""
         metadata, entries = job.metadata, job.fragment.entries
@@ -118,6 +126,7 @@ class _StripeCopy:
         """Copy all batches."""
         job, reader = self._job, self._reader
         try:
+            self._is_target_read_first = job.entries > 0 and await self._may_have_corrupt_copies()
             if job.entries <= self._batch_size():
                 await self._copy_batch(list(self._entry_ids()))
             else:
@@ -133,6 +142,18 @@ class _StripeCopy:
             reason=reader.reason,
             defects=reader.defects(),
         )
+
+    async def _may_have_corrupt_copies(self) -> bool:
+        """Whether the target could have a corrupt copy that must not be written over, because it does not run bkctl
+        (H18) and has the ledger already: it was a member before, or is one in another segment."""
+        job = self._job
+        if await self._tools.runs_bkctl(job.target):
+            return False
+        entry_ids = [job.last_entry_id]
+        (answer,) = await self._ports.bookies.read_many(
+            job.target, job.credentials.ledger_id, entry_ids, bytes_max=BATCH_BYTES
+        )
+        return answer is not Status.NO_SUCH_LEDGER
 
     def _entry_ids(self) -> Iterator[int]:
         metadata = self._job.metadata
@@ -154,8 +175,10 @@ class _StripeCopy:
         self._unverified.append(progress)
         size_bytes = len(entry_ids) * (self._reader.entry_bytes + REQUEST_COST_BYTES)
         async with self._tools.windows.memory.lease(size_bytes) as memory:
-            if entry_ids[-1] <= self._job.copied_until:
-                entry_ids = await self._bad_copies(entry_ids, None)
+            is_copied = entry_ids[-1] <= self._job.copied_until
+            if is_copied or self._is_target_read_first:
+                bad = await self._bad_copies(entry_ids, None)
+                entry_ids = bad if is_copied else entry_ids
             if entry_ids:
                 found = await self._reader.read(entry_ids)
                 if self._reader.is_hopeless:
@@ -246,6 +269,12 @@ class _StripeCopy:
         bodies = [b"" if isinstance(answer, Status) else answer for answer in answers]
         checks = job.credentials.codec.verify_many(entry_ids, bodies)
         if fingerprints is None:
+            rows = zip(entry_ids, answers, checks, strict=True)
+            corrupt = [each for each, answer, check in rows if type(answer) is bytes and not isinstance(check, int)]
+            if corrupt and not await self._tools.runs_bkctl(job.target):
+                self._give_up_target(
+                    f"bookie {job.target}: has a corrupt copy of entry {corrupt[0]}, which stays there"
+                )
             return [entry_id for entry_id, check in zip(entry_ids, checks, strict=True) if not isinstance(check, int)]
         if checks == fingerprints:
             return []

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import plyvel
 import pytest
+from kazoo.client import KazooClient
 
+from runtime.metadata.bookies.service_info import BookieServiceInfo, decode_service_info, encode_service_info
+from runtime.metadata.uri import parse_metadata_uri
 from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed
 from tests.processes import BookieProcess, Cluster
 
@@ -119,3 +124,48 @@ def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_pat
     findings.write_text(findings.read_text().replace('"root":"', '"root":"/other'))
     other = cluster.run("recover", "ledger", "--findings", str(findings))
     assert (other.exit_code, "is about another cluster" in other.stderr) == (2, True)
+
+
+def test_a_corrupt_copy_is_written_over_on_a_bookie_of_bkctl_and_moves_from_any_other(
+    start_cluster: Callable[[int], Cluster],
+) -> None:
+    cluster = start_cluster(3)
+    written = succeed(cluster, "ledger", "write-test", "--entries", str(ENTRY_COUNT), "-E", "3", "-W", "3")
+    ledger_id = written.json()["items"][0]["ledger_id"]
+    cluster.down()
+    first, second = cluster.bookies[:2]
+    damage(first)
+    damage(second)
+    cluster.up(4)
+    uri = parse_metadata_uri(cluster.metadata_uri)
+    with closing(KazooClient(uri.servers)) as client:
+        client.start()
+        try:
+            path = f"{uri.root}/available/{first.id}"
+            published, _ = client.get(path)
+            info = decode_service_info(first.id, published)
+            assert info.is_bkctl
+            client.set(path, encode_service_info(BookieServiceInfo(info.endpoints)))  # as a Java bookie
+        finally:
+            client.stop()
+
+    planned = succeed(cluster, "recover", "ledger", ledger_id, "--dry-run", "-o", "json")
+    assert sorted(
+        (each["bookie_id"], each["action"], each["state"], each["entries"]) for each in planned.json()["items"]
+    ) == sorted(
+        [
+            (first.id, "write copies", "failed", "4"),
+            (first.id, "move stripe", "corrupt", "6"),
+            (second.id, "write copies", "failed", "4"),
+            (second.id, "write copies", "corrupt", "6"),
+        ]
+    )
+    assert planned.json()["stripes_to_move"] == 1
+    (sentence,) = [each for each in planned.json()["summary"] if "stripe" in each]
+    assert sentence.startswith("will move 1 stripe (about 9.3 KiB) from " + first.id)
+    report = succeed(cluster, "recover", "ledger", ledger_id, "--yes").json()
+
+    assert [report[f"copies_{name}"] for name in ("written", "moved", "not_needed", "left")] == [3, 1, 0, 0]
+    (segment,) = succeed(cluster, "ledger", "show", ledger_id).json()["ensembles"]
+    assert sorted(segment["ensemble"]) == sorted(each.id for each in cluster.bookies if each.id != first.id)
+    assert succeed(cluster, "ledger", "verify", ledger_id).json()["copies_good"] == 3 * ENTRY_COUNT

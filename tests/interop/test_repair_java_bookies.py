@@ -1,4 +1,5 @@
-"""The auditor finds copies that a Java bookie lost. ``bkctl recover ledger`` writes them, and Java reads each alone."""
+"""The auditor finds copies that a Java bookie lost or that are corrupt. ``bkctl recover ledger`` writes the lost ones
+again, and moves the stripes of corrupt ones; Java reads each copy alone."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from runtime.client.api import LedgerClient
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.marks import list_marks
 from runtime.metadata.uri import parse_metadata_uri
-from tests.interop.copy_watch import WrittenLedgers
+from tests.interop.copy_watch import ENTRY_BYTES, WrittenLedgers
 from tests.interop.java import RELEASES, JavaClient
 from tests.interop.java_cluster import JavaCluster
 from tests.runtime.autorecovery.test_checks_of_bookies import first_round
@@ -57,17 +58,20 @@ def empty(folder: Path) -> None:
 
 
 def spoil(folder: Path, ledger_id: int) -> int:
-    """Change the payloads of all entries of a ledger in the entry logs; returns their number."""
-    spoilt = 0
+    """Change the payload of every second entry of a ledger in the entry logs; returns their number.
+
+    The good ones before them are on the disk next to them, so that Java's read-ahead reaches the old records.
+    """
+    found = 0
     for log in (folder / "ledgers" / "current").glob("*.log"):
         data = bytearray(log.read_bytes())
         for entry_id in range(ENTRY_COUNT):
             position = data.find(struct.pack(">qq", ledger_id, entry_id), 1024)
             if position >= 0:
-                data[position + 100] ^= 0x55
-                spoilt += 1
+                data[position + 100] ^= 0x55 * (found % 2)
+                found += 1
         log.write_bytes(data)
-    return spoilt
+    return found // 2
 
 
 def shown(cluster: JavaCluster, ledger_ids: Sequence[int]) -> str:
@@ -100,7 +104,7 @@ def test_an_emptied_bookie_gets_its_entries_back_in_place(cluster: JavaCluster, 
     assert shown(cluster, ledgers.ids) == metadata
 
 
-async def test_corrupt_copies_are_marked_and_replaced_by_good_ones(
+async def test_corrupt_copies_are_marked_and_their_stripe_moves_to_another_bookie(
     cluster: JavaCluster, ledgers: WrittenLedgers
 ) -> None:
     victim, ledger_id = cluster.running[0], ledgers.ids[4]
@@ -116,11 +120,28 @@ async def test_corrupt_copies_are_marked_and_replaced_by_good_ones(
     verified = cluster.run("ledger", "verify", str(ledger_id), "-o", "json")
     assert (verified.exit_code, verified.json()["copies_corrupt"]) == (10, spoilt)
 
+    before = shown(cluster, [ledger_id])
+
+    left = cluster.run("recover", "ledger", str(ledger_id), "--yes", "-o", "json")
+
+    assert left.exit_code == 9
+    assert [(each["bookie_id"], each["copies"]) for each in left.json()["left"]] == [(victim, spoilt)]
+    assert shown(cluster, [ledger_id]) == before, "there is no other bookie"
+
+    (spare,) = cluster.start_bookies(1)
+    planned = cluster.run("recover", "ledger", str(ledger_id), "--dry-run", "-o", "json").json()["items"]
+    assert [(each["action"], each["bookie_id"], each["copies"]) for each in planned] == [
+        ("move stripe", victim, spoilt)
+    ]
+    assert planned[0]["bytes"] > planned[0]["stripe_entries"] * ENTRY_BYTES
     repaired = cluster.run("recover", "ledger", str(ledger_id), "--yes", "-o", "json")
 
     assert repaired.exit_code == 0, repaired.stdout + repaired.stderr
-    assert repaired.json()["copies_written"] == spoilt
-    ledgers.require_all_copies()
-    cluster.stop(victim)
-    cluster.restart(victim)
+    report = repaired.json()
+    assert (report["copies_written"], report["copies_moved"], report["stripes_moved"]) == (0, spoilt, 1)
+    assert shown(cluster, [ledger_id]).count(spare) == before.count(victim) == 1
+    for bookie_id in (victim, spare):  # ends with a flush: nothing is served from a write cache afterwards
+        ledgers.require_all_copies()
+        cluster.stop(bookie_id)
+        cluster.restart(bookie_id)
     ledgers.require_all_copies()

@@ -79,8 +79,10 @@ class RepairCluster:
         """Another client of the same ZooKeeper."""
         return await ModelMetadataStore.connect(self.server, link or ModelLink(), self.clock, ZooKeeperConfig())
 
-    async def start(self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE) -> None:
-        """Register bookies, which store nothing so far; new ones get a cookie."""
+    async def start(
+        self, *bookie_ids: str, mode: BookieMode = BookieMode.WRITABLE, software: str | None = "bkctl 0.1"
+    ) -> None:
+        """Register bookies, which store nothing so far; new ones get a cookie. ``software`` None: as Java's do."""
         cookies = CookieStore(self.metadata_store, ROOT)
         for bookie_id in bookie_ids:
             self.copies[bookie_id] = {}
@@ -92,7 +94,7 @@ class RepairCluster:
                 self.metadata_store,
                 ROOT,
                 bookie_id,
-                rpc_service_info("127.0.0.1", 3181),
+                rpc_service_info("127.0.0.1", 3181, software),
                 clock=self.clock,
                 session_timeout_ms=10_000,
                 on_failed=_must_not_fail,

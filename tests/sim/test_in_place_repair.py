@@ -88,7 +88,7 @@ def test_t24_an_ensemble_of_all_bookies_gets_its_entries_back_on_the_one_that_ca
         assert await cluster.locks.look_at(ledger_id) is None
         last = moments[-1]
         assert (last.ledgers_done, last.ledgers_total, last.entries_copied) == (1, 1, len(before["b2"]))
-        assert (await plan(cluster, ledger_id)).to_write == ()
+        assert (await plan(cluster, ledger_id)).to_repair == ()
 
     simulate(scenario)
 

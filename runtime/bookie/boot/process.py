@@ -19,6 +19,7 @@ from runtime.bookie.boot.service_reports import ServiceReports
 from runtime.bookie.boot.stages import waiting_aloud
 from runtime.bookie.ports import BookiePorts, ChildDaemon
 from runtime.config import BookieConfig, ClientConfig
+from runtime.metadata.bookies.service_info import BKCTL_SOFTWARE
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.frame_connection import Resolver
 from runtime.net.host import OsHost, listen_tcp
@@ -61,7 +62,7 @@ def real_ports(autorecovery: ChildDaemon | None = None) -> BookiePorts:
         read_secret=read_secret,
         connect_metadata=ZooKeeperStore.connect,
         connect_bookies=connect_bookies,
-        release=f"bkctl {importlib.metadata.version('bkctl')}",
+        release=f"{BKCTL_SOFTWARE}{importlib.metadata.version('bkctl')}",
         autorecovery=autorecovery,
     )
 

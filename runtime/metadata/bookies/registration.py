@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
@@ -139,6 +139,19 @@ class RegistrationClient:
         if info.rpc_address is None:
             raise BookieUnavailableError(bookie_id, "its registration has no port for ledger requests")
         return info.rpc_address.host, info.rpc_address.port
+
+    async def running_bkctl(self, bookie_ids: Iterable[str]) -> frozenset[str]:
+        """Those of these bookies whose registrations say that they run bkctl; MetadataError.
+
+        Only they certainly serve the newest copy of an entry that they have got twice: Java's read-ahead may return an
+        older one (H18). A bookie that is not registered, or publishes no software, does not count.
+        """
+        found = set()
+        for bookie_id in bookie_ids:
+            with contextlib.suppress(BookieNotFoundError, BookieUnavailableError):
+                if (await self.service_info(bookie_id)).is_bkctl:
+                    found.add(bookie_id)
+        return frozenset(found)
 
     async def _ids(self, directory: str) -> list[str]:
         try:

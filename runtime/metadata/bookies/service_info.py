@@ -15,6 +15,8 @@ HTTP_ENDPOINT_ID: Final = "httpserver"
 HTTP_PROTOCOL: Final = "http"
 VERSION_PROPERTY: Final = "version"
 """Property in which a bkctl bookie publishes its software; a Java bookie publishes none."""
+BKCTL_SOFTWARE: Final = "bkctl "
+"""Start of the version of every bkctl bookie; its release follows."""
 
 
 class BookieAddress(msgspec.Struct, frozen=True):
@@ -48,6 +50,11 @@ class BookieServiceInfo(msgspec.Struct, frozen=True):
     def version(self) -> str | None:
         """Software of the bookie; None when it does not publish it."""
         return self.properties.get(VERSION_PROPERTY)
+
+    @property
+    def is_bkctl(self) -> bool:
+        """Whether the bookie identifies itself as bkctl's."""
+        return self.properties.get(VERSION_PROPERTY, "").startswith(BKCTL_SOFTWARE)
 
     @property
     def rpc_address(self) -> BookieAddress | None:

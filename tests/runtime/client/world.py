@@ -132,7 +132,7 @@ class World:
                 self._store,
                 self._uri.root,
                 name,
-                rpc_service_info(LOOPBACK, bookie.port),
+                rpc_service_info(LOOPBACK, bookie.port, "bkctl 0.1"),
                 clock=LoopClock(),
                 session_timeout_ms=10_000,
                 on_failed=_must_not_fail,

@@ -1,0 +1,444 @@
+"""Corrupt copies on bookies that do not identify themselves as bkctl's: their stripes move to other bookies (H18)."""
+
+from __future__ import annotations
+
+import copy
+import random
+
+import pytest
+
+from runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
+from runtime.ledger.metadata import LedgerState
+from runtime.metadata.bookies.registration import BookieMode
+from runtime.protocol.status import Status
+from runtime.replication.copies import CopyState
+from runtime.replication.fragments import EntryRange
+from runtime.replication.in_place_plan import LeftReason
+from runtime.replication.ledger_close import CloseOutcome, CloseResult, LedgerCloser
+from tests.runtime.client.world import credentials, payload
+from tests.runtime.replication.samples import ledger, random_ledger
+from tests.sim.autorecovery_cluster import serving, until_unmarked, worker_on
+from tests.sim.bookies import BookieRequest
+from tests.sim.repair_cluster import RepairCluster, simulate
+from tests.sim.test_in_place_repair import adds, left, plan, recover, repair_of
+from tests.sim.test_replication_worker import failure_of, marked, until_failed
+
+TEN = ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=100)
+
+
+async def start(cluster: RepairCluster, *java: str) -> None:
+    """Java bookies, and then one of bkctl: b4."""
+    await cluster.start(*java, software=None)
+    await cluster.start("b4")
+
+
+def spoil(cluster: RepairCluster, bookie_id: str, ledger_id: int, *entry_ids: int) -> None:
+    for entry_id in entry_ids:
+        cluster.copies[bookie_id][ledger_id][entry_id] = b"?"
+
+
+@pytest.mark.parametrize("software", ["bkctl 0.1", None, "bookkeeper 4.18.0"])
+def test_a_corrupt_copy_is_written_in_place_only_on_a_bookie_that_says_it_is_bkctls(software: str | None) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b2", "b3")
+        await cluster.start("b1", software=software)
+        ledger_id = await cluster.store(TEN)
+        spoil(cluster, "b1", ledger_id, 5)
+        del cluster.copies["b2"][ledger_id][7]
+
+        report = await recover(cluster, ledger_id)
+
+        assert report.is_complete
+        in_place = [(bookie_id, entry_id) for bookie_id, entry_id in adds(cluster) if bookie_id != "b4"]
+        if software == "bkctl 0.1":
+            assert in_place == [("b1", 5), ("b2", 7)]
+            assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3")}
+        else:
+            assert in_place == [("b2", 7)], "a missing copy is written in place, everywhere"
+            assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+            assert cluster.copies["b4"][ledger_id] == cluster.copies["b3"][ledger_id]
+            assert (report.copies_written, report.copies_moved, report.stripes_moved) == (1, 1, 1)
+            assert report.bytes_written == sum(map(len, cluster.copies["b4"][ledger_id].values())) + len(
+                cluster.copies["b2"][ledger_id][7]
+            )
+        assert report.copies_not_needed == 0
+        assert (await plan(cluster, ledger_id)).to_repair == ()
+        assert await cluster.locks.look_at(ledger_id) is None
+
+    simulate(scenario)
+
+
+def test_the_plan_shows_the_stripes_and_their_bytes() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        metadata = ledger({0: ["b1", "b2", "b3"], 6: ["b2", "b1", "b3"]}, 2, 2, last_entry_id=11, length=120)
+        ledger_id = await cluster.store(metadata)
+        spoil(cluster, "b1", ledger_id, 0, 2)
+        (planned,) = (await plan(cluster, ledger_id)).ledgers
+        (move,) = planned.moves
+        assert (planned.writes, planned.left) == ((), ())
+        assert (move.bookie_id, move.first_entry_id, move.copies) == ("b1", 0, 2)
+        assert (move.entries, move.stripe_entries) == ((EntryRange(0, 0), EntryRange(2, 2)), 4)
+        assert move.bytes_to_copy == 4 * planned.entry_bytes > 0
+
+        report = await recover(cluster, ledger_id)
+
+        assert report.is_complete
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3"), 6: ("b2", "b1", "b3")}
+        assert cluster.holds("b4", ledger_id) == [0, 2, 3, 5]
+
+    simulate(scenario)
+
+
+def test_the_old_member_stays_in_the_metadata_until_all_its_entries_are_on_the_other_bookie() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        ledger_id = await cluster.store(TEN)
+        spoil(cluster, "b1", ledger_id, 5)
+        before = dict(cluster.copies["b1"][ledger_id])
+        seen: list[bool] = []
+
+        def look(request: BookieRequest) -> Status | None:
+            if (request.kind, request.bookie_id) == ("add", "b4"):
+                stored = cluster.server.nodes[cluster.ports.ledgers.path(ledger_id)].data
+                seen.append(b"b1" in stored and b"b4" not in stored)
+            return None
+
+        cluster.rules.append(look)
+        assert (await recover(cluster, ledger_id)).is_complete
+        assert seen == [True] * 10
+        assert cluster.copies["b1"][ledger_id] == before
+
+    simulate(scenario)
+
+
+def test_without_another_bookie_the_copy_is_left_and_missing_ones_are_written() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", software=None)
+        ledger_id = await cluster.store(TEN)
+        spoil(cluster, "b1", ledger_id, 5)
+        del cluster.copies["b1"][ledger_id][7]
+
+        found = await plan(cluster, ledger_id)
+        assert [(each.reason, each.copies) for each in found.left] == [(LeftReason.NO_TARGET, 1)]
+        report = await recover(cluster, ledger_id)
+
+        assert adds(cluster) == [("b1", 7)]
+        assert left(report) == [("b1", LeftReason.NO_TARGET, 1)]
+        assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3")}
+
+    simulate(scenario)
+
+
+def test_a_bookie_that_leaves_after_the_plan_is_no_target() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        ledger_id = await cluster.store(TEN)
+        spoil(cluster, "b1", ledger_id, 5)
+        found = await plan(cluster, ledger_id)
+        await cluster.stop("b4")
+        report = await repair_of(cluster).run(found, lambda _: None)
+        assert left(report) == [("b1", LeftReason.NO_TARGET, 1)]
+        assert "every writable bookie is already in the ensemble" in report.left[0].detail
+        assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3")}
+
+    simulate(scenario)
+
+
+def test_entries_without_a_good_copy_stay_where_they_are_and_keep_their_stripe() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        metadata = ledger({0: ["b1", "b2", "b3"], 6: ["b2", "b1", "b3"]}, 3, 2, last_entry_id=11, length=120)
+        ledger_id = await cluster.store(metadata)
+        spoil(cluster, "b1", ledger_id, 1, 4, 8)
+        spoil(cluster, "b2", ledger_id, 4)
+        del cluster.copies["b3"][ledger_id][4]
+
+        report = await recover(cluster, ledger_id)
+
+        assert left(report) == [
+            ("b1", LeftReason.LOST, 1),
+            ("b1", LeftReason.STRIPE, 1),
+            ("b2", LeftReason.LOST, 1),
+            ("b3", LeftReason.LOST, 1),
+        ]
+        assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3"), 6: ("b2", "b4", "b3")}
+        assert cluster.copies["b1"][ledger_id][4] == b"?"
+
+    simulate(scenario)
+
+
+def test_a_copy_that_became_corrupt_after_the_plan_moves_too() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        ledger_id = await cluster.store(TEN)
+        whole = dict(cluster.copies["b1"][ledger_id])
+        del cluster.copies["b1"][ledger_id][5]
+        report = await recover(cluster, ledger_id, before_run=lambda: spoil(cluster, "b1", ledger_id, 5))
+        assert (left(report), report.copies_moved) == ([], 1)
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+        assert cluster.copies["b4"][ledger_id] == whole
+
+    simulate(scenario)
+
+
+def test_a_read_only_bookie_keeps_no_corrupt_copy_and_the_open_last_segment_is_left_alone() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b2", "b3")
+        await cluster.start("b1", mode=BookieMode.READ_ONLY, software=None)
+        names = ["b1", "b2", "b3"]
+        ledger_id = await cluster.store(ledger({0: names, 5: names}, 3, 2, state=LedgerState.OPEN), entries=4)
+        spoil(cluster, "b1", ledger_id, 3, 6)
+        report = await recover(cluster, ledger_id)
+        assert report.is_complete
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3"), 5: ("b1", "b2", "b3")}
+
+    simulate(scenario)
+
+
+def test_a_former_member_with_a_corrupt_copy_gets_none_over_it() -> None:
+    """It is no member any more, so the metadata does not show that a record of the entry is on its disk."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", "b5", software=None)
+        ledger_id = await cluster.store(TEN)
+        cluster.copies["b5"][ledger_id] = dict(cluster.copies["b1"][ledger_id])
+        spoil(cluster, "b5", ledger_id, 8)
+        spoil(cluster, "b1", ledger_id, 5)
+
+        report = await recover(cluster, ledger_id)
+
+        assert adds(cluster) == []
+        assert left(report) == [("b1", LeftReason.NO_TARGET, 1)]
+        assert "b5: has a corrupt copy of entry 8" in report.left[0].detail
+        await cluster.start("b4")
+        assert (await recover(cluster, ledger_id)).is_complete
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+
+    simulate(scenario)
+
+
+def damage(cluster: RepairCluster, source: random.Random) -> None:
+    """A tenth of all copies is lost, another tenth corrupt."""
+    for ledgers in cluster.copies.values():
+        for copies in ledgers.values():
+            for entry_id in list(copies):
+                share = source.random()
+                if share < 0.1:
+                    del copies[entry_id]
+                elif share < 0.2:
+                    copies[entry_id] = b"?"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_damaged_no_copy_on_a_java_bookie_is_written_over(seed: int) -> None:
+    source = random.Random(seed)
+    names = ["b1", "b2", "b3", "b4"]
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*names, software=None)
+        await cluster.start("b5", "b6")
+        ids = [await cluster.store(random_ledger(source, names), entries=5) for _ in range(8)]
+        good = copy.deepcopy(cluster.copies)
+        damage(cluster, source)
+        damaged = copy.deepcopy(cluster.copies)
+
+        for _ in range(4):  # a bookie that lost a stripe may take another one in the next run
+            report = await recover(cluster, *ids)
+
+        assert adds(cluster) == []
+        assert {each.reason for each in report.left} <= {LeftReason.LOST, LeftReason.STRIPE, LeftReason.NO_TARGET}
+        for bookie_id in names:
+            for ledger_id, copies in damaged[bookie_id].items():
+                assert copies.items() <= cluster.copies[bookie_id][ledger_id].items()
+        for ledger_id in ids:
+            bodies = {entry: body for each in good.values() for entry, body in each.get(ledger_id, {}).items()}
+            for bookie_id in ("b5", "b6"):
+                assert cluster.copies[bookie_id].get(ledger_id, {}).items() <= bodies.items()
+
+    simulate(scenario, seed=seed)
+
+
+def test_a_copy_that_cannot_be_read_is_written_in_place_everywhere() -> None:
+    """Its bookie does not serve it, like a missing one."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        ledger_id = await cluster.store(TEN)
+        cluster.refuse("read", "b1", Status.IO_ERROR, 5)
+        (write,) = (await plan(cluster, ledger_id)).ledgers[0].writes
+        assert (write.bookie_id, write.state) == ("b1", CopyState.FAILED)
+
+    simulate(scenario)
+
+
+def test_no_recovery_copies_over_a_corrupt_copy_of_a_former_member() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b5", software=None)
+        ledger_id = await cluster.store(TEN)
+        cluster.copies["b5"][ledger_id] = dict(cluster.copies["b2"][ledger_id])
+        spoil(cluster, "b5", ledger_id, 8)
+        report = await cluster.recover("b1")
+        assert adds(cluster) == []
+        assert "b5: has a corrupt copy of entry 8" in report.failures[0].detail
+        await cluster.start("b4", software=None)
+        assert (await cluster.recover("b1")).is_complete
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+
+    simulate(scenario)
+
+
+# -- closing a ledger: the write-back of a recovery -----------------------------------------------------------------
+
+NAMES = ["b1", "b2", "b3"]
+
+
+async def abandoned(cluster: RepairCluster, quorum: int, ack_quorum: int) -> int:
+    """An open ledger with the entries 0 to 4, none of which is known to be confirmed."""
+    ledger_id = await cluster.store(ledger({0: NAMES}, quorum, ack_quorum, state=LedgerState.OPEN), entries=5)
+    codec = credentials(ledger_id).codec
+    for bookie_id in NAMES:
+        for entry_id in cluster.copies[bookie_id][ledger_id]:
+            body = codec.encode(entry_id, -1, 10 * (entry_id + 1), payload(entry_id))
+            cluster.copies[bookie_id][ledger_id][entry_id] = body
+    return ledger_id
+
+
+async def close(cluster: RepairCluster, ledger_id: int) -> CloseResult:
+    (result,) = [each async for each in LedgerCloser(cluster.ports).close_all([ledger_id], grace_s=0, in_parallel=1)]
+    return result
+
+
+@pytest.mark.parametrize("software", ["bkctl 0.1", None])
+def test_a_close_writes_over_a_corrupt_copy_only_on_a_bookie_of_bkctl(software: str | None) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b2", "b3")
+        await cluster.start("b1", software=software)
+        ledger_id = await abandoned(cluster, 3, 2)
+        spoil(cluster, "b1", ledger_id, 2)
+        del cluster.copies["b1"][ledger_id][4]
+
+        result = await close(cluster, ledger_id)
+
+        assert (result.outcome, result.corrupt_left) == (CloseOutcome.CLOSED, {})
+        if software is None:
+            assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3"), 2: ("b4", "b2", "b3")}
+            assert cluster.copies["b1"][ledger_id][2] == b"?"
+            assert cluster.holds("b4", ledger_id) == [2, 3, 4]
+        else:
+            assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3")}
+            assert cluster.holds("b1", ledger_id) == [0, 1, 2, 3, 4]
+        found = await plan(cluster, ledger_id)
+        assert (found.to_repair, found.left) == ((), ())
+
+    simulate(scenario)
+
+
+def test_a_close_without_another_bookie_leaves_the_corrupt_copy_and_writes_the_other_entries() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*NAMES, software=None)
+        ledger_id = await abandoned(cluster, 3, 2)
+        spoil(cluster, "b1", ledger_id, 1, 3)
+        del cluster.copies["b1"][ledger_id][4]
+        result = await close(cluster, ledger_id)
+        assert (result.outcome, result.corrupt_left) == (CloseOutcome.CLOSED, {"b1": [1, 3]})
+        assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3")}
+        assert {cluster.copies["b1"][ledger_id][each] for each in (1, 3)} == {b"?"}
+        assert cluster.holds("b1", ledger_id) == [0, 1, 2, 3, 4]
+
+    simulate(scenario)
+
+
+def test_a_close_that_could_only_write_over_a_corrupt_copy_fails_until_there_is_another_bookie() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*NAMES, software=None)
+        ledger_id = await abandoned(cluster, 3, 3)
+        spoil(cluster, "b1", ledger_id, 1)
+        result = await close(cluster, ledger_id)
+        assert result.failure is not None
+        assert "the copy of entry 1 on b1 is corrupt" in result.failure.reason
+        assert cluster.copies["b1"][ledger_id][1] == b"?"
+        await cluster.start("b4")
+        assert (await close(cluster, ledger_id)).outcome is CloseOutcome.CLOSED
+        assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3"), 1: ("b4", "b2", "b3")}
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_damaged_a_close_writes_over_no_corrupt_copy_on_a_java_bookie(seed: int) -> None:
+    source = random.Random(seed)
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*NAMES, software=None)
+        await cluster.start("b4", "b5", software=None)
+        ids = [await abandoned(cluster, 3, 2) for _ in range(8)]
+        for ledger_id in ids:
+            for entry_id in range(5):
+                if source.random() < 0.5:
+                    spoil(cluster, source.choice(NAMES), ledger_id, entry_id)
+        damaged = copy.deepcopy(cluster.copies)
+        cluster.rules.append(
+            lambda each: Status.TIMEOUT if each.kind == "add" and source.random() < 0.05 else None,
+        )
+        for ledger_id in ids:
+            await close(cluster, ledger_id)
+        for bookie_id in NAMES:
+            for ledger_id in ids:
+                spoilt = {key: body for key, body in damaged[bookie_id][ledger_id].items() if body == b"?"}
+                assert spoilt.items() <= cluster.copies[bookie_id][ledger_id].items()
+
+    simulate(scenario, seed=seed)
+
+
+# -- the worker -----------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_moves_the_stripe_of_a_corrupt_copy_and_writes_missing_ones_in_place() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        corrupt, missing = [await marked(cluster, TEN, "b1") for _ in range(2)]
+        whole = dict(cluster.copies["b1"][corrupt])
+        spoil(cluster, "b1", corrupt, 5)
+        del cluster.copies["b1"][missing][5]
+        async with serving(worker_on(cluster)):
+            await until_unmarked(cluster)
+        assert [each for each in adds(cluster) if each[0] != "b4"] == [("b1", 5)]
+        assert cluster.copies["b1"][corrupt][5] == b"?"
+        assert cluster.copies["b4"] == {corrupt: whole}
+        assert await cluster.ensembles(corrupt) == {0: ("b4", "b2", "b3")}
+        assert await cluster.ensembles(missing) == {0: ("b1", "b2", "b3")}
+
+    simulate(scenario)
+
+
+def test_a_worker_without_another_bookie_keeps_the_mark_until_one_comes() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3", software=None)
+        ledger_id = await marked(cluster, TEN, "b1")
+        spoil(cluster, "b1", ledger_id, 5)
+        async with serving(worker_on(cluster)):
+            note = await until_failed(cluster, ledger_id)
+            assert note.reason == LeftReason.NO_TARGET.name
+            assert adds(cluster) == []
+            await cluster.start("b4")
+            await until_unmarked(cluster)
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+
+    simulate(scenario)
+
+
+def test_a_local_worker_leaves_a_corrupt_copy_that_its_own_bookie_cannot_take_to_others() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        ledger_id = await marked(cluster, TEN, "b1")
+        spoil(cluster, "b1", ledger_id, 5)
+        config = AutorecoveryConfig(replication_target=ReplicationTarget.LOCAL)
+        async with serving(worker_on(cluster, config, own_bookie="b2")):
+            await cluster.clock.sleep(60)
+            assert await failure_of(cluster, ledger_id) is None
+        async with serving(worker_on(cluster, config, own_bookie="b4")):
+            await until_unmarked(cluster)
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+
+    simulate(scenario)
