@@ -46,7 +46,7 @@ from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 logger = logging.getLogger(__name__)
 
 
-class _Found(NamedTuple):
+class _FoundEntry(NamedTuple):
     """An entry, and the bookies that have a corrupt copy of it."""
 
     entry: DecodedEntry
@@ -131,7 +131,7 @@ class LedgerRecovery:
         recovered entry, or None if there was none. Reads run ahead; their results are used strictly in order."""
         loop = asyncio.get_running_loop()
         in_flight_max = self._ports.config.recovery_reads_in_flight_max
-        reads: deque[asyncio.Task[_Found | None]] = deque()
+        reads: deque[asyncio.Task[_FoundEntry | None]] = deque()
         next_entry_id = start + 1
         length: int | None = None
         try:
@@ -155,7 +155,7 @@ class LedgerRecovery:
             await asyncio.gather(*reads, return_exceptions=True)
         return length
 
-    async def _read(self, snapshot: LedgerMetadata, entry_id: int) -> _Found | None:
+    async def _read(self, snapshot: LedgerMetadata, entry_id: int) -> _FoundEntry | None:
         """The entry, or None if Qw - Qa + 1 bookies of its write set report that they do not have it (rule 10).
 
         Asks the whole write set at once. Every request fences, so a bookie that reports "no such entry" cannot accept
@@ -194,7 +194,7 @@ class LedgerRecovery:
                     missing[bookie_id] = _reason(bookie_id, found)
                     corrupt.append(bookie_id)
                     continue
-                return _Found(entry, (*corrupt, *await self._other_corrupt(replies, waiting, entry_id)))
+                return _FoundEntry(entry, (*corrupt, *await self._other_corrupt(replies, waiting, entry_id)))
             error = prevailing_error(error, outcome)
             if isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
                 fenced.add(bookie_id)

@@ -1,8 +1,8 @@
 """Permanently removes bookies: drains them, proves that no ledger references them, then deletes their cookies.
 
 Source: replication sections 6 (RULE on cookies), 10 and 15.2. Deletes a cookie only if a fresh scan of all ledgers
-finds no reference and the bookie is not registered, and only at the version that was read before. Then it scans once
-more, because other processes may have copied to the bookie meanwhile: a write that names it fails once its cookie is
+finds no reference and the bookie is not registered, and only at the version that was read before. Then it scans
+again, because other processes may have copied to the bookie meanwhile: a write that names it fails once its cookie is
 deleted, so this scan sees all of them. If it finds one, the cookies come back. At last it reads the registrations
 again, because the bookie may have returned.
 """
@@ -34,9 +34,7 @@ from runtime.replication.loss_proof import named_reasons
 from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, RecoveryReport
 
-_NAMED_MEANWHILE = (
-    ", because of a write while its cookie was deleted: the cookie is there again; run the command once more"
-)
+_NAMED_MEANWHILE = ", because of a write while its cookie was deleted: the cookie was written again; repeat the command"
 _REGISTERED_AGAIN = (
     "bookie {0} registered again while its cookie was deleted, so new ledgers may be on it: make sure that it is "
     "stopped, then run bkctl decommission {0} again"
@@ -272,7 +270,7 @@ class Decommission:
             elif (refusal := await self._delete_cookies(plan, finish, deleted)) is None and deleted:
                 found = await self._drain.scan(plan.bookie_ids, order, hooks)
                 remaining, accepted = _left(plan, found)
-                if (refusal := _why_left(plan, remaining, ())) is not None:
+                if (refusal := _why_left(plan, remaining, (), found.unreadable)) is not None:
                     await self._restore_cookies(deleted)
                     refusal += _NAMED_MEANWHILE
             # A bookie checks its cookie after it registers, so either it or this code detects the conflict.

@@ -2,17 +2,13 @@
 
 Source: replication sections 4.1, 6 and 15.1. After a lost compare-and-set, everything is decided again from the stored
 metadata. Copies that were already made are used only if they still fit.
-
-The compare-and-set is one transaction with a check that each target is writable and has its cookie. Another command
-makes a bookie read-only, and deletes its cookie, before it scans all ledgers for the last time. So our write comes
-before that, and the scan sees it, or it fails, and the stripes of that target are copied again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from runtime.client.ports import ClientPorts, credentials_of
 from runtime.client.recovery import LedgerRecovery
@@ -21,12 +17,11 @@ from runtime.errors import (
     ConflictError,
     LedgerNotFoundError,
     MetadataUnavailableError,
-    NoNodeError,
 )
-from runtime.ledger.changes import replace_in_segment, to_in_recovery
+from runtime.ledger.changes import to_in_recovery
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from runtime.metadata.store import NodeWrite, Versioned
+from runtime.metadata.store import Versioned
 from runtime.placement.choice import NoChoice
 from runtime.placement.isolation import isolation_demand
 from runtime.placement.rules import BrokenRule
@@ -38,6 +33,7 @@ from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.ledger_close import why_not_closable
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import OutageWait
+from runtime.replication.metadata_switch import Change, LockLostError, TargetGoneError, switch_metadata
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired
 from runtime.replication.repair_order import RepairOrder
 from runtime.replication.replicator import Replicator
@@ -47,9 +43,6 @@ from storage.errors import BkctlError
 ZOOKEEPER = "ZooKeeper"
 COMMIT_AFTER_NS = 5 * 10**9
 """Copies that have waited so long for the compare-and-set are committed before the next stripe is copied."""
-
-_Change: TypeAlias = dict[int, dict[int, str]]
-"""New bookies by ensemble index, by first entry of the segment: one compare-and-set."""
 
 
 class _Place(NamedTuple):
@@ -78,18 +71,6 @@ class _FoundFailure(NamedTuple):
 
     fragment: Fragment | None
     failure: LedgerFailure
-
-
-class LockLostError(Exception):
-    """The lock was lost, so another process may be copying now: stop writing."""
-
-
-class _TargetGoneError(Exception):
-    """A target was not writable, or had no cookie, when the metadata was to name it; nothing was written."""
-
-    def __init__(self, target: str) -> None:
-        super().__init__(target)
-        self.target = target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +133,7 @@ class LockedLedgerRepair:
                 result = await self._pass()
             except LedgerNotFoundError:
                 return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair
-            except _TargetGoneError as gone:
+            except TargetGoneError as gone:
                 attempt -= 1  # ends all the same: each target is tried once
                 self._unusable[gone.target] = f"bookie {gone.target} left, or became read-only, after it was copied to"
                 await self._live_bookies.look()
@@ -181,11 +162,16 @@ class LockedLedgerRepair:
         metadata = versioned.value
         change, is_all = await self._prepare(metadata)
         if change:
-            metadata = _changed(metadata, change)
             self._require_lock()  # no suspension point between this check and the write
+            is_released = is_all and self._is_lock_ours and not (self._failures or self._defects)
             with self._activity.waiting(ZOOKEEPER):
-                await self._write(metadata, versioned.version, change, is_last=is_all)
+                written = await switch_metadata(
+                    self._ports.ledgers, self._live_bookies, self._lock, versioned, change, is_released=is_released
+                )
+            metadata = written.value
             self._keep_failures_of(metadata)
+            if not is_all:
+                self._stored = written
         if not is_all:
             return None
         if self._failures or self._defects:  # the affected copies may have been moved or deleted
@@ -196,26 +182,6 @@ class LockedLedgerRepair:
         if self._failures:
             self._require_lock()  # after a lost session, live bookies may seem to be missing
         return await self._result(metadata)
-
-    async def _write(self, metadata: LedgerMetadata, expected_version: int, change: _Change, *, is_last: bool) -> None:
-        """Compare-and-set. It releases the lock too if nothing is left to do under it. _TargetGoneError."""
-        targets = {target for replacements in change.values() for target in replacements.values()}
-        checks = {check: target for target in sorted(targets) for check in self._live_bookies.checks(target)}
-
-        async def write(*others: NodeWrite) -> None:
-            stored = await self._ports.ledgers.write(self._ledger_id, metadata, expected_version, *others, *checks)
-            self._stored = None if is_last else stored
-
-        try:
-            if is_last and self._is_lock_ours and not (self._failures or self._defects):
-                await self._lock.release_in(write)
-            else:
-                await write()
-        except NoNodeError as error:
-            for check, target in checks.items():
-                if check.path == error.path:
-                    raise _TargetGoneError(target) from error
-            raise LockLostError from error
 
     async def _finished_without_lock(self) -> LedgerRepaired | None:
         """The result, if the lock is lost but the ledger needs no more repair: our last write was carried out."""
@@ -312,14 +278,14 @@ class LockedLedgerRepair:
         reason = self._why_no_target(found)
         return f"a fence would only stop its writer, because no bookie could take its copies: {reason}"
 
-    async def _prepare(self, metadata: LedgerMetadata) -> tuple[_Change, bool]:
+    async def _prepare(self, metadata: LedgerMetadata) -> tuple[Change, bool]:
         """Copy until no complete segment needs the leaving bookies; returns their replacements, and whether it is all.
 
         Keeps copies from before a lost compare-and-set if they still fit: the index still has a leaving bookie, and the
         target is not elsewhere in the current ensemble (replication section 4.1).
         """
         await self._live_bookies.refresh()
-        change: _Change = {}
+        change: Change = {}
         oldest_ns = self._ports.clock.monotonic_ns()
         for fragment in self._order.fragments(metadata):
             if fragment.is_open:
@@ -454,12 +420,6 @@ class LockedLedgerRepair:
                 )
             ),
         )
-
-
-def _changed(metadata: LedgerMetadata, change: _Change) -> LedgerMetadata:
-    for first_entry_id, replacements in change.items():
-        metadata = replace_in_segment(metadata, first_entry_id, replacements)
-    return metadata
 
 
 def failed(ledger_id: int, reason: FailureReason, detail: str) -> LedgerRepaired:

@@ -12,7 +12,8 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.replication.lock import ReplicationLock
 from runtime.metadata.store import CheckNode, Versioned
 from runtime.replication.ledger_activity import LedgerActivity
-from runtime.replication.ledger_repair import ZOOKEEPER, LockedLedgerRepair, LockLostError, RepairTools, failed
+from runtime.replication.ledger_repair import ZOOKEEPER, LockedLedgerRepair, RepairTools, failed
+from runtime.replication.metadata_switch import LockLostError
 from runtime.replication.recovery_report import FailureReason, LedgerRepaired
 from runtime.replication.repair_order import RepairOrder
 from storage.errors import BkctlError

@@ -12,6 +12,7 @@ from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.cluster.operation_lock import OperationHolder, lock_bookies
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.paths import Paths
 from runtime.metadata.replication.election import AuditorElection
 from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
 from runtime.replication.cluster_status import ClusterLook, DownReferences, findings_of
@@ -136,6 +137,7 @@ def test_the_deadline_of_a_removed_bookie_is_no_news() -> None:
             await cluster.clock.sleep(5)
             notes = RecoveryNotes(cluster.metadata_store, ROOT)
             assert await notes.deadlines.keys() == ["b2:3181"]
+            await cluster.metadata_store.delete(Paths(ROOT).cookie("b2:3181"))
             vote = AuditorElection(cluster.metadata_store, ROOT, "b1:3181", lambda _: None)
             await vote.campaign()
             note = DaemonNote(

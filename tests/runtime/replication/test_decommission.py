@@ -341,7 +341,7 @@ async def test_an_unreadable_ledger_stops_a_decommission_and_the_refusal_has_the
     assert report.refusal is not None
     assert re.search(advice.format(ledger_id), report.refusal)
     assert ("delete --unreadable" in report.refusal) is not (b"\t4" in data)
-    assert await stage.cookies.ids() == ["b1"]
+    assert "b1" in await stage.cookies.ids()
 
 
 async def test_a_loss_of_which_the_metadata_changed_during_the_check_is_not_proven(stage: Stage) -> None:
