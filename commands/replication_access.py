@@ -109,6 +109,7 @@ async def replication_access(
     """
     import asyncio
 
+    from runtime.metadata.cluster.operation_lock import leaving_bookies
     from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.net.host import canonical_host_name
     from runtime.replication.bookie_recovery import BookieRecovery
@@ -125,7 +126,14 @@ async def replication_access(
     locks = ReplicationLocks(session.store, session.root, lock_holder)
     on_outage = partial(report_outage, context.console)
     recovery = BookieRecovery(
-        ports, session.registrations, session.cookies, locks, config, on_outage, _open_temporary_file
+        ports,
+        session.registrations,
+        session.cookies,
+        locks,
+        config,
+        on_outage,
+        _open_temporary_file,
+        partial(leaving_bookies, session.store, session.root),
     )
     return ReplicationAccess(recovery, session, ports.ledgers, config, open_ledgers, lock_holder=lock_holder)
 

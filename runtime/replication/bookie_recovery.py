@@ -7,7 +7,7 @@ requests in flight, verifies copies before the metadata references them, and con
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 
 import msgspec
 
@@ -45,8 +45,11 @@ class BookieRecovery:
         config: ReplicationConfig,
         on_outage: Callable[[MetadataOutage], None] = lambda _: None,
         open_file: OpenTemporaryFile = lambda: None,
+        find_leaving: Callable[[], Awaitable[frozenset[str]]] | None = None,
     ) -> None:
         """``on_outage`` is called when the metadata store stops answering and the run waits, and when it continues.
+
+        ``find_leaving``: the bookies that other operations empty now, which are a last resort as targets.
 
         ``open_file`` is for the plans of very many ledgers, which stay in memory without one.
         """
@@ -55,6 +58,7 @@ class BookieRecovery:
         self._locks = locks
         self._config = config
         self._on_outage = on_outage
+        self._find_leaving = find_leaving
         self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, on_outage)
         """Waits for the metadata store in all methods but ``run``. Callers that build on this class may use it too."""
         self.loss_proof = LossProof(ports, registration, config)
@@ -181,6 +185,7 @@ class BookieRecovery:
         processes: CopyProcessSetup | None,
     ) -> RecoveryReport:
         config = self._config
+        leaving = frozenset() if self._find_leaving is None else await self.outage.outlast(self._find_leaving)
         setup = RepairSetup(
             config=config,
             leaving=frozenset(plan.bookie_ids),
@@ -188,6 +193,7 @@ class BookieRecovery:
             open_ledgers=open_ledgers,
             known=plan.targets,
             only_targets=plan.targets if plan.is_restricted else (),
+            avoided=leaving.difference(plan.bookie_ids),
         )
         run = RecoveryRun(self._ports, config, plan, open_ledgers, on_progress, job)
         if processes is None:

@@ -21,7 +21,8 @@ class RepairSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a run does with its ledgers, and its limits.
 
     ``leaving``, ``unreachable`` and ``open_ledgers``: see ``RepairOrder``. ``known``: bookies that were registered when
-    the run was planned. ``only_targets``: copy only to these; empty: to all. ``process_count``: see ``TargetChooser``.
+    the run was planned. ``only_targets``: copy only to these; empty: to all. ``avoided`` and ``process_count``: see
+    ``TargetChooser``.
     """
 
     config: ReplicationConfig
@@ -30,6 +31,7 @@ class RepairSetup(msgspec.Struct, frozen=True, kw_only=True):
     open_ledgers: OpenLedgers
     known: tuple[str, ...]
     only_targets: tuple[str, ...]
+    avoided: frozenset[str] = frozenset()
     process_count: int = 1
 
 

@@ -60,14 +60,16 @@ class TargetChooser:
         placement: Placement,
         mode: PlacementMode = PlacementMode.STRICT,
         only: Collection[str] = (),
+        avoided: Collection[str] = (),
         process_count: int = 1,
     ) -> None:
-        """``only``: choose from these bookies; empty: from all.
+        """``only``: choose from these bookies; empty: from all. ``avoided``: a last resort, because they leave.
 
         ``process_count``: so many processes choose for the same run, so each uses only its part of a target's space.
         """
         self._process_count = process_count
         self._only = frozenset(only)
+        self._avoided = frozenset(avoided)
         self._live_bookies = live_bookies
         self._suspects = suspects
         self._clock = clock
@@ -125,7 +127,7 @@ class TargetChooser:
             rules_of_run(survey, self._mode),
             need,
             self._clock.random,
-            last_resort=self._suspects.current(),
+            last_resort=self._suspects.current() | self._avoided,
             assigned=self._assigned,
             bytes_assigned=self._bytes.total,
         )

@@ -33,7 +33,7 @@ from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.ledger_close import why_not_closable
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import OutageWait
-from runtime.replication.metadata_switch import Change, LockLostError, TargetGoneError, switch_metadata
+from runtime.replication.metadata_switch import LockLostError, Replacements, TargetGoneError, switch_metadata
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired
 from runtime.replication.repair_order import RepairOrder
 from runtime.replication.replicator import Replicator
@@ -162,6 +162,7 @@ class LockedLedgerRepair:
         metadata = versioned.value
         change, is_all = await self._prepare(metadata)
         if change:
+            await self._require_targets(change)
             self._require_lock()  # no suspension point between this check and the write
             is_released = is_all and self._is_lock_ours and not (self._failures or self._defects)
             with self._activity.waiting(ZOOKEEPER):
@@ -278,14 +279,14 @@ class LockedLedgerRepair:
         reason = self._why_no_target(found)
         return f"a fence would only stop its writer, because no bookie could take its copies: {reason}"
 
-    async def _prepare(self, metadata: LedgerMetadata) -> tuple[Change, bool]:
+    async def _prepare(self, metadata: LedgerMetadata) -> tuple[Replacements, bool]:
         """Copy until no complete segment needs the leaving bookies; returns their replacements, and whether it is all.
 
         Keeps copies from before a lost compare-and-set if they still fit: the index still has a leaving bookie, and the
         target is not elsewhere in the current ensemble (replication section 4.1).
         """
         await self._live_bookies.refresh()
-        change: Change = {}
+        change: Replacements = {}
         oldest_ns = self._ports.clock.monotonic_ns()
         for fragment in self._order.fragments(metadata):
             if fragment.is_open:
@@ -307,6 +308,13 @@ class LockedLedgerRepair:
                     taken[index] = copied.target
                     change[first_entry_id] = taken
         return change, True
+
+    async def _require_targets(self, change: Replacements) -> None:
+        """TargetGoneError if a target left while other stripes were copied."""
+        for first_entry_id, replacements in change.items():
+            for index, target in replacements.items():
+                if not await self._is_kept(self._copied[_Place(first_entry_id, index)]):
+                    raise TargetGoneError(target)
 
     async def _is_kept(self, copied: _Copied) -> bool:
         """Whether the target has been in the cluster all the time, as far as is known now."""

@@ -62,6 +62,7 @@ class RepairWorker:
             ports.placement,
             config.placement,
             setup.only_targets,
+            setup.avoided,
             setup.process_count,
         )
         replicator = Replicator(

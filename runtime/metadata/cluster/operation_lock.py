@@ -223,6 +223,12 @@ async def running_operations(store: MetadataStore, root: str) -> dict[OperationH
     return found
 
 
+async def leaving_bookies(store: MetadataStore, root: str) -> frozenset[str]:
+    """Bookies whose ledgers operations move to others now."""
+    running = (await running_operations(store, root)).items()
+    return frozenset(bookie_id for holder, bookie_ids in running if holder.moves_ledgers for bookie_id in bookie_ids)
+
+
 async def _holders(store: MetadataStore, is_wanted: Callable[[str], bool]) -> dict[str, OperationHolder]:
     names = sorted(await children_of(store, DIRECTORY))
     found = {name: await _read_holder(store, f"{DIRECTORY}/{name}") for name in names if is_wanted(name)}

@@ -19,7 +19,7 @@ from runtime.errors import (
 )
 from runtime.metadata.budgeted_store import BudgetedStore
 from runtime.metadata.request_budget import RequestBudget
-from runtime.metadata.store import CreateNode, DeleteNode, MetadataStore, NodeWrite, SetNode
+from runtime.metadata.store import ANY_VERSION, CheckNode, CreateNode, DeleteNode, MetadataStore, NodeWrite, SetNode
 from runtime.metadata.write_groups import BYTES_MAX, COST_OF_COMPANY, WRITES_MAX, WriteGroups
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.store_worlds import ModelWorld
@@ -98,6 +98,51 @@ def test_each_write_fails_for_itself() -> None:
             assert type(error) is expected
             assert error.path == writes[-1].path
         assert sorted(await store.children("/")) == sorted(["old", *(f"n{number}" for number in range(40))])
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_target_there", [True, False])
+def test_writes_that_check_the_same_node_share_a_transaction(*, is_target_there: bool) -> None:
+    """Copies of many ledgers go to the same bookies."""
+
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        counting = CountingStore(store)
+        groups = WriteGroups(counting, RequestBudget(None, 128))
+        await store.create("/there")
+        if is_target_there:
+            await store.create("/target")
+
+        async def move(number: int) -> None:
+            checks = [CheckNode("/there", ANY_VERSION)]
+            if number % 2:
+                checks.append(CheckNode("/target", ANY_VERSION))
+            await groups.write(CreateNode(f"/n{number}"), *checks)
+
+        results = await asyncio.gather(*map(move, range(60)), return_exceptions=True)
+        failed = [number for number, result in enumerate(results) if result is not None]
+        assert failed == ([] if is_target_there else list(range(1, 60, 2)))
+        assert {(type(results[each]), getattr(results[each], "path", "")) for each in failed} <= {
+            (NoNodeError, "/target")
+        }
+        if is_target_there:
+            assert sum(counting.counts.values()) <= 6, counting.counts
+
+    simulate(scenario)
+
+
+def test_a_node_that_one_checks_and_another_writes_is_not_in_one_transaction() -> None:
+    async def scenario(_: ModelWorld, store: MetadataStore) -> None:
+        groups = WriteGroups(store, RequestBudget(None, 128))
+        await store.create("/n")
+        writes: list[tuple[NodeWrite, ...]] = [
+            (CreateNode("/a"), CheckNode("/n", 0)),
+            (SetNode("/n", b"", 0),),
+            (CreateNode("/b"), CheckNode("/n", 1)),
+            (CreateNode("/c"), CheckNode("/n", 0)),
+        ]
+        results = await asyncio.gather(*(groups.write(*each) for each in writes), return_exceptions=True)
+        assert [isinstance(each, BadVersionError) for each in results] == [False, False, False, True]
 
     simulate(scenario)
 
