@@ -33,7 +33,7 @@ from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.ledger_close import why_not_closable
 from runtime.replication.live_bookies import LiveBookies
 from runtime.replication.metadata_outage import OutageWait
-from runtime.replication.metadata_switch import LockLostError, Replacements, TargetGoneError, switch_metadata
+from runtime.replication.metadata_switch import LockLostError, NewMembers, TargetGoneError, switch_metadata
 from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired
 from runtime.replication.repair_order import RepairOrder
 from runtime.replication.replicator import Replicator
@@ -279,14 +279,14 @@ class LockedLedgerRepair:
         reason = self._why_no_target(found)
         return f"a fence would only stop its writer, because no bookie could take its copies: {reason}"
 
-    async def _prepare(self, metadata: LedgerMetadata) -> tuple[Replacements, bool]:
+    async def _prepare(self, metadata: LedgerMetadata) -> tuple[NewMembers, bool]:
         """Copy until no complete segment needs the leaving bookies; returns their replacements, and whether it is all.
 
         Keeps copies from before a lost compare-and-set if they still fit: the index still has a leaving bookie, and the
         target is not elsewhere in the current ensemble (replication section 4.1).
         """
         await self._live_bookies.refresh()
-        change: Replacements = {}
+        change: NewMembers = {}
         oldest_ns = self._ports.clock.monotonic_ns()
         for fragment in self._order.fragments(metadata):
             if fragment.is_open:
@@ -309,7 +309,7 @@ class LockedLedgerRepair:
                     change[first_entry_id] = taken
         return change, True
 
-    async def _require_targets(self, change: Replacements) -> None:
+    async def _require_targets(self, change: NewMembers) -> None:
         """TargetGoneError if a target left while other stripes were copied."""
         for first_entry_id, replacements in change.items():
             for index, target in replacements.items():

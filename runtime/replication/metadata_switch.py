@@ -17,7 +17,7 @@ from runtime.metadata.replication.lock import ReplicationLock
 from runtime.metadata.store import NodeWrite, Versioned
 from runtime.replication.live_bookies import LiveBookies
 
-Replacements: TypeAlias = dict[int, dict[int, str]]
+NewMembers: TypeAlias = dict[int, dict[int, str]]
 """New bookies by ensemble index, by first entry of the segment: one compare-and-set."""
 
 
@@ -33,7 +33,7 @@ class TargetGoneError(Exception):
         self.target = target
 
 
-def changed(metadata: LedgerMetadata, change: Replacements) -> LedgerMetadata:
+def changed(metadata: LedgerMetadata, change: NewMembers) -> LedgerMetadata:
     """The metadata with the new bookies."""
     for first_entry_id, replacements in change.items():
         metadata = replace_in_segment(metadata, first_entry_id, replacements)
@@ -45,7 +45,7 @@ async def switch_metadata(
     live_bookies: LiveBookies,
     lock: ReplicationLock,
     stored: Versioned[LedgerMetadata],
-    change: Replacements,
+    change: NewMembers,
     *,
     is_released: bool,
 ) -> Versioned[LedgerMetadata]:

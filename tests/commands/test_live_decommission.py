@@ -162,19 +162,24 @@ def test_a_drain_that_is_killed_is_repeated_and_can_be_undone(cluster: Cluster) 
 
 def test_idle_topics_that_hold_up_a_drain_are_named_with_pulsars_remedy(cluster: Cluster) -> None:
     ensemble: tuple[str, ...] = ()
+    ledger_id = ""
     labels = {"application": b"pulsar", "pulsar/managed-ledger": b"public/default/persistent/idle%2Ftopic"}
 
     async def leave_open() -> None:
-        nonlocal ensemble
+        nonlocal ensemble, ledger_id
         async with await LedgerClient.connect(cluster.metadata_uri) as client:
             writer = await client.create(
                 ensemble_size=2, write_quorum_size=2, ack_quorum_size=2, custom_metadata=labels
             )
             await writer.append(b"an entry")
-            ensemble = writer.metadata.last_segment.ensemble
+            ensemble, ledger_id = writer.metadata.last_segment.ensemble, str(writer.ledger_id)
 
     asyncio.run(leave_open())
-    waited = cluster.run("bookie", "drain", ensemble[0], "--yes", "--wait", "1s", "-o", "json")
+    try:
+        waited = cluster.run("bookie", "drain", ensemble[0], "--yes", "--wait", "1s", "-o", "json")
+    finally:
+        cluster.run("bookie", "undrain", ensemble[0])
+        cluster.run("ledger", "delete", ledger_id, "--force-open", "--confirm", ledger_id)
     assert waited.exit_code == 9, waited
     assert waited.json()["open_topics"] == ["persistent://public/default/idle/topic"]
     unload = "1 topic open: persistent://public/default/idle/topic: run pulsar-admin topics unload TOPIC"
