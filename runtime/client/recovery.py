@@ -46,7 +46,7 @@ from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 logger = logging.getLogger(__name__)
 
 
-class _FoundEntry(NamedTuple):
+class _TailEntry(NamedTuple):
     """An entry, and the bookies that have a corrupt copy of it."""
 
     entry: DecodedEntry
@@ -121,6 +121,13 @@ class LedgerRecovery:
         self.corrupt_left = write_back.corrupt_left
         length = await self._recover_tail(snapshot, start, write_back)
         last_entry_id = write_back.last_add_confirmed
+        for bookie_id, entry_ids in self.corrupt_left.items():
+            logger.warning(
+                "ledger %d: corrupt copies on %s stay, because no other bookie can take them: %s",
+                self._ledger_id,
+                bookie_id,
+                ", ".join(map(str, entry_ids)),
+            )
         if length is None:
             length = await self._length_at(snapshot, start)
         logger.info("ledger %d: recovered entries %d to %d", self._ledger_id, start + 1, last_entry_id)
@@ -131,7 +138,7 @@ class LedgerRecovery:
         recovered entry, or None if there was none. Reads run ahead; their results are used strictly in order."""
         loop = asyncio.get_running_loop()
         in_flight_max = self._ports.config.recovery_reads_in_flight_max
-        reads: deque[asyncio.Task[_FoundEntry | None]] = deque()
+        reads: deque[asyncio.Task[_TailEntry | None]] = deque()
         next_entry_id = start + 1
         length: int | None = None
         try:
@@ -155,7 +162,7 @@ class LedgerRecovery:
             await asyncio.gather(*reads, return_exceptions=True)
         return length
 
-    async def _read(self, snapshot: LedgerMetadata, entry_id: int) -> _FoundEntry | None:
+    async def _read(self, snapshot: LedgerMetadata, entry_id: int) -> _TailEntry | None:
         """The entry, or None if Qw - Qa + 1 bookies of its write set report that they do not have it (rule 10).
 
         Asks the whole write set at once. Every request fences, so a bookie that reports "no such entry" cannot accept
@@ -194,7 +201,7 @@ class LedgerRecovery:
                     missing[bookie_id] = _reason(bookie_id, found)
                     corrupt.append(bookie_id)
                     continue
-                return _FoundEntry(entry, (*corrupt, *await self._other_corrupt(replies, waiting, entry_id)))
+                return _TailEntry(entry, (*corrupt, *await self._other_corrupt(replies, waiting, entry_id)))
             error = prevailing_error(error, outcome)
             if isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
                 fenced.add(bookie_id)
