@@ -793,3 +793,27 @@ def test_without_layout_a_ledger_that_is_not_found_is_not_taken_as_deleted(tree:
         assert "b3" not in (await metadata_of(cluster, ledger_id)).bookies()
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("is_last_ahead", [True, False])
+def test_a_note_of_a_host_with_a_wrong_clock_holds_no_repair_up_for_long(*, is_last_ahead: bool) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b4")
+        ledger_id = await marked(cluster, CLOSED, "b1")
+        now_ms, week_ms = cluster.clock.now_ms(), 7 * 86_400_000
+        last_ms = now_ms + week_ms if is_last_ahead else now_ms
+        note = FailedLedgerNote(
+            worker="other",
+            attempts=1,
+            first_ms=last_ms,
+            last_ms=last_ms,
+            retry_ms=now_ms + week_ms,
+            reason="LOST",
+            detail="",
+        )
+        await RecoveryNotes(cluster.metadata_store, ROOT).failures.put(str(ledger_id), note)
+        async with serving(worker_on(cluster)):
+            await until_unmarked(cluster)
+        assert cluster.clock.now_ms() - now_ms < 2 * 3_600_000
+
+    simulate(scenario)
