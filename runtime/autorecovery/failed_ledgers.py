@@ -1,8 +1,7 @@
 """Marked ledgers that could not be repaired: why, and when any worker may try again. Shared through notes in ZooKeeper.
 
 The pause doubles with each attempt. A ledger that only an event can help, for example the return of a bookie, is tried
-rarely, and once after each event. No note is believed to want a longer pause than this process would make itself, counted
-from when it first saw the note: the clock of another host may be wrong.
+rarely, and once after each event.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from runtime.ports import Clock
 RARE_FACTOR = 12
 """A ledger that only an event can help is tried after this many times the longest pause."""
 DETAIL_CHARS_MAX = 2000
+CLOCK_DIFFERENCE_MS_MAX = 60_000
+"""Clocks of hosts may differ by this much before a note is not believed."""
 
 
 class RepairFailure(NamedTuple):
@@ -39,8 +40,6 @@ class FailedLedgers:
         self._clock = clock
         self._config = config
         self._worker = worker
-        self._seen: dict[int, tuple[FailedLedgerNote, int]] = {}
-        """The notes of others, and when they were first seen, by ledger."""
 
     def is_rare(self, note: FailedLedgerNote) -> bool:
         """Whether another try can help only after an event."""
@@ -48,29 +47,15 @@ class FailedLedgers:
 
     async def ids(self) -> set[int]:
         """Ledgers with a note. One operation."""
-        found = {int(key) for key in await self._notes.keys() if key.isascii() and key.isdecimal()}
-        self._seen = {ledger_id: seen for ledger_id, seen in self._seen.items() if ledger_id in found}
-        return found
+        return {int(key) for key in await self._notes.keys() if key.isascii() and key.isdecimal()}
 
     async def find(self, ledger_id: int) -> FailedLedgerNote | None:
-        """The note about a ledger, with times that are possible; None if there is none, or if it cannot be read.
-
-        One operation.
-        """
+        """The note about a ledger; None if there is none, or if it cannot be read. One operation."""
         try:
             found = await self._notes.find(str(ledger_id))
         except MetadataFormatError:
             return None
-        return None if found is None else self._limited(ledger_id, found.value)
-
-    def _limited(self, ledger_id: int, note: FailedLedgerNote) -> FailedLedgerNote:
-        known, seen_ms = self._seen.get(ledger_id, (None, 0))
-        if known != note:
-            seen_ms = self._clock.now_ms()
-            self._seen[ledger_id] = note, seen_ms
-        pause_ms = int(1000 * pause_s(self._config, note.attempts, is_rare=self.is_rare(note)))
-        last_ms, retry_ms = min(note.last_ms, seen_ms), min(note.retry_ms, seen_ms + pause_ms)
-        return msgspec.structs.replace(note, last_ms=last_ms, retry_ms=max(retry_ms, last_ms))
+        return None if found is None else believed(found.value, self._clock.now_ms(), self._config)
 
     async def note(self, ledger_id: int, former: FailedLedgerNote | None, failure: RepairFailure) -> FailedLedgerNote:
         """Record a failed attempt. Call it under the ledger's lock. One operation, two the first time."""
@@ -91,6 +76,17 @@ class FailedLedgers:
     async def forget(self, ledger_id: int) -> None:
         """The ledger is repaired or deleted. One operation."""
         await self._notes.remove(str(ledger_id))
+
+
+def believed(note: FailedLedgerNote, now_ms: int, config: AutorecoveryConfig) -> FailedLedgerNote:
+    """The note with times that a right clock could have written. Pure.
+
+    A note from the future is due now, and none is due later than the longest pause after its last attempt.
+    """
+    if note.last_ms > now_ms + CLOCK_DIFFERENCE_MS_MAX:
+        return msgspec.structs.replace(note, last_ms=now_ms, retry_ms=now_ms)
+    longest_ms = int(1000 * pause_s(config, 1, is_rare=True))
+    return msgspec.structs.replace(note, retry_ms=min(note.retry_ms, note.last_ms + longest_ms))
 
 
 def pause_s(config: AutorecoveryConfig, attempts: int, *, is_rare: bool) -> float:

@@ -20,6 +20,7 @@ from runtime.ledger.metadata import LedgerMetadata, Segment
 from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.replication.work import PickedLedger
 from runtime.metadata.store import Versioned
+from runtime.placement.rules import BrokenRule
 from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
 from runtime.replication.check_scope import CheckScope
 from runtime.replication.checker import LedgerChecker
@@ -51,6 +52,9 @@ class MarkedOutcome(msgspec.Struct, kw_only=True):
     relied_on: frozenset[str] = frozenset()
     """Bookies that the mark names and that are registered and complete. An auditor that loses one of them now would
     find it in the mark, and change nothing."""
+
+    broken_rules: list[BrokenRule] = []
+    """Placement rules that copies break, because no bookie kept them: one for each copy and rule."""
 
     @property
     def is_done(self) -> bool:
@@ -127,7 +131,8 @@ class MarkedLedgerRepair:
         last_segment = stored.value.last_segment
         if not self._config.open_ledger_wait_s:
             seen = last_segment
-        for failure in await self._replace(task, RepairOrder(gone, gone, OpenLedgers.WAIT, seen), stored):
+        order = RepairOrder(gone, gone, OpenLedgers.WAIT, seen, is_data_first=True)
+        for failure in await self._replace(task, order, stored):
             if failure.reason is FailureReason.OPEN and seen != last_segment:
                 task.outcome.open_segment = last_segment
             elif self._is_local and failure.reason in {*_NO_TARGET, FailureReason.OPEN}:
@@ -142,6 +147,7 @@ class MarkedLedgerRepair:
         result = await self._engine.repair_locked(task.picked.lock, order, task.activity, stored)
         if result.was_deleted:
             raise LedgerNotFoundError(task.ledger_id, "it was deleted")
+        task.outcome.broken_rules.extend(result.broken_rules)
         task.outcome.is_interrupted |= any(failure.reason in _INTERRUPTED for failure in result.failures)
         return [failure for failure in result.failures if failure.reason not in _INTERRUPTED]
 
@@ -184,7 +190,7 @@ class MarkedLedgerRepair:
         complete = metadata.segments if metadata.is_closed else metadata.segments[:-1]
         segments = frozenset(segment.first_entry_id for segment in complete)
         unreachable = metadata.bookies() - registrations.live
-        order = RepairOrder(bookie_ids, unreachable, OpenLedgers.SKIP, segments=segments)
+        order = RepairOrder(bookie_ids, unreachable, OpenLedgers.SKIP, segments=segments, is_data_first=True)
         for failure in await self._replace(task, order):
             task.outcome.failures.append(_failure(failure, metadata, unreachable))
 
@@ -195,7 +201,8 @@ class MarkedLedgerRepair:
         moves = placement_moves(metadata, survey, registrations, self._ports.clock.random)
         unreachable = metadata.bookies() - registrations.live
         for first_entry_id, leaving in moves.leaving.items():
-            order = RepairOrder(leaving, unreachable, OpenLedgers.SKIP, segments=frozenset({first_entry_id}))
+            segments = frozenset({first_entry_id})
+            order = RepairOrder(leaving, unreachable, OpenLedgers.SKIP, segments=segments, must_improve=True)
             for failure in await self._replace(task, order):
                 if self._is_local and failure.reason in _NO_TARGET:
                     task.outcome.is_for_others = True

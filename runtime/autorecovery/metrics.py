@@ -141,6 +141,12 @@ _WORK: Final[tuple[AnyMetric, ...]] = (
         "Bytes of entries that were copied.",
         lambda status: status.bytes_copied,
     ),
+    counter(
+        "bkctl_replication_worker_copies_breaking_placement",
+        _WORKER,
+        "Lost copies that went to a wrong rack or region, because no bookie kept the placement rules.",
+        lambda status: status.copies_breaking_placement,
+    ),
 )
 
 

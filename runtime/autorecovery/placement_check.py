@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
@@ -28,10 +28,9 @@ from runtime.metadata.replication.recovery_notes import PlacementCheckNote, Reco
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import MetadataStore
 from runtime.placement.choice import Choice, PlacementNeed, choose_replacements
-from runtime.placement.isolation import IsolationDemand, admitted_bookies, isolation_demand
-from runtime.placement.rules import PlacementRules, places_of, spreads, write_quorums
+from runtime.placement.isolation import IsolationDemand, isolation_demand
+from runtime.placement.rules import faults_of
 from runtime.placement.survey import BookieSurvey, rules_that_apply
-from runtime.placement.view import ClusterView, is_default_rack
 from runtime.replication.fragments import segment_entries
 
 logger = logging.getLogger(__name__)
@@ -188,7 +187,7 @@ class PlacementJudge:
     ) -> PlacementVerdict:
         view = self._survey.view(ensemble)
         faults = faults_of(view, self._rules, ensemble, write_quorum_size, isolation)
-        if not faults:
+        if not any(faults):
             return PlacementVerdict(is_broken=False, is_improvable=False)
         lenient = msgspec.structs.replace(self._rules, is_strict=False)
         need = PlacementNeed(write_quorum_size=write_quorum_size, isolation=isolation)
@@ -199,26 +198,6 @@ class PlacementJudge:
                 if faults_of(view, self._rules, changed, write_quorum_size, isolation) < faults:
                     return PlacementVerdict(is_broken=True, is_improvable=True)
         return PlacementVerdict(is_broken=True, is_improvable=False)
-
-
-def faults_of(
-    view: ClusterView,
-    rules: PlacementRules,
-    ensemble: Sequence[str],
-    write_quorum_size: int,
-    isolation: IsolationDemand | None,
-) -> int:
-    """How far an ensemble is from keeping the rules: members in a wrong place, and racks and regions that its write
-    quorums lack. Pure."""
-    admitted = admitted_bookies(isolation, view.groups, view.writable | set(ensemble), len(ensemble))
-    faults = 0 if admitted is None else sum(each not in admitted for each in ensemble)
-    if rules.needs_known_rack:
-        faults += sum(is_default_rack(view.rack_of(each)) for each in ensemble)
-    for spread in spreads(view, rules):
-        for quorum in write_quorums(len(ensemble), write_quorum_size):
-            count = len(places_of(spread, [ensemble[index] for index in quorum]))
-            faults += max(0, min(spread.minimum, write_quorum_size) - count)
-    return faults
 
 
 def summary_of(result: PlacementCheckNote | None) -> str:

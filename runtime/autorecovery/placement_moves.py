@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.autorecovery.placement_check import faults_of
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.bookies.registration import Registrations
 from runtime.placement.choice import Choice, PlacementNeed, choose_replacements
 from runtime.placement.isolation import isolation_demand
-from runtime.placement.rules import BrokenRule, judge_ensemble
+from runtime.placement.rules import BrokenRule, faults_of, judge_ensemble
 from runtime.placement.survey import BookieSurvey, rules_that_apply
 from runtime.replication.fragments import segment_entries
 
@@ -42,7 +41,7 @@ def placement_moves(
         view = survey.view(segment.ensemble)
         ensemble, leaving = segment.ensemble, set[str]()
         faults = faults_of(view, rules, ensemble, quorum, isolation)
-        while faults:
+        while any(faults):
             best = None
             need = PlacementNeed(write_quorum_size=quorum, isolation=isolation, excluded=frozenset(leaving))
             for index, bookie_id in enumerate(ensemble):

@@ -112,7 +112,7 @@ class Worker:
         self._locked_s: dict[int, float] = {}
         self._problem = ""
         self._finished_ms: int | None = None
-        self._ledgers_repaired = self._ledgers_failed = 0
+        self._ledgers_repaired = self._ledgers_failed = self._copies_breaking_placement = 0
 
     def status(self) -> WorkerStatus:
         """What the worker did so far, and which locks it holds."""
@@ -127,6 +127,7 @@ class Worker:
             ledgers_failed=self._ledgers_failed,
             bytes_copied=self._engine.moment().bytes_copied + self._repair.bytes_rewritten,
             waiting=self._queue.known_count,
+            copies_breaking_placement=self._copies_breaking_placement,
         )
 
     async def serve(self) -> None:
@@ -257,6 +258,10 @@ class Worker:
     ) -> None:
         """Clear the mark, or note when the ledger is to be taken again."""
         ledger_id = picked.ledger_id
+        if outcome.broken_rules:
+            self._copies_breaking_placement += len(outcome.broken_rules)
+            broken = "; ".join(dict.fromkeys(map(str, outcome.broken_rules)))
+            logger.warning("ledger %d: no bookie kept the placement rules for its lost copies: %s", ledger_id, broken)
         if outcome.is_interrupted or not picked.lock.is_held:
             self._postpone(ledger_id, ERROR_PAUSE_S)
             return
@@ -271,7 +276,7 @@ class Worker:
             self._ledgers_failed += 1
             failure = combined(outcome.failures)
             note = await self._failed.note(ledger_id, former, failure)
-            if former is None or former.detail != note.detail:  # very many ledgers may fail again and again
+            if former is None or former.reason != note.reason:  # the detail names one of many targets
                 logger.warning("ledger %d is not repaired: %s", ledger_id, failure.detail)
             self._listing.postpone(ledger_id, note)
         elif outcome.is_for_others:

@@ -71,7 +71,10 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class NoChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Why there is no choice: too few candidates, or with strict rules only the choice ``best``, which breaks one."""
+    """Why there is no choice: too few candidates, or with strict rules only the choice ``best``, which breaks one.
+
+    If an improvement is wanted, ``best`` is none; it may break no rule.
+    """
 
     wanted: int
     candidates: int
@@ -87,6 +90,8 @@ class NoChoice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def sentence(self) -> str:
         """The reason, without a full stop."""
+        if self.best is not None and not self.best.broken:
+            return "no other bookie would improve the placement"
         if self.best is not None:
             return "every choice breaks a placement rule: " + "; ".join(map(str, self.best.broken))
         reasons = list(self.refused.values())

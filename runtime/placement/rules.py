@@ -128,6 +128,31 @@ def _judge_spreads(
                 break
 
 
+def faults_of(
+    view: ClusterView,
+    rules: PlacementRules,
+    ensemble: Sequence[str],
+    write_quorum_size: int,
+    isolation: IsolationDemand | None,
+) -> tuple[int, ...]:
+    """How far an ensemble is from keeping each rule, in the order of ``PlacementRule``: members in a wrong place, and
+    regions and racks that its write quorums lack.
+
+    Of two ensembles the one with the smaller tuple is better.
+    """
+    admitted = admitted_bookies(isolation, view.groups, view.writable | set(ensemble), len(ensemble))
+    faults = dict.fromkeys(PlacementRule, 0)
+    if admitted is not None:
+        faults[PlacementRule.ISOLATION] = sum(each not in admitted for each in ensemble)
+    if rules.needs_known_rack:
+        faults[PlacementRule.KNOWN_RACK] = sum(is_default_rack(view.rack_of(each)) for each in ensemble)
+    for spread in spreads(view, rules):
+        for quorum in write_quorums(len(ensemble), write_quorum_size):
+            count = len(places_of(spread, [ensemble[index] for index in quorum]))
+            faults[spread.rule] += max(0, min(spread.minimum, write_quorum_size) - count)
+    return tuple(faults.values())
+
+
 def places_of(spread: Spread, bookie_ids: Collection[str]) -> set[str]:
     """The different racks or regions of bookies."""
     return {place for bookie_id in bookie_ids if (place := spread.place_of(bookie_id)) is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -14,8 +15,9 @@ from runtime.client.ports import SuspectBookies
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.placement.choice import Choice, NoChoice, PlacementNeed, broken_rules, choose_replacements
 from runtime.placement.isolation import IsolationDemand, isolation_demand
-from runtime.placement.rules import BrokenRule, PlacementRules
+from runtime.placement.rules import BrokenRule, PlacementRule, PlacementRules, faults_of
 from runtime.placement.survey import BookieSurvey
+from runtime.placement.view import ClusterView
 from runtime.ports import Clock
 from runtime.replication.config import PlacementMode
 from runtime.replication.fragments import Fragment, stripe_count
@@ -26,7 +28,8 @@ class CopyNeed(msgspec.Struct, frozen=True, kw_only=True):
     """One copy that needs a target: position ``index`` of an ensemble.
 
     ``pending``: other positions that will be replaced too. ``excluded``: bookies that must not be chosen, in addition
-    to the members of the ensemble.
+    to the members of the ensemble. ``is_data_first``: rather in a wrong rack or region than not at all.
+    ``must_improve``: only a bookie with which the ensemble breaks fewer rules than now.
     """
 
     write_quorum_size: int
@@ -37,6 +40,12 @@ class CopyNeed(msgspec.Struct, frozen=True, kw_only=True):
     isolation: IsolationDemand | None = None
     entry_count: int = 0
     bytes_needed: int = 0
+    is_data_first: bool = False
+    must_improve: bool = False
+
+
+_SPREADS = frozenset({PlacementRule.REGIONS, PlacementRule.RACKS})
+"""Rules about the ensemble as a whole; the others refuse a bookie whatever the other members are."""
 
 
 def stripe_bytes(metadata: LedgerMetadata, fragment: Fragment, index: int) -> int:
@@ -91,11 +100,12 @@ class TargetChooser:
         """
         writable = (await self._live_bookies.refresh()).writable
         found: Choice | NoChoice | None = None
+        by_rules = msgspec.structs.replace(need, is_data_first=False)
         if preferred in writable:
             barred = need.excluded | (set(writable) - {preferred})
-            found = await self._choose(writable, msgspec.structs.replace(need, excluded=barred))
+            found = await self._choose(writable, msgspec.structs.replace(by_rules, excluded=barred))
         if not isinstance(found, Choice):
-            found = await self._choose(writable, need)
+            found = await self._choose(writable, by_rules)
         if isinstance(found, NoChoice):  # before giving up, check whether one has returned
             found = await self._choose((await self._live_bookies.refresh(0)).writable, need)
         if isinstance(found, Choice):
@@ -153,7 +163,10 @@ def choose_target(
     assigned: Mapping[str, int] | None = None,
     bytes_assigned: Mapping[str, int] | None = None,
 ) -> Choice | NoChoice:
-    """A bookie for one copy that leaves good ones for the pending positions, as far as there are any. Pure."""
+    """A bookie for one copy that leaves good ones for the pending positions, as far as there are any. Pure.
+
+    A bookie with which the ensemble breaks the rules no more than now is always allowed, because nothing gets worse.
+    """
     view = survey.view(need.ensemble, bytes_assigned)
     placement_need = PlacementNeed(
         write_quorum_size=need.write_quorum_size,
@@ -163,12 +176,56 @@ def choose_target(
         bytes_needed=need.bytes_needed,
         assigned=assigned or {},
     )
+    if need.must_improve:
+        found = choose_replacements(view, _lenient(rules), placement_need, need.ensemble, (need.index,), source)
+        if isinstance(found, NoChoice) or _change_of(view, rules, need, found) is _Change.BETTER:
+            return found
+        return NoChoice(wanted=1, candidates=1, refused={}, best=found)
+    found = best = _choose_together(view, rules, placement_need, need, source)
+    if isinstance(found, NoChoice):
+        if found.best is None or not _are_spreads(found.best):
+            return found
+        best = choose_replacements(view, _lenient(rules), placement_need, need.ensemble, (need.index,), source)
+    if isinstance(best, Choice) and _are_spreads(best) and _change_of(view, rules, need, best) is not _Change.WORSE:
+        return Choice(best.bookies)
+    if isinstance(found, NoChoice) and found.best is not None and need.is_data_first and not survey.rules.is_strict:
+        return found.best
+    return found
+
+
+class _Change(enum.Enum):
+    """What a choice does to the placement of an ensemble."""
+
+    BETTER = enum.auto()
+    EQUAL = enum.auto()
+    WORSE = enum.auto()
+
+
+def _change_of(view: ClusterView, rules: PlacementRules, need: CopyNeed, choice: Choice) -> _Change:
+    changed = (*need.ensemble[: need.index], *choice.bookies, *need.ensemble[need.index + 1 :])
+    before, after = (
+        faults_of(view, rules, ensemble, need.write_quorum_size, need.isolation)
+        for ensemble in (need.ensemble, changed)
+    )
+    return _Change.EQUAL if after == before else _Change.BETTER if after < before else _Change.WORSE
+
+
+def _are_spreads(choice: Choice) -> bool:
+    return all(each.rule in _SPREADS for each in choice.broken)
+
+
+def _lenient(rules: PlacementRules) -> PlacementRules:
+    return msgspec.structs.replace(rules, is_strict=False)
+
+
+def _choose_together(
+    view: ClusterView, rules: PlacementRules, placement_need: PlacementNeed, need: CopyNeed, source: random.Random
+) -> Choice | NoChoice:
     open_positions = {need.index, *need.pending}
     members = [None if index in open_positions else bookie_id for index, bookie_id in enumerate(need.ensemble)]
     if need.pending:
-        lenient = msgspec.structs.replace(rules, is_strict=False)
         all_positions = (need.index, *need.pending)
-        joint = choose_replacements(view, lenient, placement_need, members, all_positions, source)
+        joint = choose_replacements(view, _lenient(rules), placement_need, members, all_positions, source)
         if isinstance(joint, Choice):
             target = joint.bookies[0]
             broken = joint.broken and broken_rules(view, rules, placement_need, members, {need.index: target})
@@ -232,6 +289,15 @@ class PlacementForecast:
         )
         indexes = (need.index, *need.pending)
         found = choose_replacements(view, self._rules, placement_need, need.ensemble, indexes, self._source)
+        if isinstance(found, Choice) and found.broken and _are_spreads(found):
+            chosen = dict(zip(indexes, found.bookies, strict=True))
+            changed = [chosen.get(index, bookie_id) for index, bookie_id in enumerate(need.ensemble)]
+            before, after = (
+                faults_of(view, self._rules, each, need.write_quorum_size, need.isolation)
+                for each in (need.ensemble, changed)
+            )
+            if after <= before:  # allowed whatever the mode
+                return TargetForecast()
         return TargetForecast(found.broken) if isinstance(found, Choice) else TargetForecast(why_none=found.sentence)
 
 

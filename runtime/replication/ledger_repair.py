@@ -386,9 +386,13 @@ class LockedLedgerRepair:
             isolation=isolation_demand(metadata.custom_metadata),
             entry_count=stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size),
             bytes_needed=stripe_bytes(metadata, fragment, index),
+            is_data_first=self._order.is_data_first,
+            must_improve=self._order.must_improve,
         )
 
     def _why_no_target(self, found: NoChoice) -> str:
+        if found.best is not None and (self._order.is_data_first or self._order.must_improve):
+            return found.sentence  # the order of a worker: it has no option
         if found.best is not None:
             return f"{found.sentence} (--placement best-effort accepts that)"
         if self._unusable:

@@ -19,6 +19,7 @@ class RepairOrder(NamedTuple):
     long enough ago for its writer to replace a leaving bookie; None: there was no such look. ``ranges``: what an
     earlier run copied of the ledger. ``stored``: metadata that was read before, used if its version is still stored.
     ``segments``: first entries of the segments to repair; None: all.
+    ``is_data_first`` and ``must_improve``: see ``CopyNeed``.
     """
 
     leaving: frozenset[str]
@@ -28,6 +29,8 @@ class RepairOrder(NamedTuple):
     ranges: tuple[JobRange, ...] = ()
     stored: Versioned[LedgerMetadata] | None = None
     segments: frozenset[int] | None = None
+    is_data_first: bool = False
+    must_improve: bool = False
 
     def fragments(self, metadata: LedgerMetadata) -> list[Fragment]:
         """The segments to repair that reference a leaving bookie, in their order."""

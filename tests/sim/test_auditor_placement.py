@@ -42,7 +42,12 @@ RACKS = {"b1": "/r1", "b2": "/r1", "b3": "/r1", "b4": "/r2"}
 MARKING = AutorecoveryConfig(is_misplaced_marked=True, placement_check_interval_s=3600)
 
 
-async def with_racks(cluster: RepairCluster, racks: dict[str, str], gold: Collection[str] = ()) -> None:
+async def with_racks(
+    cluster: RepairCluster,
+    racks: dict[str, str],
+    gold: Collection[str] = (),
+    config: PlacementConfig | None = None,
+) -> None:
     """Bookies in these racks, and in the isolation group gold, as Pulsar stores them."""
     await cluster.start(*racks)
     node: dict[str, dict[str, dict[str, str]]] = {"gold": {}, "default": {}}
@@ -53,7 +58,7 @@ async def with_racks(cluster: RepairCluster, racks: dict[str, str], gold: Collec
     sources = PlacementSources(
         cluster.metadata_store, ports.registrations, ports.bookies, cluster.clock, OsRackFiles(), ROOT
     )
-    cluster.ports = dataclasses.replace(ports, placement=placement_on(PlacementConfig(), sources))
+    cluster.ports = dataclasses.replace(ports, placement=placement_on(config or PlacementConfig(), sources))
 
 
 async def duo(cluster: RepairCluster, *ensemble: str, state: LedgerState = LedgerState.CLOSED) -> int:

@@ -121,6 +121,8 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     ledgers_failed: int
     bytes_copied: int
     waiting: int = 0
+    copies_breaking_placement: int = 0
+    """Copies that broke a placement rule, counted for each rule, because no bookie kept it."""
 
 
 class DaemonNote(msgspec.Struct, frozen=True, kw_only=True):
