@@ -44,6 +44,7 @@ _DAEMONS = Table(
     Column("repaired", "REPAIRED", is_right=True),
     Column("failed", "FAILED", is_right=True),
     Column("copied_bytes", "COPIED", size, is_right=True),
+    Column("copies_breaking_placement", "MISPLACED", is_right=True, is_wide=True),
     Column("finished_at", "LAST FINISHED"),
     Column("holds", "HOLDS", _show_held),
     Column("reported_at", "REPORTED", is_wide=True),
@@ -124,6 +125,7 @@ def _daemon(daemon: DaemonNote) -> Row:
         "repaired": None if worker is None else worker.ledgers_repaired,
         "failed": None if worker is None else worker.ledgers_failed,
         "copied_bytes": None if worker is None else worker.bytes_copied,
+        "copies_breaking_placement": None if worker is None else worker.copies_breaking_placement,
         "finished_at": None if worker is None else time_text(worker.finished_ms),
         "holds": None if worker is None else [_held(each) for each in worker.held],
     }

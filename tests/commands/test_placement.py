@@ -32,7 +32,11 @@ def operator(tmp_path: Path, metadata_uri: str) -> Iterator[Operator]:
     async def add(store: MetadataStore) -> None:
         await asyncio.gather(
             store.create(f"{operator.root}/00/0000/L0000", encode_ledger_metadata(metadata), make_parents=True),
-            *(store.create(f"{operator.root}/available/{bookie_id}", b"") for bookie_id in ("b2:3181", "b3:3181")),
+            *(
+                store.create(f"{operator.root}/{directory}/{bookie_id}", make_parents=True)
+                for directory in ("available", "cookies")
+                for bookie_id in ("b2:3181", "b3:3181")
+            ),
         )
 
     operator.on_store(add)

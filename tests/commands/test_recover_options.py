@@ -54,7 +54,9 @@ def operator(tmp_path: Path, metadata_uri: str) -> Iterator[Operator]:
 
     async def add(store: MetadataStore) -> None:
         await plant(store, operator.root, closed, closed, planted((DEAD, "b2:3181")))
-        cookies = {f"cookies/{each}": cookie_of(each) for each in (DEAD, "b6:3181")}
+        cookies = {
+            f"cookies/{each}": cookie_of(each) for each in (DEAD, *(f"b{number}:3181" for number in range(2, 7)))
+        }
         available = [*(f"available/b{number}:3181" for number in (2, 3, 4)), "available/readonly/b5:3181"]
         nodes = dict.fromkeys(available, b"") | cookies
         await asyncio.gather(

@@ -45,7 +45,7 @@ CRITICAL = (
         "A newer release wrote the ledger metadata.",
         "Releases that do not know the format cannot read the ledger, and one such node aborts every audit of theirs: "
         "lost bookies are detected, but no ledger is marked for repair. The ledger itself is not damaged.",
-        "Keep the ledger; this release cannot delete it. Use releases of bkctl and BookKeeper that read the format.",
+        "Keep the ledger; this release cannot delete it. Use a release that reads the format.",
     ),
     ("ledger-without-segment", "The ledger has no segment, hence no bookies.", _STOPS_AUDITS, _RESTORE_LEDGER),
     (
