@@ -6,13 +6,13 @@ from the newest version seen and decides again whether and how to change it, so 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from runtime.errors import BadVersionError, ConflictError, MetadataUnavailableError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.store import Versioned
+from runtime.metadata.store import CheckNode, Versioned
 from runtime.ports import Clock
 
 T = TypeVar("T")
@@ -38,9 +38,16 @@ class SharedRecord(Protocol[T]):
 class LedgerRecord:
     """The metadata of one ledger as a ``SharedRecord``."""
 
-    def __init__(self, ledgers: LedgerStore, ledger_id: int) -> None:
+    def __init__(
+        self,
+        ledgers: LedgerStore,
+        ledger_id: int,
+        checks_for: Callable[[LedgerMetadata], Sequence[CheckNode]] = lambda _: (),
+    ) -> None:
+        """``checks_for``: what must be true for a value when it is written."""
         self._ledgers = ledgers
         self._ledger_id = ledger_id
+        self._checks_for = checks_for
 
     @property
     def name(self) -> str:
@@ -52,8 +59,8 @@ class LedgerRecord:
         return await self._ledgers.read(self._ledger_id)
 
     async def write(self, value: LedgerMetadata, expected_version: int) -> Versioned[LedgerMetadata]:
-        """Replace the metadata; BadVersionError, LedgerNotFoundError."""
-        return await self._ledgers.write(self._ledger_id, value, expected_version)
+        """Replace the metadata; BadVersionError, LedgerNotFoundError, the errors of a check with its path."""
+        return await self._ledgers.write(self._ledger_id, value, expected_version, *self._checks_for(value))
 
 
 class LocalCopy(Generic[T]):

@@ -30,6 +30,7 @@ from runtime.errors import (
     LedgerError,
     LedgerPasswordError,
     LedgerRecoveryError,
+    NoNodeError,
     NoSuchEntryError,
     NoSuchLedgerError,
     UnauthorizedError,
@@ -37,7 +38,7 @@ from runtime.errors import (
 from runtime.ledger.changes import to_closed, to_in_recovery
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from runtime.ledger.write_set import QuorumCoverage, negatives_needed, write_set
-from runtime.metadata.store import Versioned
+from runtime.metadata.store import CheckNode, Versioned
 from runtime.ports import ReadReply
 from runtime.protocol.entry_body import DecodedEntry
 from storage.errors import BkctlError
@@ -60,7 +61,7 @@ class LedgerRecovery:
         self._ports = ports
         self._credentials = credentials
         self._ledger_id = credentials.ledger_id
-        self._record = LedgerRecord(ports.ledgers, credentials.ledger_id)
+        self._record = LedgerRecord(ports.ledgers, credentials.ledger_id, self._checks_for)
         self._copy = LocalCopy(metadata)
         self._fence_answers: dict[str, BkctlError | None] = {}
         """Answers to the fence, by bookie; None: valid."""
@@ -259,7 +260,16 @@ class LedgerRecovery:
             # Keep earlier segments as stored now: re-replication may have moved copies meanwhile.
             return to_closed(metadata, last_entry_id, length, (*metadata.segments[:-1], *segments))
 
-        await self._update(lambda metadata: not metadata.is_closed, transform)
+        try:
+            await self._update(lambda metadata: not metadata.is_closed, transform)
+        except NoNodeError as error:
+            left = f"a bookie that got entries left the cluster, or became read-only: there is no {error.path}"
+            raise LedgerRecoveryError(self._ledger_id, f"recovery stopped, it can be retried: {left}") from error
+
+    def _checks_for(self, value: LedgerMetadata) -> list[CheckNode]:
+        """New members must not have left: while they did, nothing named them, so nothing was copied from them."""
+        new = sorted(value.bookies() - self._copy.value.bookies())
+        return [check for bookie_id in new for check in self._ports.registrations.checks(bookie_id)]
 
     async def _update(
         self, is_needed: Callable[[LedgerMetadata], bool], transform: Callable[[LedgerMetadata], LedgerMetadata]

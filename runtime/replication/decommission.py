@@ -265,14 +265,16 @@ class Decommission:
             if unproven:
                 refusal = f"no longer proven lost: {named_reasons(unproven)}"
             deleted: list[str] = []
-            if refusal is not None:
+            if refusal is not None and self._own_deletes:  # the restoration was cut off
+                refusal = await self._restore_cookies(refusal)
+            elif refusal is not None:
                 refusal += plan.kept
             elif (refusal := await self._delete_cookies(plan, finish, deleted)) is None and deleted:
                 found = await self._drain.scan(plan.bookie_ids, order, hooks)
                 remaining, accepted = _left(plan, found)
                 if (refusal := _why_left(plan, remaining, (), found.unreadable)) is not None:
-                    await self._restore_cookies(deleted)
-                    refusal += _NAMED_MEANWHILE
+                    refusal = await self._restore_cookies(refusal)
+                    deleted.clear()
             # A bookie checks its cookie after it registers, so either it or this code detects the conflict.
             again = tuple(await self._recovery.registered(plan.bookie_ids)) if refusal is None else ()
             return DecommissionReport(
@@ -308,12 +310,13 @@ class Decommission:
                 deleted.append(bookie_id)
         return None
 
-    async def _restore_cookies(self, deleted: list[str]) -> None:
-        """Ledgers name the bookies again, so without cookies their data would count as that of strangers."""
-        while deleted:
+    async def _restore_cookies(self, refusal: str) -> str:
+        """Ledgers name the bookies again; without cookies these could not start with their data."""
+        for bookie_id, data in self._own_deletes.items():
             with contextlib.suppress(NodeExistsError):
-                await self._cookies.create_node(deleted[-1], self._own_deletes[deleted[-1]])
-            deleted.pop()
+                await self._cookies.create_node(bookie_id, data)
+        self._own_deletes.clear()
+        return refusal + _NAMED_MEANWHILE
 
     async def _delete_cookie(
         self, plan: DecommissionPlan, bookie_id: str, version: int, finish: FinishHooks

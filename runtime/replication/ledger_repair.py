@@ -151,7 +151,8 @@ class LockedLedgerRepair:
             else:
                 if result is not None:
                     return result
-                attempt = 0  # a part was committed
+                if self._stored is not None:
+                    attempt = 0  # a part was committed
         detail = f"another process changed it first, {self._config.metadata_attempts_max} times in a row"
         return failed(self._ledger_id, FailureReason.CONFLICT, detail)
 

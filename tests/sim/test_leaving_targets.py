@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
+from runtime.client.ports import credentials_of
+from runtime.client.recovery import LedgerRecovery
+from runtime.errors import LedgerRecoveryError, MetadataUnavailableError
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.cluster.operation_lock import OperationHolder, leaving_bookies, lock_bookies
+from runtime.metadata.store import Versioned
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import ReplicationConfig
@@ -174,7 +180,16 @@ def test_a_ledger_that_names_a_bookie_while_its_cookie_goes_brings_the_cookie_ba
                 await original(bookie_id, expected_version)
                 await name_it()
 
-            cookies.delete = delete  # type: ignore[method-assign]
+            restore, cuts = cookies.create_node, 1
+
+            async def create_node(bookie_id: str, data: bytes) -> None:
+                nonlocal cuts
+                cuts -= 1
+                if cuts >= 0:
+                    raise MetadataUnavailableError("ZooKeeper does not answer")
+                await restore(bookie_id, data)
+
+            cookies.delete, cookies.create_node = delete, create_node  # type: ignore[method-assign]
             report = await carry_out(decommission, plan)
 
         assert not report.is_complete
@@ -199,5 +214,35 @@ def test_a_bookie_that_another_command_empties_is_the_last_resort() -> None:
             await cluster.stop("b4")
             assert (await recovery.run(await recovery.plan(["b4"]))).is_complete
             assert {(await cluster.ensembles(each))[0] for each in ids} == {("b3", "b2")}
+
+    simulate(scenario)
+
+
+def test_recovery_of_a_ledger_does_not_name_a_bookie_that_left_before_the_end() -> None:
+    """It got the recovered entries while it was in the cluster."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "t", "u")
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN), entries=5)
+        stored = await cluster.ports.ledgers.read(ledger_id)
+        credentials = credentials_of(ledger_id, stored.value)
+        original = cluster.ports.ledgers.write
+        removed: list[str] = []
+
+        async def write(written_id: int, metadata: LedgerMetadata, *others: Any) -> Versioned[LedgerMetadata]:
+            if metadata.is_closed and not removed:
+                removed.extend({"t", "u"} & metadata.bookies())
+                await remove(cluster, removed[0])
+            return await original(written_id, metadata, *others)
+
+        cluster.ports.ledgers.write = write  # type: ignore[method-assign, assignment]
+        with pytest.raises(LedgerRecoveryError, match="left the cluster"):
+            await LedgerRecovery(cluster.ports, credentials, stored).run()
+        assert (await cluster.ports.ledgers.read(ledger_id)).value.state is LedgerState.IN_RECOVERY
+
+        stored = await cluster.ports.ledgers.read(ledger_id)
+        closed = (await LedgerRecovery(cluster.ports, credentials, stored).run()).value
+        assert closed.last_entry_id == 4
+        assert removed[0] not in closed.bookies()
 
     simulate(scenario)
