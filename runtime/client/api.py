@@ -17,6 +17,7 @@ complete in order. Iterate over long ledgers, because ``read`` collects a list i
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ from runtime.client.reader import LedgerReader, told_by_bookies
 from runtime.client.recovery import LedgerRecovery
 from runtime.client.writer import LedgerWriter
 from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import ConfigurationError, LedgerPasswordError, NotEnoughBookiesError
+from runtime.errors import ConfigurationError, LedgerNotFoundError, LedgerPasswordError, NotEnoughBookiesError
 from runtime.ledger.changes import check_quorum_sizes, new_ledger
 from runtime.ledger.metadata import DigestType, LedgerMetadata
 from runtime.metadata.bookies.registration import RegistrationClient
@@ -181,9 +182,12 @@ class LedgerClient:
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger's metadata, in any state; bookies drop its entries later. Succeeds if it does not exist.
 
-        This does not stop a live writer; recover the ledger first if that matters. Raises MetadataError.
+        This does not stop a live writer; recover the ledger first if that matters. Raises MetadataError, which is a
+        MetadataFormatError if the metadata cannot be read, as that of a newer release: nothing is deleted then.
         """
-        await self.ports.ledgers.delete(ledger_id)
+        with contextlib.suppress(LedgerNotFoundError):
+            await self.ports.ledgers.read(ledger_id)
+            await self.ports.ledgers.delete(ledger_id)
 
     async def close(self) -> None:
         """Close all connections. Writers that were not closed are abandoned: their ledgers stay open until they are

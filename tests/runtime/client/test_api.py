@@ -20,6 +20,8 @@ from runtime.errors import (
     LedgerReadError,
     NotEnoughBookiesError,
 )
+from runtime.ledger.metadata_format import NewerFormatError
+from runtime.metadata.store import ANY_VERSION
 from tests.runtime.client.world import PASSWORD, World, credentials, payload, until
 
 
@@ -114,6 +116,17 @@ async def test_t69_deleting_twice_is_fine(world: World) -> None:
     await client.delete(writer.ledger_id)
     with pytest.raises(LedgerNotFoundError):
         await client.open(writer.ledger_id)
+
+
+async def test_metadata_of_a_newer_release_is_not_deleted(world: World) -> None:
+    await world.bookies("b1", "b2", "b3")
+    client = await world.client()
+    writer = await client.create()
+    path = client.ports.ledgers.path(writer.ledger_id)
+    await client.store.set(path, newer := b"BookieMetadataFormatVersion\t4\n", ANY_VERSION)
+    with pytest.raises(NewerFormatError):
+        await client.delete(writer.ledger_id)
+    assert (await client.store.get(path)).data == newer
 
 
 async def test_closing_the_client_abandons_its_writers(world: World) -> None:
