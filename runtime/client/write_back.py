@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection
 
 from runtime.client.add_pipeline import AddPipeline
+from runtime.client.bookie_software import BookieSoftware
 from runtime.client.ensemble_change import Replacements
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.errors import LedgerRecoveryError, NotEnoughBookiesError
@@ -50,7 +51,7 @@ class WriteBack:
         self._failed: dict[int, str] = {}
         self._without_successor: dict[int, str] = {}
         self._unsuitable: set[str] = set()
-        self._bkctl: dict[str, bool] = {}
+        self._software = BookieSoftware(ports.registrations, ports.clock)
         self.corrupt_left: dict[str, list[int]] = {}
         self._change: asyncio.Task[None] | None = None
         self._changes_without_progress = 0
@@ -89,10 +90,7 @@ class WriteBack:
     async def _replace_corrupt(self, entry_id: int, corrupt: Collection[str]) -> list[int]:
         """Replace bookies whose corrupt copy of the next entry must not be written over; returns the indexes of those
         that stay because no other bookie is left."""
-        for bookie_id in corrupt:
-            if bookie_id not in self._bkctl:
-                self._bkctl[bookie_id] = bool(await self._ports.registrations.running_bkctl([bookie_id]))
-        barred = {bookie_id for bookie_id in corrupt if not self._bkctl[bookie_id]}
+        barred = {bookie_id for bookie_id in corrupt if not await self._software.is_bkctl(bookie_id)}
         if barred.isdisjoint(self._pipeline.ensemble):
             return []
         await self.finish()  # so that the new segment starts with this entry

@@ -119,8 +119,6 @@ class LedgerInPlaceRepair:
         self._bytes_written = 0
         self._moving: dict[int, dict[str, EntryRangeSet]] = {}
         """Corrupt copies that must not be written over, by the first entry of their segment and their bookie."""
-        self._bkctl: dict[str, bool] = {}
-        """Whether bookies with corrupt copies run bkctl."""
         self._left: dict[tuple[str, LeftReason], EntryRangeSet] = {}
         self._details: dict[tuple[str, LeftReason], str] = {}
         self._lock: ReplicationLock
@@ -178,7 +176,6 @@ class LedgerInPlaceRepair:
 
     async def _repair(self) -> LedgerRewritten:
         self._moving.clear()
-        self._bkctl.clear()
         metadata = (await self._ports.ledgers.read(self._ledger_id)).value
         await self._tools.live_bookies.refresh()
         for index in range(len(metadata.segments)):
@@ -258,11 +255,9 @@ class LedgerInPlaceRepair:
 
     async def _running_bkctl(self, copies: Sequence[Copy]) -> list[str]:
         """The bookies with a corrupt copy that run bkctl."""
+        software = self._tools.engine.tools.replicator.software
         corrupt = [copy.bookie_id for copy in copies if copy.state is CopyState.CORRUPT]
-        for bookie_id in corrupt:
-            if bookie_id not in self._bkctl:
-                self._bkctl[bookie_id] = bool(await self._ports.registrations.running_bkctl([bookie_id]))
-        return [each for each in corrupt if self._bkctl[each]]
+        return [each for each in corrupt if await software.is_bkctl(each)]
 
     def _wanted(self, batch: _EntryBatch, entry_id: int) -> list[str]:
         """Bookies whose copy of the entry is planned, and which the metadata still names for it."""

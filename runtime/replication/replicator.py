@@ -8,6 +8,7 @@ read. Source: replication sections 4 and 15.1.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import NoReturn
 
 import msgspec
 
+from runtime.client.bookie_software import BookieSoftware
 from runtime.client.ports import ClientPorts
 from runtime.protocol.status import Status, error_of
 from runtime.replication.byte_window import ByteWindow, for_each_bounded
@@ -83,13 +85,11 @@ class Replicator:
     on_verified: Callable[[StripeJob, int], None] = lambda _job, _entry_id: None
     """Called when all entries of the stripe up to this one are on the target and verified."""
     pacer: Pacer | None = None
-    _is_bkctl: dict[str, bool] = dataclasses.field(default_factory=dict)
 
-    async def runs_bkctl(self, bookie_id: str) -> bool:
-        """Whether a bookie ran bkctl when this run first asked; MetadataError."""
-        if bookie_id not in self._is_bkctl:
-            self._is_bkctl[bookie_id] = bool(await self.ports.registrations.running_bkctl([bookie_id]))
-        return self._is_bkctl[bookie_id]
+    @functools.cached_property
+    def software(self) -> BookieSoftware:
+        """Which bookies run bkctl."""
+        return BookieSoftware(self.ports.registrations, self.ports.clock)
 
     async def copy(self, job: StripeJob, activity: LedgerActivity) -> StripeOutcome:
         """Copy, and read the entries back from the target. An empty stripe needs no request."""
@@ -147,7 +147,7 @@ class _StripeCopy:
         """Whether the target could have a corrupt copy that must not be written over, because it does not run bkctl
         (H18) and has the ledger already: it was a member before, or is one in another segment."""
         job = self._job
-        if await self._tools.runs_bkctl(job.target):
+        if await self._tools.software.is_bkctl(job.target):
             return False
         entry_ids = [job.last_entry_id]
         (answer,) = await self._ports.bookies.read_many(
@@ -271,7 +271,7 @@ class _StripeCopy:
         if fingerprints is None:
             rows = zip(entry_ids, answers, checks, strict=True)
             corrupt = [each for each, answer, check in rows if type(answer) is bytes and not isinstance(check, int)]
-            if corrupt and not await self._tools.runs_bkctl(job.target):
+            if corrupt and not await self._tools.software.is_bkctl(job.target):
                 self._give_up_target(
                     f"bookie {job.target}: has a corrupt copy of entry {corrupt[0]}, which stays there"
                 )

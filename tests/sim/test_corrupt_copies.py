@@ -17,7 +17,7 @@ from runtime.replication.in_place_plan import LeftReason
 from runtime.replication.ledger_close import CloseOutcome, CloseResult, LedgerCloser
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger, random_ledger
-from tests.sim.autorecovery_cluster import serving, until_unmarked, worker_on
+from tests.sim.autorecovery_cluster import marks_of, serving, until_unmarked, worker_on
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.sim.test_in_place_repair import adds, left, plan, recover, repair_of
@@ -440,5 +440,30 @@ def test_a_local_worker_leaves_a_corrupt_copy_that_its_own_bookie_cannot_take_to
         async with serving(worker_on(cluster, config, own_bookie="b4")):
             await until_unmarked(cluster)
         assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+
+    simulate(scenario)
+
+
+def test_a_worker_notices_that_a_bookie_was_handed_back_to_java() -> None:
+    """A daemon runs for months; what it knew of a bookie's software before a restart is worth nothing."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b5")
+        first = await marked(cluster, TEN, "b1")
+        async with serving(worker_on(cluster)):
+            await until_unmarked(cluster)
+            assert await cluster.ensembles(first) == {0: ("b5", "b2", "b3")}
+            kept = cluster.copies["b5"]
+            await cluster.stop("b5")
+            await cluster.clock.sleep(10)
+            await cluster.start("b5", software=None)
+            cluster.copies["b5"] = kept
+            second = await cluster.store(TEN)
+            kept[second] = dict(cluster.copies["b2"][second])
+            spoil(cluster, "b5", second, 8)
+            await marks_of(cluster).mark(second, ["b1"])
+            note = await until_failed(cluster, second)
+        assert "b5: has a corrupt copy of entry 8" in note.detail
+        assert [each for each in cluster.requests if (each.kind, each.ledger_id) == ("add", second)] == []
 
     simulate(scenario)
