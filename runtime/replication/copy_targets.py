@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -177,37 +176,41 @@ def choose_target(
         assigned=assigned or {},
     )
     if need.must_improve:
-        found = choose_replacements(view, _lenient(rules), placement_need, need.ensemble, (need.index,), source)
-        if isinstance(found, NoChoice) or _change_of(view, rules, need, found) is _Change.BETTER:
-            return found
-        return NoChoice(wanted=1, candidates=1, refused={}, best=found)
-    found = best = _choose_together(view, rules, placement_need, need, source)
+        return _choose_better(view, rules, placement_need, need, source)
+    found = _choose_together(view, rules, placement_need, need, source)
+    if isinstance(found, Choice):
+        return found if not found.broken or not _is_no_worse(view, rules, need, found) else Choice(found.bookies)
+    if found.best is None or not _are_spreads(found.best):
+        return found
+    alone = choose_replacements(view, _lenient(rules), placement_need, need.ensemble, (need.index,), source)
+    if isinstance(alone, Choice) and _is_no_worse(view, rules, need, alone):
+        return Choice(alone.bookies)
+    return found.best if need.is_data_first and not survey.rules.is_strict else found
+
+
+def _choose_better(
+    view: ClusterView, rules: PlacementRules, placement_need: PlacementNeed, need: CopyNeed, source: random.Random
+) -> Choice | NoChoice:
+    found = choose_replacements(view, _lenient(rules), placement_need, need.ensemble, (need.index,), source)
     if isinstance(found, NoChoice):
-        if found.best is None or not _are_spreads(found.best):
-            return found
-        best = choose_replacements(view, _lenient(rules), placement_need, need.ensemble, (need.index,), source)
-    if isinstance(best, Choice) and _are_spreads(best) and _change_of(view, rules, need, best) is not _Change.WORSE:
-        return Choice(best.bookies)
-    if isinstance(found, NoChoice) and found.best is not None and need.is_data_first and not survey.rules.is_strict:
-        return found.best
-    return found
+        return found
+    before, after = _faults(view, rules, need, {need.index: found.bookies[0]})
+    return found if after < before else NoChoice(wanted=1, candidates=1, refused={}, best=found)
 
 
-class _Change(enum.Enum):
-    """What a choice does to the placement of an ensemble."""
-
-    BETTER = enum.auto()
-    EQUAL = enum.auto()
-    WORSE = enum.auto()
+def _is_no_worse(view: ClusterView, rules: PlacementRules, need: CopyNeed, choice: Choice) -> bool:
+    """Whether a choice is allowed because the ensemble breaks the rules no more than it does already."""
+    before, after = _faults(view, rules, need, {need.index: choice.bookies[0]})
+    return _are_spreads(choice) and after <= before
 
 
-def _change_of(view: ClusterView, rules: PlacementRules, need: CopyNeed, choice: Choice) -> _Change:
-    changed = (*need.ensemble[: need.index], *choice.bookies, *need.ensemble[need.index + 1 :])
-    before, after = (
-        faults_of(view, rules, ensemble, need.write_quorum_size, need.isolation)
-        for ensemble in (need.ensemble, changed)
-    )
-    return _Change.EQUAL if after == before else _Change.BETTER if after < before else _Change.WORSE
+def _faults(
+    view: ClusterView, rules: PlacementRules, need: CopyNeed, chosen: Mapping[int, str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The faults of the ensemble as it is, and with the chosen bookies at their indexes."""
+    changed = [chosen.get(index, bookie_id) for index, bookie_id in enumerate(need.ensemble)]
+    before = faults_of(view, rules, need.ensemble, need.write_quorum_size, need.isolation)
+    return before, faults_of(view, rules, changed, need.write_quorum_size, need.isolation)
 
 
 def _are_spreads(choice: Choice) -> bool:
@@ -290,12 +293,7 @@ class PlacementForecast:
         indexes = (need.index, *need.pending)
         found = choose_replacements(view, self._rules, placement_need, need.ensemble, indexes, self._source)
         if isinstance(found, Choice) and found.broken and _are_spreads(found):
-            chosen = dict(zip(indexes, found.bookies, strict=True))
-            changed = [chosen.get(index, bookie_id) for index, bookie_id in enumerate(need.ensemble)]
-            before, after = (
-                faults_of(view, self._rules, each, need.write_quorum_size, need.isolation)
-                for each in (need.ensemble, changed)
-            )
+            before, after = _faults(view, self._rules, need, dict(zip(indexes, found.bookies, strict=True)))
             if after <= before:  # allowed whatever the mode
                 return TargetForecast()
         return TargetForecast(found.broken) if isinstance(found, Choice) else TargetForecast(why_none=found.sentence)

@@ -174,8 +174,7 @@ class LockedLedgerRepair:
             self._keep_failures_of(metadata)
             if not is_all:
                 self._stored = written
-        if not is_all:
-            return None
+                return None
         if self._failures or self._defects:  # the affected copies may have been moved or deleted
             count = len(self._failures)
             metadata = (await self._read()).value
