@@ -143,7 +143,7 @@ class Exploration:
                 self.oracle.violate(f"unexpected error: {task.exception()!r}")
 
     def _on_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An error that nobody handles."""
+        """An error that no task handles."""
         if not isinstance(context.get("exception"), BkctlError | asyncio.CancelledError):
             self.oracle.violate(f"unexpected error: {context.get('exception')!r}: {context['message']}")
 
@@ -190,7 +190,7 @@ class Exploration:
             cluster.process_faults.lost_answers, cluster.process_faults.decisive = 0.05, 0.4
 
     def _lose_a_bookie(self) -> str | None:
-        """A bookie that no command is about dies for good."""
+        """A bookie that no command is about dies, and does not return."""
         bookie_id = self._plan.choice(self._ids)
         if not self._survives({bookie_id}):
             return None

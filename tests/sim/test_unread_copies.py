@@ -150,7 +150,7 @@ def test_bad_copies_beside_unknown_ones_are_marked_at_once_and_counted_once() ->
 
 
 def test_a_count_without_some_ledgers_is_not_the_last_one() -> None:
-    """The checks of metadata too: what could not be read is told, and ends no check."""
+    """The checks of metadata too: what could not be read is reported, and ends no check."""
 
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)

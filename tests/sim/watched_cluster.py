@@ -1,7 +1,7 @@
-"""A cluster for the explorer: every process has a session of its own, and a listener is told of all that happens.
+"""A cluster for the explorer: every process has its own session, and a listener is called after each change.
 
-Requests are carried out in one moment of virtual time on the model of ZooKeeper, so the listener is told of each change
-in the one true order, with the process that made it.
+Requests are carried out in one moment of virtual time on the model of ZooKeeper, so the listener gets all changes
+in their order, each with the process that made it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DECISIVE_SLOW_S = (0.5, 10.0)
 
 
 class Listener(Protocol):
-    """Is told of each change, after it."""
+    """Is called after each change."""
 
     def on_node(self, actor: str, path: str, data: bytes | None) -> None:
         """A node was created or set; ``data`` None: it is gone."""
@@ -216,7 +216,7 @@ class Bookie:
         self.mode = BookieMode.WRITABLE
         self.is_up = False
         self.is_retired = False
-        """Stopped for good."""
+        """Stopped, and never started again."""
         self._cluster = cluster
         self._store: ProcessStore | None = None
         self._registration: BookieRegistration | None = None
@@ -278,7 +278,7 @@ class Bookie:
             self._cluster.server.end_session(self._store.session_id)
 
     def retire(self) -> None:
-        """Stopped for good: what it stored is deleted, and it never starts again."""
+        """Stop it: what it stored is deleted, and it never starts again."""
         self.crash(0.0)
         self.is_retired, self.disk = True, Disk()
 
