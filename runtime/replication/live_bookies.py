@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from runtime.metadata.store import CheckNode
@@ -41,6 +41,8 @@ class LiveBookies:
         """All bookies that were ever registered, except those that did not return after an outage."""
         self._read_at_ns: int | None = None
         self._reading = asyncio.Lock()
+        self._is_watched = False
+        """Whether the store will report the next change of the registrations, and has reported none since the read."""
         self._member_since: dict[str, int] = {}
 
     async def refresh(self, age_max_s: float = REFRESH_S) -> Registrations:
@@ -52,25 +54,37 @@ class LiveBookies:
         return self._registrations
 
     async def look(self) -> Registrations:
-        """The registered bookies, read after this call; concurrent callers share a read."""
-        called_ns = self._clock.monotonic_ns()
-        async with self._reading:
-            if self._read_at_ns is None or self._read_at_ns <= called_ns:
-                await self._update()
+        """The registered bookies, with all changes that are older than the last answer of the metadata store.
+
+        Reads nothing while no change was reported: the store reports one before it answers anything later.
+        """
+        if not self._is_watched:
+            async with self._reading:
+                if not self._is_watched:
+                    await self._update()
         return self._registrations
+
+    def _note_change(self) -> None:
+        self._is_watched = False
 
     async def _update(self) -> None:
         now_ns = self._clock.monotonic_ns()
-        self._registrations = await self._read()
+        on_change = None if self._is_watched else self._note_change
+        self._is_watched = True
+        try:
+            self._registrations = await self._read(on_change)
+        except BaseException:
+            self._is_watched = False
+            raise
         self._live = self._registrations.live
         self._read_at_ns = now_ns
 
     def _is_older(self, age_max_s: float) -> bool:
         return self._read_at_ns is None or self._clock.monotonic_ns() - self._read_at_ns > age_max_s * 1e9
 
-    async def _read(self) -> Registrations:
+    async def _read(self, on_change: Callable[[], None] | None) -> Registrations:
         while True:
-            registrations = await self._registration.snapshot()
+            registrations = await self._registration.snapshot(on_change)
             if self._expected and self._clock.monotonic_ns() >= self._expected_until_ns:
                 self._expected, self._known = frozenset(), registrations.live
             self._known |= registrations.live
@@ -88,6 +102,7 @@ class LiveBookies:
         self._expected = self._known
         self._expected_until_ns = self._clock.monotonic_ns() + self._return_wait_ns if is_over else math.inf
         self._read_at_ns = None
+        self._is_watched = False
 
     def is_live(self, bookie_id: str) -> bool:
         """Whether the bookie is in the last list, writable or read-only."""

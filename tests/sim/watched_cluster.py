@@ -178,10 +178,10 @@ class BlindRegistrations(RegistrationClient):
         self._clock = clock
         self._seen: tuple[int, Registrations] | None = None
 
-    async def snapshot(self) -> Registrations:
+    async def snapshot(self, on_change: Callable[[], None] | None = None) -> Registrations:
         now_ns = self._clock.monotonic_ns()
         if self._seen is None or now_ns - self._seen[0] > self.AGE_MAX_S * 1e9:
-            self._seen = now_ns, await super().snapshot()
+            self._seen = now_ns, await super().snapshot(on_change)
         return self._seen[1]
 
 

@@ -78,25 +78,27 @@ class RegistrationClient:
         self._paths = Paths(root)
         self._told: set[str] = set()
 
-    async def writable(self) -> list[str]:
+    async def writable(self, on_change: Callable[[], None] | None = None) -> list[str]:
         """Ids of the writable bookies, sorted; ClusterNotFoundError."""
-        return await self._ids(self._paths.available)
+        return await self._ids(self._paths.available, on_change)
 
-    async def read_only(self) -> list[str]:
+    async def read_only(self, on_change: Callable[[], None] | None = None) -> list[str]:
         """Ids of the read-only bookies, sorted; ClusterNotFoundError."""
-        return await self._ids(self._paths.read_only)
+        return await self._ids(self._paths.read_only, on_change)
 
     async def with_cookie(self) -> list[str]:
         """Ids of all bookies that belong to the cluster, live or not, sorted; ClusterNotFoundError."""
         return await self._ids(self._paths.cookies)
 
-    async def snapshot(self) -> Registrations:
+    async def snapshot(self, on_change: Callable[[], None] | None = None) -> Registrations:
         """Both sets. Reads writable before and after read-only, so that no bookie that changes its mode is missed.
 
         The reads are sent at once, and the server answers them in this order: a bookie that changes its mode twice
-        meanwhile could be in none of them.
+        meanwhile could be in none of them. ``on_change`` as in ``MetadataStore.children``: when either set changes.
         """
-        writable, read_only, again = await asyncio.gather(self.writable(), self.read_only(), self.writable())
+        writable, read_only, again = await asyncio.gather(
+            self.writable(on_change), self.read_only(on_change), self.writable()
+        )
         return Registrations(writable=tuple(sorted({*writable, *again})), read_only=tuple(read_only))
 
     async def member_since(self, bookie_id: str, on_change: Callable[[], None] | None = None) -> int | None:
@@ -153,10 +155,12 @@ class RegistrationClient:
                     found.add(bookie_id)
         return frozenset(found)
 
-    async def _ids(self, directory: str) -> list[str]:
+    async def _ids(self, directory: str, on_change: Callable[[], None] | None = None) -> list[str]:
         try:
-            names = await self._store.children(directory)
+            names = await self._store.children(directory, on_change)
         except NoNodeError:
+            if on_change is not None:
+                on_change()  # nothing watches an absent directory
             if await self._store.exists(self._paths.root) is None:
                 raise ClusterNotFoundError(self._paths.root) from None
             return []

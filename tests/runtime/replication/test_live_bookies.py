@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -18,7 +19,7 @@ class ListedInTurn(RegistrationClient):
         super().__init__(stage.client.store, stage.ledgers.root)
         self.lists = list(lists)
 
-    async def snapshot(self) -> Registrations:
+    async def snapshot(self, on_change: Callable[[], None] | None = None) -> Registrations:
         return Registrations(writable=self.lists.pop(0) if len(self.lists) > 1 else self.lists[0], read_only=())
 
 

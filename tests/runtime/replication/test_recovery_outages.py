@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 import msgspec
@@ -43,8 +43,8 @@ class WatchedRegistration(RegistrationClient):
         super().__init__(store, root)
         self.read = asyncio.Event()
 
-    async def snapshot(self) -> Registrations:
-        found = await super().snapshot()
+    async def snapshot(self, on_change: Callable[[], None] | None = None) -> Registrations:
+        found = await super().snapshot(on_change)
         self.read.set()
         return found
 
