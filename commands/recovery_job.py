@@ -129,7 +129,7 @@ async def open_job(
             job_file, state = JobFile.reopen(OsFileSystem(), path)
         if flags.resume is None or flags.copy_rate or flags.copy_rate_per_bookie or not rates.exists:
             rates.write(flags)
-        rates.require_valid()
+        rates.load()
     except OSError as error:
         if flags.resume is None:
             delete_job(path)
@@ -265,9 +265,10 @@ class RatesFile:
 
         self.path = path
         self._console = console
-        self._text: str | None = None
+        self._text = ""
         self._problem: str | None = None
         self._pace = CopyPace(bytes_per_s=None, bytes_per_s_per_bookie=None)
+        self._is_read = False
 
     @property
     def exists(self) -> bool:
@@ -281,15 +282,22 @@ class RatesFile:
         text = f"# Read every second; for example 200MiB/s, or {_NO_LIMIT}.\n" + "\n".join(lines) + "\n"
         write_whole(self.path, text.encode())
 
-    def require_valid(self) -> None:
-        """ConfigurationError for a file with mistakes, or one that cannot be read."""
+    def load(self) -> None:
+        """Take the rates to start with; ConfigurationError for a file with mistakes, or one that cannot be read."""
         try:
-            parse_rates(self._text_now())
+            self._text = self._text_now()
+            self._pace = msgspec.structs.replace(self._pace, **parse_rates(self._text))
         except (OSError, UnicodeDecodeError, InvalidArgumentError) as error:
             raise ConfigurationError(f"nothing was changed: {self.path}: {_reason(error)}") from error
 
     def read(self) -> CopyPace | None:
-        """The rates if the file has changed; None otherwise, and for a file with mistakes, which is reported once."""
+        """The loaded rates at first, then those of a changed file.
+
+        None if it is unchanged, and for a file with mistakes, which is reported once.
+        """
+        if not self._is_read:
+            self._is_read = True
+            return self._pace
         try:
             text = self._text_now()
             if text == self._text:
@@ -302,13 +310,12 @@ class RatesFile:
                 self._problem = reason
                 self._console.warn(f"{self.path}: {reason}; the byte rates stay as they were")
             return None
-        is_first, self._text, self._problem = self._text is None, text, None
+        self._text, self._problem = text, None
         pace = msgspec.structs.replace(self._pace, **rates)
         if pace == self._pace:
             return None
         self._pace = pace
-        if not is_first:
-            self._console.say(f"new byte rates: {_in_words(pace)}")
+        self._console.say(f"new byte rates: {_in_words(pace)}")
         return pace
 
     def _text_now(self) -> str:

@@ -181,12 +181,25 @@ def test_rates(text: str, rates: dict[str, int | None]) -> None:
     assert parse_rates(text) == rates
 
 
-def test_a_rates_file_without_rates_or_with_mistakes_changes_nothing(tmp_path: Path) -> None:
-    console = Console(Settings(), {}, io.StringIO(), output := io.StringIO(), io.StringIO())
-    path = tmp_path / "job.rates"
-    rates = RatesFile(str(path), console)
+@pytest.fixture
+def output() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def rates(tmp_path: Path, output: io.StringIO) -> RatesFile:
+    rates = RatesFile(str(tmp_path / "job.rates"), Console(Settings(), {}, io.StringIO(), output, io.StringIO()))
     rates.write(CopyFlags(copy_rate="200KiB/s"))
-    assert rates.read() == CopyPace(bytes_per_s=200 * 1024, bytes_per_s_per_bookie=None)
+    rates.load()
+    return rates
+
+
+AT_THE_START = CopyPace(bytes_per_s=200 * 1024, bytes_per_s_per_bookie=None)
+
+
+def test_a_rates_file_without_rates_or_with_mistakes_changes_nothing(rates: RatesFile, output: io.StringIO) -> None:
+    path = Path(rates.path)
+    assert rates.read() == AT_THE_START
     for content in (b"", b"copy-rate = fast", b"\xff\xfe", None):
         path.unlink()
         if content is None:
@@ -196,7 +209,16 @@ def test_a_rates_file_without_rates_or_with_mistakes_changes_nothing(tmp_path: P
         assert rates.read() is None
     assert output.getvalue().count("stay as they were") == 3
     with pytest.raises(ConfigurationError, match="not a regular file"):
-        rates.require_valid()
+        rates.load()
+
+
+def test_a_rates_file_that_is_edited_before_the_first_copy_is_reported(rates: RatesFile, output: io.StringIO) -> None:
+    Path(rates.path).write_text("copy-rate = fast\n")
+    assert rates.read() == AT_THE_START
+    assert rates.read() is None
+    Path(rates.path).write_text("copy-rate = none\n")
+    assert rates.read() == CopyPace(bytes_per_s=None, bytes_per_s_per_bookie=None)
+    assert "new byte rates: all copies none, each bookie none" in output.getvalue()
 
 
 @pytest.mark.parametrize("text", ["copy-rate = 0", "copy-rate", "rate = 5k", "= 5k", "copy-rate = 5k = 5k"])
