@@ -76,7 +76,7 @@ class Console:
         elif form is OutputForm.YAML:
             self._write(rendering.to_yaml(rendering.in_memory(full)))
         elif form is OutputForm.NAME:
-            self._write(rendering.spelled(rendering.plain(body[name])) if name is not None else kind)
+            self._write(rendering.clean(rendering.plain(body[name])) if name is not None else kind)
         elif form is OutputForm.CSV:
             self._write_csv(body, lines)
         else:

@@ -121,7 +121,7 @@ class Listing:
             return rendering.to_json_line(row)
         if self._form is OutputForm.CSV:
             return rendering.to_csv_line(row.get(column.key) for column in self._columns)
-        return rendering.spelled(rendering.plain(row[self._name]))
+        return rendering.clean(rendering.plain(row[self._name]))
 
     def _sort_and_cut(self) -> None:
         if self._order is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import datetime
 import io
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, TypeGuard
 
@@ -156,12 +157,13 @@ def spelled(text: str) -> str:
 
 def to_json(value: object, depth: int = 0) -> str:
     """Indented JSON; all lines but the first begin with ``depth`` more indents."""
-    return msgspec.json.format(_json_bytes(value), indent=_INDENT).decode().replace("\n", _new_line(depth))
+    return msgspec.json.format(to_json_line(value), indent=_INDENT).replace("\n", _new_line(depth))
 
 
 def to_json_line(value: object) -> str:
-    """JSON on one line."""
-    return _json_bytes(value).decode()
+    """JSON on one line. Characters that a terminal executes or that reorder a line are escaped; the values stay."""
+    text = _json_bytes(value).decode()
+    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def json_parts(fields: Row, *, is_line: bool = False) -> Iterator[str]:
@@ -240,9 +242,10 @@ def to_yaml(value: object) -> str:
     """YAML that loads back into the same values as the JSON form."""
     import yaml
 
-    text: str = yaml.safe_dump(
-        _all_spelled(msgspec.to_builtins(value)), sort_keys=False, allow_unicode=True, width=1000
-    )
+    loaded = _all_spelled(msgspec.to_builtins(value))
+    text: str = yaml.safe_dump(loaded, sort_keys=False, allow_unicode=True, width=1000)
+    if not text.replace("\n", "").isprintable():
+        text = yaml.safe_dump(loaded, sort_keys=False, allow_unicode=False, width=1000)
     return text.rstrip("\n")
 
 
@@ -251,7 +254,7 @@ def to_csv_line(values: Iterable[object]) -> str:
     buffer = io.StringIO()
     # Before Python 3.13 the writer quotes a field only for the characters of its own line end.
     csv.writer(buffer, lineterminator=_CSV_LINE_END).writerow(map(_csv_field, values))
-    return spelled(buffer.getvalue().removesuffix(_CSV_LINE_END))
+    return clean(buffer.getvalue().removesuffix(_CSV_LINE_END), "\n")
 
 
 def shown_columns(columns: Sequence[Column], form: OutputForm) -> list[Column]:

@@ -183,6 +183,22 @@ def test_names_that_are_not_unicode_are_spelled(output: OutputForm) -> None:
         assert [json.loads(line)["in"] for line in text.splitlines()] == [{"x": "f\\udcff"}] * 2
 
 
+@pytest.mark.parametrize("output", OutputForm)
+def test_no_output_has_characters_that_a_terminal_executes_or_that_reorder_a_line(output: OutputForm) -> None:
+    hostile = "ü\x1b]0;owned\x07\x9b2J\u202egnp.exe\u2066\U000e0041"
+    screen = Screen(form(output))
+    row = {"id": hostile, "list": [hostile], "in": {"x": hostile}}
+    screen.console.rows(Table("ThingList", Column("id", "ID"), name="id"), [row])
+    screen.console.record("Thing", row, name="id")
+    text = screen.out.getvalue()
+    assert text.count("gnp.exe") >= 2
+    assert text.replace("\n", "").isprintable()
+    if output is OutputForm.JSONL:
+        assert [json.loads(line)["in"] for line in text.splitlines()] == [{"x": hostile}] * 2
+    if output is OutputForm.YAML:
+        assert yaml.safe_load(text[text.rindex("apiVersion") :])["in"] == {"x": hostile}
+
+
 def test_csv_of_a_record_that_has_lines_is_its_lines() -> None:
     for rows, lines in ((ROWS, ["id,bytes,note", '10,2048,"a,b"', "9,,", "11,5,[bold]x"]), ((), ["id,bytes,note"])):
         for has_headers in (True, False):

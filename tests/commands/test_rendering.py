@@ -42,8 +42,8 @@ def test_json_and_yaml_carry_the_same_values() -> None:
     assert "\n" not in to_json_line(VALUE)
 
 
-def test_csv_quotes_line_ends() -> None:
-    assert to_csv_line(["a\nb", "c\rd", "e\r\n"]) == '"a\nb","c\rd","e\r\n"'
+def test_csv_quotes_line_ends_and_escapes_what_a_terminal_executes() -> None:
+    assert to_csv_line(["a\nb", "c\rd", "e\r\n"]) == '"a\nb","c\\rd","e\\r\n"'
 
 
 def test_csv_quotes_and_writes_none_as_nothing() -> None:
