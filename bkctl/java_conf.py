@@ -15,6 +15,7 @@ from types import MappingProxyType
 import javaproperties
 
 from runtime.errors import ConfigurationError
+from storage.adapters.given_files import read_given_file
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _DEPTH_MAX = 16
@@ -115,8 +116,7 @@ def _read_into(values: dict[str, list[str]], places: dict[str, str], path: str, 
     if depth >= _DEPTH_MAX:
         raise ConfigurationError(f"{path}: circular include")
     try:
-        with open(path, "rb") as file:
-            elements = list(javaproperties.parse(_text(file.read())))
+        elements = list(javaproperties.parse(_text(read_given_file(path))))
     except (OSError, javaproperties.InvalidUEscapeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigurationError(f"cannot read the configuration file {path}: {reason}") from error

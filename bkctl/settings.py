@@ -51,6 +51,7 @@ from commands.parse import parse_duration_s
 from runtime.config import ClientConfig, ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from runtime.replication.config import ReplicationConfig
+from storage.adapters.given_files import read_given_file
 
 if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
@@ -318,8 +319,7 @@ def _read_toml(path: str) -> TomlFile:
     import tomllib
 
     try:
-        with open(path, "rb") as file:
-            content = tomllib.load(file)
+        content = tomllib.loads(read_given_file(path).decode())
         names = TomlFile.__struct_fields__[:-1]
         tables = {name: _table(content.pop(name), name, path) for name in names if name in content}
         known = (*(each.name for each in settings_of("") if each.is_in_toml), *names)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from commands.errors import InvalidArgumentError, unreadable_file
 from commands.rendering import envelope, to_json_line
 from commands.safety.state_folder import whole_file
+from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 
 if TYPE_CHECKING:
     from runtime.replication.checker import LedgerCheck
@@ -54,8 +55,7 @@ def read_findings(path: str, root: str, instance_id: str | None) -> tuple[CopyFi
     from runtime.replication.findings import FindingsFormatError, decode_findings
 
     try:
-        with open(path, "rb") as file:
-            header, findings = decode_findings(file)
+        header, findings = decode_findings(read_given_file(path, DATA_BYTES_MAX).splitlines())
     except OSError as error:
         raise unreadable_file(f"the findings {path}", error) from error
     except FindingsFormatError as error:

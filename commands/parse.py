@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from commands.errors import InvalidArgumentError, unreadable_file
+from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 from storage.ids import LEDGER_ID_MAX
 from storage.setting import DURATION_S_MAX
 
@@ -158,8 +159,7 @@ def read_password(path: str | None) -> bytes | None:
         text = os.environ.get(_LEDGER_VARIABLE)
         return None if text is None else text.encode()
     try:
-        with open(path, "rb") as file:
-            return file.read().removesuffix(b"\n").removesuffix(b"\r")
+        return read_given_file(path).removesuffix(b"\n").removesuffix(b"\r")
     except OSError as error:
         raise unreadable_file(f"the password file {path}", error) from error
 
@@ -171,15 +171,14 @@ def read_ledger_ids(path: str) -> list[int]:
     """
     ids: dict[int, None] = {}
     try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                text = line.partition("#")[0].partition(",")[0].strip()
-                if not text or (number == 1 and text == "ledger_id"):
-                    continue
-                try:
-                    ids[parse_ledger_id(text)] = None
-                except InvalidArgumentError as error:
-                    raise InvalidArgumentError(f"{path}, line {number}: {error}") from error
+        for number, line in enumerate(read_given_file(path, DATA_BYTES_MAX).split(b"\n"), 1):
+            text = line.decode().partition("#")[0].partition(",")[0].strip()
+            if not text or (number == 1 and text == "ledger_id"):
+                continue
+            try:
+                ids[parse_ledger_id(text)] = None
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"{path}, line {number}: {error}") from error
     except OSError as error:
         raise unreadable_file(f"the ledger ids in {path}", error) from error
     except UnicodeDecodeError as error:

@@ -20,6 +20,7 @@ from commands.errors import InvalidArgumentError, NoDirectoryError
 from commands.parse import parse_bookie_id
 from runtime.admin.calls import ALL_ADDRESSES, AdminAddress
 from runtime.errors import AdminAccessError, BookieNotFoundError, BookieUnavailableError
+from storage.adapters.given_files import read_given_file
 from storage.errors import BkctlError
 from storage.filenames import ADMIN_SOCKET
 
@@ -149,8 +150,7 @@ def read_token(token_file: str | None) -> str | None:
     if not path:
         return None
     try:
-        with open(path, encoding="ascii") as file:
-            token = file.read().strip()
+        token = read_given_file(path).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InvalidArgumentError(f"cannot read the token file {path}: {reason}") from error

@@ -13,6 +13,7 @@ from commands.parse import parse_bookie_id
 from commands.rendering import Column, Table, counted
 from commands.session import Session
 from runtime.errors import RefusedError
+from storage.adapters.given_files import read_given_file
 
 if TYPE_CHECKING:
     from runtime.metadata.bookies.cookies import Cookie
@@ -92,8 +93,7 @@ def require_unnamed(references: BookieReferences, bookie_id: str, advice: str) -
 def read_cookie_file(path: str) -> bytes:
     """Contents of a file; NotFoundError, InvalidArgumentError."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return read_given_file(path)
     except OSError as error:
         raise unreadable_file(f"the cookie {path}", error) from error
 

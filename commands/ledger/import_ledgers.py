@@ -17,6 +17,7 @@ from commands.parse import parse_ledger_id
 from commands.rendering import Column, Table, counted
 from commands.session import Session, open_session
 from runtime.errors import ConflictError, LedgerNotFoundError, MetadataFormatError, RefusedError
+from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
@@ -155,8 +156,7 @@ def _read(
 
 def _contents(path: str) -> bytes:
     try:
-        with open(path, "rb") as source:
-            return source.read()
+        return read_given_file(path, DATA_BYTES_MAX)
     except OSError as error:
         raise unreadable_file(path, error) from error
 

@@ -16,6 +16,7 @@ from commands.errors import InvalidArgumentError, unreadable_file
 from commands.rendering import API_VERSION, envelope, json_parts
 from commands.safety.state_folder import whole_file
 from runtime.errors import ConflictError, RefusedError
+from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 from storage.json_text import JsonTextError, decode_json
 
 _KIND = "Plan"
@@ -86,8 +87,7 @@ def save_plan(plan: Plan, path: str) -> None:
 def load_plan(path: str) -> Plan:
     """Read a saved plan; NotFoundError, InvalidArgumentError for an invalid file, RefusedError when it was edited."""
     try:
-        with open(path, "rb") as file:
-            fields = decode_json(file.read(), dict[str, Any])
+        fields = decode_json(read_given_file(path, DATA_BYTES_MAX), dict[str, Any])
         if (fields.pop("apiVersion", None), fields.pop("kind", None)) != (API_VERSION, _KIND):
             raise InvalidArgumentError(f"{path} is not a plan saved by bkctl")
         saved_hash = fields.pop("plan_hash", None)

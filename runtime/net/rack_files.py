@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from runtime.errors import ConfigurationError
+from storage.adapters.given_files import read_given_file
 
 SCRIPT_TIMEOUT_S = 30.0
 _OUTPUT_SHOWN_MAX = 200
@@ -48,8 +49,7 @@ class OsRackFiles:
 
 def _read_text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        return read_given_file(path).decode()
     except OSError as error:
         raise ConfigurationError(f"cannot read the rack table {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

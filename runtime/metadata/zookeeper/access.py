@@ -16,6 +16,7 @@ from typing import Any
 
 from runtime.config import SaslMechanism, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
 from runtime.errors import ConfigurationError
+from storage.adapters.given_files import read_given_file
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +30,9 @@ def read_secret(reference: str, purpose: str, environment: Mapping[str, str]) ->
     if reference.startswith(_FILE):
         path = reference.removeprefix(_FILE)
         try:
-            with open(path, encoding="utf-8") as file:
-                if os.fstat(file.fileno()).st_mode & _GROUP_AND_OTHERS:
-                    logger.warning("%s contains %s and is readable by other users: chmod 600 %s", path, purpose, path)
-                secret = file.read().rstrip("\r\n")
+            if os.stat(path).st_mode & _GROUP_AND_OTHERS:
+                logger.warning("%s contains %s and is readable by other users: chmod 600 %s", path, purpose, path)
+            secret = read_given_file(path).decode().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
             raise ConfigurationError(f"cannot read {purpose} from {path}: {reason}") from error
