@@ -38,6 +38,9 @@ VERSION_DIRECTORY = "version-2"
 _LAST_BYTES = struct.pack(">i", 1) + END_OF_NODES
 ENDS_BYTES = len(_LAST_BYTES)
 _CHUNK_BYTES = 4 * 1024 * 1024
+_UNPACKED_BYTES_MIN = 64 * 1024 * 1024
+_GROWTH_MAX = 200
+"""A snapshot unpacks to 5 to 50 times its size; a file that is made to fill the disk, to 1,000 times."""
 
 
 class PlainFile(NamedTuple):
@@ -144,20 +147,21 @@ def open_plain(fs: FileSystem, path: str, directory: str, *, shown: str | None =
         if beginning.startswith(_GZIP):
             parts: Iterable[bytes] = _gunzip(file, shown or path)
             if next(iter(_gunzip(file, shown or path)), b"").startswith(_BACKUP):
-                return _plain_backup(fs, path, copy)
+                return _plain_backup(fs, path, copy, file.size(), shown or path)
         elif beginning == _SNAPPY:
             parts = _unsnap(file, shown or path)
         else:
             return PlainFile(path, is_original=True)
-        return PlainFile(_write(fs, copy, parts))
+        return PlainFile(_write(fs, copy, _checked(parts, file.size(), shown or path)))
     finally:
         file.close()
 
 
-def _plain_backup(fs: FileSystem, path: str, target: str) -> PlainFile:
+def _plain_backup(fs: FileSystem, path: str, target: str, size: int, shown: str) -> PlainFile:
     with ArchiveReader(fs, path) as archive:
         root = archive.header.root
-        return PlainFile(_write(fs, target, _sealed(_nodes_of(archive, root))), root)
+        parts = _checked(_sealed(_nodes_of(archive, root)), size, shown)
+        return PlainFile(_write(fs, target, parts), root)
 
 
 def _nodes_of(archive: ArchiveReader, root: str) -> Iterator[bytes]:
@@ -176,6 +180,18 @@ def _sealed(nodes: Iterable[bytes]) -> Iterator[bytes]:
     yield encode_end(checksum)
 
 
+def _checked(parts: Iterable[bytes], packed_bytes: int, shown: str) -> Iterator[bytes]:
+    """The parts of a snapshot; MetadataFormatError for something else, or too much of it, before it fills the disk."""
+    left = max(_UNPACKED_BYTES_MIN, _GROWTH_MAX * packed_bytes)
+    for number, part in enumerate(parts):
+        if number == 0 and not part.startswith(MAGIC):
+            raise MetadataFormatError(f"{shown}: what is packed in it is not a ZooKeeper snapshot")
+        left -= len(part)
+        if left < 0:
+            raise MetadataFormatError(f"{shown} unpacks to more than {_GROWTH_MAX} times its size: unpack it yourself")
+        yield part
+
+
 def _write(fs: FileSystem, path: str, parts: Iterable[bytes]) -> str:
     file = fs.create(path, is_private=True)
     try:
@@ -187,6 +203,11 @@ def _write(fs: FileSystem, path: str, parts: Iterable[bytes]) -> str:
                 written += len(pending)
                 pending.clear()
         file.pwrite(pending, written)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        reason = f"no space left in {os.path.dirname(path)} for an unpacked copy: set TMPDIR to another directory"
+        raise OSError(errno.ENOSPC, reason, path) from error
     finally:
         file.close()
     return path

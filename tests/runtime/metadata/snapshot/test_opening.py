@@ -11,11 +11,12 @@ import pytest
 
 from runtime.errors import MetadataFormatError
 from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveWriter
-from runtime.metadata.snapshot.format import FileNode
+from runtime.metadata.snapshot.format import MAGIC, FileNode
 from runtime.metadata.snapshot.node_file import SnapshotFile
 from runtime.metadata.snapshot.opening import LocalPath, PlainFile, open_plain, read_newest
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from storage.adapters.filesystem import OsFileSystem
+from tests.runtime.bookie.small_disk import small_disk
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
 from tests.zookeeper_servers import secured_server
 
@@ -152,6 +153,30 @@ def test_a_damaged_backup_is_refused(tmp_path: Path) -> None:
 
 def test_another_compressed_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.gz").write_bytes(gzip.compress(b"some text"))
-    plain = open_plain(FS, str(tmp_path / "log.gz"), str(tmp_path))
-    with pytest.raises(MetadataFormatError, match="it is not a ZooKeeper snapshot"):
-        nodes(plain.path)
+    with pytest.raises(MetadataFormatError, match=r"log.gz: what is packed in it is not a ZooKeeper snapshot"):
+        open_plain(FS, str(tmp_path / "log.gz"), str(tmp_path))
+
+
+@pytest.mark.parametrize("beginning", [b"", MAGIC])
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused_before_it_fills_the_disk(
+    tmp_path: Path, beginning: bytes
+) -> None:
+    with gzip.open(tmp_path / "bomb.gz", "wb") as file:
+        file.write(beginning)
+        for _ in range(256):
+            file.write(bytes(1024 * 1024))
+    with pytest.raises(MetadataFormatError, match=r"not a ZooKeeper snapshot|more than 200 times its size"):
+        open_plain(FS, str(tmp_path / "bomb.gz"), str(tmp_path))
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 100 * 1024 * 1024
+
+
+@pytest.mark.parametrize("is_backup", [True, False])
+def test_a_full_disk_names_the_setting_for_another_directory(tmp_path: Path, is_backup: bool) -> None:
+    if is_backup:
+        backup(tmp_path / "packed.gz")
+    else:
+        (tmp_path / "packed.gz").write_bytes(gzip.compress(write(tmp_path / "snapshot")))
+    with small_disk(tmp_path / "disk") as disk:
+        disk.use(1.0)
+        with pytest.raises(OSError, match="set TMPDIR to another directory"):
+            open_plain(FS, str(tmp_path / "packed.gz"), str(disk.path))
