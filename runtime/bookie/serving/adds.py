@@ -19,6 +19,7 @@ from storage.errors import (
     MasterKeyMismatchError,
     MemtableFullError,
 )
+from storage.ids import LEDGER_ID_MAX
 from storage.journal.format import is_zero_filled
 from storage.measures import Measures, Outcomes
 
@@ -168,7 +169,8 @@ class AddPath:
 
 def _is_valid(run: AddRun) -> bool:
     """Whether each body is an entry with these ids that a replay cannot mistake for another record."""
-    if run.ledger_id < 0 or min(run.entry_ids) < 0:  # hazard H19: replay reads a negative id as a control record
+    # Hazard H19: a replay reads a negative id as a control record. The collector never sees an id above the maximum.
+    if not 0 <= run.ledger_id <= LEDGER_ID_MAX or min(run.entry_ids) < 0:
         return False
     if min(map(len, run.bodies)) < ENTRY_HEADER_BYTES_MIN:
         return False

@@ -49,7 +49,7 @@ from runtime.protocol.status import Status
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.engine.ledger_storage import LedgerStorage
 from storage.errors import DeletionPendingError, MasterKeyMismatchError, StorageError
-from storage.ids import INVALID_ENTRY_ID
+from storage.ids import INVALID_ENTRY_ID, LEDGER_ID_MAX
 from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from storage.journal.format import encode_explicit_lac_record
 from storage.measures import Measures, NowNs, Outcomes, no_clock
@@ -134,7 +134,7 @@ class BookieRequestHandler:
     def _read(self, connection: Responder, call: ReadCall) -> None:
         """Read an entry, or the last one for -1 (wire 5.2); with a key, fence the ledger first (wire 5.3)."""
         ledger_id, entry_id = call.ledger_id, call.entry_id
-        if ledger_id < 0 or entry_id < INVALID_ENTRY_ID:
+        if not 0 <= ledger_id <= LEDGER_ID_MAX or entry_id < INVALID_ENTRY_ID:
             connection.answer(call, Status.BAD_REQUEST)
             return
         if call.fence_with is not None:
@@ -191,7 +191,8 @@ class BookieRequestHandler:
     def _write_lac(self, connection: Responder, call: WriteLacCall) -> None:
         """Store an explicit LAC (wire 5.5); rejected while the bookie is read-only, but not if the ledger is fenced."""
         ledger_id, body = call.ledger_id, call.body
-        if len(body) < EXPLICIT_LAC_BYTES_MIN or ledger_id < 0 or _LEDGER_ID.unpack_from(body)[0] != ledger_id:
+        is_valid = len(body) >= EXPLICIT_LAC_BYTES_MIN and 0 <= ledger_id <= LEDGER_ID_MAX
+        if not is_valid or _LEDGER_ID.unpack_from(body)[0] != ledger_id:
             connection.answer(call, Status.BAD_REQUEST)
         elif self._modes.mode is BookieMode.READ_ONLY:
             connection.answer(call, Status.READ_ONLY)

@@ -43,6 +43,7 @@ from runtime.metadata.store import (
     read_or_problem,
 )
 from runtime.ports import Clock
+from storage.ids import LEDGER_ID_MAX
 
 LEVELS = 4
 """Interior nodes between the directory of marks and a mark."""
@@ -253,7 +254,7 @@ async def list_marked_ids(store: NodeReader, root: str, foreign: ForeignNames) -
     async with aclosing(first), aclosing(second), aclosing(third), aclosing(fourth):
         async for directory in fourth:
             ledger_id = int(directory.removeprefix(top).replace("/", ""), 16)
-            if ledger_id < 2**63:
+            if ledger_id <= LEDGER_ID_MAX:
                 yield ledger_id
             else:
                 foreign.skip(directory, "a directory of marks")

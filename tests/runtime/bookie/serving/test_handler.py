@@ -164,10 +164,24 @@ async def test_an_index_that_cannot_be_read_lists_nothing(bookie: Bookie, monkey
 async def test_h19_no_client_can_forge_a_control_record(bookie: Bookie) -> None:
     """Java journals an add with a negative entry id as it came, and replays it as a fence or a contradicting key."""
     before = bookie.storage.journals[0].durable_position
-    for ledger_id, entry_id in ((5, -0x2000), (5, -0x1000), (5, -0x8000), (5, -1), (-5, 0), (5, -(2**63))):
+    for ledger_id, entry_id in (
+        (5, -0x2000),
+        (5, -0x1000),
+        (5, -0x8000),
+        (5, -1),
+        (-5, 0),
+        (5, -(2**63)),
+        (2**63 - 1, 0),
+    ):
         assert await bookie.add(ledger_id, entry_id) is Status.BAD_REQUEST, (ledger_id, entry_id)
     assert bookie.storage.journals[0].durable_position == before
     assert bookie.engine.ledger(5) is None
+
+
+async def test_no_request_creates_a_row_of_an_id_that_no_collection_reaches(bookie: Bookie) -> None:
+    assert (await bookie.read(2**63 - 1, 0, KEY))[0] is Status.BAD_REQUEST
+    assert await bookie.write_lac(2**63 - 1, 0) is Status.BAD_REQUEST
+    assert bookie.engine.ledger(2**63 - 1) is None
 
 
 async def test_h3_a_fence_of_an_unknown_ledger_brings_its_key(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ async def test_junk_is_passed_over(store: ZooKeeperStore, root: str) -> None:
         "8000/0000/0000/0000",
     ):
         await store.create(f"{ledgers}/{name}", make_parents=True)
-    assert await ids_of(stage) == [2**63 - 1]
+    assert await ids_of(stage) == []
     await stage.marks.mark(1, [A])
     await store.set(stage.paths.mark(1), b"junk", -1)
     picked = await picked_by(stage, 1)
