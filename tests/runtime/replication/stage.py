@@ -43,6 +43,7 @@ QUICK = ReplicationConfig(
     lock_wait_s=0.2,
     lock_poll_s=0.05,
     registration_wait_s=0.5,
+    open_ledger_wait_s=0.3,
 )
 """The limits of production, with waits made for tests."""
 
