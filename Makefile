@@ -42,7 +42,7 @@ fuzz: setup ## every property test ROUNDS times, with new random examples each t
 
 interop: setup ## tests with Apache BookKeeper (Java); needs a JDK and Maven
 	@scripts/build_interop.sh
-	$(PYTEST) -m interop tests/interop $(PYTEST_ARGS)
+	$(PYTEST_PARALLEL) -m interop tests/interop $(PYTEST_ARGS)
 
 explore: setup ## SEEDS random schedules of commands and faults on a simulated cluster (EXPLORE_ARGS="--first 300")
 	$(VENV_PYTHON) -m tests.sim.explorer --seeds $(SEEDS) $(EXPLORE_ARGS)
