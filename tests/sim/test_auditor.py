@@ -730,6 +730,7 @@ def test_an_alarm_stops_a_running_pass_and_its_end_repeats_it() -> None:
         async with auditing(cluster, AutorecoveryConfig(lost_bookie_delay_s=60, marks_in_flight_max=1)):
             await cluster.clock.sleep(1)
             await cluster.stop("b1")
+            await cluster.clock.sleep(59)
             while not await marks(cluster):
                 await cluster.clock.sleep(0.001)
             for each in kept:
