@@ -18,7 +18,7 @@ from commands.bookie.local_sockets import LocalBookie, address_in, identified, l
 from commands.context import BookieFlags, CommandContext
 from commands.errors import InvalidArgumentError, NoDirectoryError
 from commands.parse import parse_bookie_id
-from runtime.admin.calls import ALL_ADDRESSES, AdminAddress
+from runtime.admin.calls import ALL_ADDRESSES, AdminAddress, AdminToken
 from runtime.errors import AdminAccessError, BookieNotFoundError, BookieUnavailableError
 from storage.errors import BkctlError
 from storage.filenames import ADMIN_SOCKET
@@ -80,7 +80,7 @@ async def resolve(context: CommandContext, target: BookieTarget) -> AdminAddress
 
 @contextlib.asynccontextmanager
 async def admin_of(
-    context: CommandContext, session: Session, bookie_id: str, token: str | None
+    context: CommandContext, session: Session, bookie_id: str, token: AdminToken | None
 ) -> AsyncIterator[AdminClient]:
     """A client of one bookie of the cluster of this session: over its socket here, else its registered HTTP port.
 
@@ -131,7 +131,7 @@ async def open_admin(
 
     Errors as ``find_target`` and ``resolve``.
     """
-    token = read_token(token_file)
+    token = read_token(context, token_file)
     target = find_target(bookie_id, directory, context)
     address = await resolve(context, target)
     from runtime.admin.client import AdminClient
@@ -143,8 +143,8 @@ async def open_admin(
             raise _with_advice(error, address) from error
 
 
-def read_token(token_file: str | None) -> str | None:
-    """The token for changes over TCP; InvalidArgumentError."""
+def read_token(context: CommandContext, token_file: str | None) -> AdminToken | None:
+    """The token for changes over TCP, and who may get it; InvalidArgumentError."""
     path = token_file or os.environ.get(_TOKEN_VARIABLE)
     if not path:
         return None
@@ -156,7 +156,7 @@ def read_token(token_file: str | None) -> str | None:
         raise InvalidArgumentError(f"cannot read the token file {path}: {reason}") from error
     if not token.isprintable() or not token:
         raise InvalidArgumentError(f"the token file {path} must contain one line with the token")
-    return token
+    return AdminToken(token, context.settings.admin_token_hosts)
 
 
 def _with_advice(error: BookieUnavailableError, address: AdminAddress) -> BookieUnavailableError:
