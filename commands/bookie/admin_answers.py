@@ -22,7 +22,7 @@ class Text(msgspec.Struct, frozen=True):
     text: str
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class TroubleAnswer(msgspec.Struct, frozen=True):
     """Something that does not work, and since when."""
 
     text: str
@@ -45,7 +45,7 @@ class ModeState(msgspec.Struct, frozen=True, kw_only=True):
     operator: Order | None = None
 
 
-class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
+class JobProgressAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of the current step of a job."""
 
     step: str
@@ -54,7 +54,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class JobAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A job of any kind, without its result."""
 
     id: Count
@@ -62,18 +62,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     started_ms: Number
     ended_ms: Number | None
-    progress: JobProgress
+    progress: JobProgressAnswer
     error: str | None
     problem: str | None
 
 
-class Jobs(msgspec.Struct, frozen=True):
+class JobsAnswer(msgspec.Struct, frozen=True):
     """All of them."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[JobAnswer, ...]
 
 
-class BookieState(ModeState, frozen=True, kw_only=True):
+class StateAnswer(ModeState, frozen=True, kw_only=True):
     """The state of a bookie; ``version`` None: of a Java bookie, with what that can say.
 
     ``bookie_id`` is empty early in the start.
@@ -88,12 +88,12 @@ class BookieState(ModeState, frozen=True, kw_only=True):
     version: str | None = None
     metadata_uri: str = ""
     stage: str | None = None
-    troubles: tuple[Trouble, ...] = ()
+    troubles: tuple[TroubleAnswer, ...] = ()
     started_ms: Number | None = None
     uptime_s: Seconds | None = None
     ledger_directories: tuple[str, ...] | None = None
     repair: dict[str, Any] | None = None
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[JobAnswer, ...] = ()
 
     @property
     def is_java(self) -> bool:
@@ -166,7 +166,7 @@ class RebuildSize(msgspec.Struct, frozen=True, kw_only=True):
     directories: tuple[LogsOfDirectory, ...]
 
 
-class RebuiltDirectory(msgspec.Struct, frozen=True, kw_only=True):
+class RebuiltDirectoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a rebuild in one ledger directory."""
 
     ledger_directory: str
@@ -180,15 +180,15 @@ class RebuiltDirectory(msgspec.Struct, frozen=True, kw_only=True):
 class RebuildResult(msgspec.Struct, frozen=True):
     """The directories that have their new index."""
 
-    directories: tuple[RebuiltDirectory, ...]
+    directories: tuple[RebuiltDirectoryAnswer, ...]
 
 
-class RebuildJob(Job, frozen=True, kw_only=True):
+class RebuildJob(JobAnswer, frozen=True, kw_only=True):
     """A rebuild; ``result`` None: no directory has its new index."""
 
     result: RebuildResult | None
 
     @property
-    def rebuilt(self) -> tuple[RebuiltDirectory, ...]:
+    def rebuilt(self) -> tuple[RebuiltDirectoryAnswer, ...]:
         """The directories that have their new index."""
         return () if self.result is None else self.result.directories

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from commands.bookie.admin_answers import BookieState, JavaState, RebuildSize
+from commands.bookie.admin_answers import JavaState, RebuildSize, StateAnswer
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 _JAVA_STATE: Final = "/api/v1/bookie/state"
 
 
-async def read_state(client: AdminClient) -> BookieState:
+async def read_state(client: AdminClient) -> StateAnswer:
     """The answer of a bkctl bookie; of a Java bookie in the same form, with what it can say."""
     from runtime.admin.calls import BKCTL_API
     from runtime.admin.messages import AdminError, Problem
 
     try:
-        return await client.get(f"{BKCTL_API}/state", BookieState)
+        return await client.get(f"{BKCTL_API}/state", StateAnswer)
     except AdminError as error:
         if error.problem is not Problem.NOT_FOUND:
             raise
     java = await client.get(_JAVA_STATE, JavaState)
-    return BookieState(
+    return StateAnswer(
         bookie_id=client.name,
         running=java.running,
         stopping=java.shutting_down,
@@ -36,14 +36,14 @@ async def read_state(client: AdminClient) -> BookieState:
     )
 
 
-def require_own(state: BookieState, instead: str) -> None:
+def require_own(state: StateAnswer, instead: str) -> None:
     """RefusedError for a Java bookie, which has no such path; ``instead``: what to do."""
     if state.is_java:
         raise RefusedError(f"nothing was changed: bookie {state.bookie_id} is a Java bookie: {instead}")
 
 
 def change_plan(
-    state: BookieState | RebuildSize,
+    state: StateAnswer | RebuildSize,
     item: dict[str, Any],
     *,
     summary: Sequence[str] = (),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from commands.bookie.admin_answers import BookieState, CollectionDetails, ForcedCollection, SuspendedCompaction, Truth
+from commands.bookie.admin_answers import CollectionDetails, ForcedCollection, StateAnswer, SuspendedCompaction, Truth
 from commands.bookie.admin_state import change_plan, read_state
 from commands.command import command, group
 from commands.context import CommandContext
@@ -134,7 +134,7 @@ async def _switch(
 async def _change(
     context: CommandContext,
     client: AdminClient,
-    state: BookieState,
+    state: StateAnswer,
     action: str,
     kinds: list[str],
     path: str,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from commands.bookie.admin_answers import JobProgress, Jobs, RebuildJob, RebuildSize
+from commands.bookie.admin_answers import JobProgressAnswer, JobsAnswer, RebuildJob, RebuildSize
 from commands.bookie.admin_state import change_plan
 from commands.command import command, group
 from commands.context import CommandContext
@@ -92,7 +92,7 @@ async def _look(client: AdminClient) -> RebuildSize:
 
 
 async def _running_job(client: AdminClient) -> RebuildJob | None:
-    for job in (await client.get(f"{BKCTL_API}/jobs", Jobs)).jobs:
+    for job in (await client.get(f"{BKCTL_API}/jobs", JobsAnswer)).jobs:
         if job.kind == REBUILD_JOB and job.state == "running":
             return await client.get(f"{BKCTL_API}/jobs/{job.id}", RebuildJob)
     return None
@@ -197,7 +197,7 @@ async def _look_again(client: AdminClient, found: RebuildSize, job_id: int, star
     return job
 
 
-def _show(bar: Progress, progress: JobProgress, seconds: float) -> None:
+def _show(bar: Progress, progress: JobProgressAnswer, seconds: float) -> None:
     done, total, unit = progress.done, progress.total, progress.unit
     if total is None:
         bar.update(0, None, progress.step)

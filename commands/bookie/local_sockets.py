@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from commands.bookie.admin_answers import BookieState
+from commands.bookie.admin_answers import StateAnswer
 from commands.bookie.probe import probe
 from runtime.admin.calls import BKCTL_API, AdminAddress, decode_answer
 from storage.errors import BkctlError
@@ -72,7 +72,7 @@ def identified(bookie: LocalBookie) -> LocalBookie | None:
 
     try:
         name, path = "on this machine", f"{BKCTL_API}/state"
-        state = decode_answer(name, probe(name, bookie.address, path, _ASK_TIMEOUT_S), BookieState)
+        state = decode_answer(name, probe(name, bookie.address, path, _ASK_TIMEOUT_S), StateAnswer)
     except (AdminAccessError, BookieTimeoutError):
         return bookie
     except BookieUnavailableError:

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from commands.bookie.admin_answers import BookieState, JavaMode, Job, ModeState
+from commands.bookie.admin_answers import JavaMode, JobAnswer, ModeState, StateAnswer
 from commands.bookie.admin_state import change_plan, read_state
 from commands.command import command
 from commands.context import CommandContext
@@ -112,7 +112,7 @@ async def set_mode(
 
 
 async def _take_turn(
-    context: CommandContext, client: AdminClient, state: BookieState, change: Change, at_end: AsyncExitStack
+    context: CommandContext, client: AdminClient, state: StateAnswer, change: Change, at_end: AsyncExitStack
 ) -> None:
     """Wait until no other command makes bookies read-only; OperationLockedError.
 
@@ -130,7 +130,7 @@ async def _take_turn(
         context.console.warn(f"another command may make other bookies read-only at the same time: {error}")
 
 
-async def set_operator_mode(client: AdminClient, before: BookieState, mode: Mode, reason: str | None) -> BookieState:
+async def set_operator_mode(client: AdminClient, before: StateAnswer, mode: Mode, reason: str | None) -> StateAnswer:
     """Set the mode; returns the new state."""
     from commands.safety.audit_trail import user_name
     from runtime.admin.calls import BKCTL_API
@@ -144,7 +144,7 @@ async def set_operator_mode(client: AdminClient, before: BookieState, mode: Mode
     return msgspec.structs.replace(before, **msgspec.structs.asdict(answer))
 
 
-def is_mode_set(state: BookieState, mode: Mode, reason: str | None) -> bool:
+def is_mode_set(state: StateAnswer, mode: Mode, reason: str | None) -> bool:
     """Whether nothing would change. A reason, if given, replaces the one that is stored."""
     if state.is_java:
         return state.mode == mode.value
@@ -161,7 +161,7 @@ def _summary(bookie_id: str, mode: Mode) -> str:
     )
 
 
-def _explain(context: CommandContext, state: BookieState, mode: Mode) -> None:
+def _explain(context: CommandContext, state: StateAnswer, mode: Mode) -> None:
     """Warn if the bookie is not, or not yet, what was asked for."""
     if state.mode != mode.value:
         reasons = ", ".join(each.text for each in state.reasons or ()) or "the bookie does not say why"
@@ -183,7 +183,7 @@ def _mode_fields(state: ModeState) -> dict[str, object]:
     }
 
 
-def _body(client: AdminClient, state: BookieState) -> dict[str, object]:
+def _body(client: AdminClient, state: StateAnswer) -> dict[str, object]:
     word = "stopping" if state.stopping else "running" if state.running else "starting"
     directories = state.ledger_directories
     return {
@@ -202,7 +202,7 @@ def _body(client: AdminClient, state: BookieState) -> dict[str, object]:
     }
 
 
-def _job_row(job: Job) -> dict[str, object]:
+def _job_row(job: JobAnswer) -> dict[str, object]:
     return {
         "id": job.id,
         "kind": job.kind,

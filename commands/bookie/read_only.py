@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from commands.bookie.admin_access import admin_of
-from commands.bookie.admin_answers import BookieState
+from commands.bookie.admin_answers import StateAnswer
 from commands.bookie.admin_state import read_state
 from commands.bookie.mode import Mode, is_mode_set, set_operator_mode
 from commands.context import CommandContext
@@ -104,7 +104,7 @@ class BookieSwitch:
                     f"bookie {bookie_id} becomes writable if it restarts: {PERSIST_SETTING} is not true"
                 )
 
-    async def _state(self, client: AdminClient) -> BookieState:
+    async def _state(self, client: AdminClient) -> StateAnswer:
         """The state; RefusedError for a bookie of another cluster with the same id on this machine."""
         state = await read_state(client)
         other = state.instance_id

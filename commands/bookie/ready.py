@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, find_target, resolve
-from commands.bookie.admin_answers import BookieState
+from commands.bookie.admin_answers import StateAnswer
 from commands.bookie.probe import probe
 from commands.command import command
 from commands.context import CommandContext
@@ -60,7 +60,7 @@ def ready(
 def _young_stage(name: str, address: AdminAddress, limit_s: float, timeout_s: float) -> str | None:
     """The stage of its start if the bookie has been starting for less than the limit."""
     try:
-        state = decode_answer(name, probe(name, address, f"{BKCTL_API}/state", timeout_s), BookieState)
+        state = decode_answer(name, probe(name, address, f"{BKCTL_API}/state", timeout_s), StateAnswer)
     except AdminError:  # a Java bookie does not say since when it starts
         return None
     is_young = state.uptime_s is not None and state.uptime_s < limit_s and not state.running and not state.stopping
