@@ -177,7 +177,7 @@ def _sealed(nodes: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _write(fs: FileSystem, path: str, parts: Iterable[bytes]) -> str:
-    file = fs.create(path, is_private=True)
+    file = fs.create(path)
     try:
         pending, written = bytearray(), 0
         for part in parts:
