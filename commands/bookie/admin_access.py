@@ -40,6 +40,7 @@ TokenOption = Annotated[
 ]
 
 _TOKEN_VARIABLE: Final = "BKCTL_ADMIN_TOKEN_FILE"  # noqa: S105  the name of a variable
+_TOKEN_BYTES_MAX: Final = 4096
 _OPEN_HTTP: Final = "set httpServerEnabled=true and httpServerHost in its settings and restart it"
 
 
@@ -150,11 +151,11 @@ def read_token(context: CommandContext, token_file: str | None) -> AdminToken | 
         return None
     try:
         with open(path, encoding="ascii") as file:
-            token = file.read().strip()
+            token = file.read(_TOKEN_BYTES_MAX + 1).strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InvalidArgumentError(f"cannot read the token file {path}: {reason}") from error
-    if not token.isprintable() or not token:
+    if not token.isprintable() or not 0 < len(token) <= _TOKEN_BYTES_MAX:
         raise InvalidArgumentError(f"the token file {path} must contain one line with the token")
     return AdminToken(token, context.settings.admin_token_hosts)
 

@@ -34,6 +34,7 @@ AnswerT = TypeVar("AnswerT")
 _BY_WORD: Final = {problem.word: problem for problem in Problem}
 _BY_STATUS: Final = {problem.status: problem for problem in Problem}
 _TEXT_LENGTH_MAX: Final = 200
+_SENTENCE_LENGTH_MAX: Final = 2000
 _CREDENTIALS: Final = struct.Struct("3i")  # of a process: its id, its user, its group
 CREDENTIALS_BYTES: Final = _CREDENTIALS.size
 
@@ -141,10 +142,10 @@ def _read(status: int, body: bytes) -> tuple[str, Problem]:
     problem = _BY_STATUS.get(status, Problem.INTERNAL)
     try:
         value: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         value = None
     if isinstance(value, dict) and isinstance(value.get("error"), str):
-        return value["error"], _BY_WORD.get(str(value.get("problem")), problem)
+        return value["error"][:_SENTENCE_LENGTH_MAX], _BY_WORD.get(str(value.get("problem")), problem)
     text = body.decode(errors="replace").strip()
     if not text or text.startswith("<"):
         return f"it answers {status} ({problem.word})", problem

@@ -206,3 +206,21 @@ def test_strange_details_after_a_good_state(impostor: Impostor) -> None:
         result = impostor.run(*words)
         assert result.exit_code == 1, (words, result)
         assert "its answer is not that of a bookie's admin interface: Object missing required field" in result.stderr
+
+
+def test_an_endless_token_file_is_refused(metadata_uri: str) -> None:
+    refused = run_bkctl("bookie", "gc", "run", VICTIM, "--token-file", "/dev/zero", BKCTL_METADATA_URI=metadata_uri)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "/dev/zero must contain one line with the token" in refused.stderr
+
+
+@pytest.mark.parametrize("body", [b"[" * 500_000, b'{"error": "%s"}' % (b"x" * 5_000_000)])
+def test_errors_of_a_server_are_short_sentences(impostor: Impostor, body: bytes) -> None:
+    def fail(connection: socket.socket, _: str) -> None:
+        connection.sendall(b"HTTP/1.1 500 No\r\nConnection: close\r\n\r\n" + body)
+
+    impostor.answer = fail
+    result = impostor.run("state")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"error: bookie {VICTIM}: ")
+    assert len(result.stderr) < 3000
