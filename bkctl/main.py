@@ -37,6 +37,9 @@ from commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalE
 from runtime.errors import MetadataOutageError, MetadataUnavailableError
 from storage.errors import BkctlError
 
+_GROUPS_WITH_DATA = frozenset({"autorecovery", "bookie", "dev", "storage"})
+"""Groups of commands that write directories of bookies and servers."""
+
 
 class CommandLineInvocation:
     """One run of bkctl: gathers options, then resolves settings once the command is known."""
@@ -64,6 +67,9 @@ class CommandLineInvocation:
     def enter(self, command_path: str, flags: GlobalFlags) -> CommandContext:
         """Resolve all settings for the command that is about to run."""
         self.command_path = command_path
+        if command_path.split(" ")[1] in _GROUPS_WITH_DATA:
+            # Libraries and child processes choose no modes: LevelDB, Java.
+            self._at_end.callback(os.umask, os.umask(0o077))
         self.settings = Settings(  # so that a failure to resolve the rest is already reported in the requested format
             is_debug=bool(flags.debug) or self.settings.is_debug, color=flags.color or self.settings.color
         )

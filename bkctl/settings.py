@@ -167,6 +167,8 @@ def resolve_settings(sources: Sources) -> Settings:
         pinned_instance_id=context.instance_id if context is not None else None,
         state_directory=_state_directory(sources.environment),
         trash_retention_days=general.trash_retention_days,
+        admin_token_hosts=frozenset(each.strip() for each in (general.admin_token_hosts or "").lower().split(","))
+        - {""},
         is_quiet=bool(flags.quiet),
         is_debug=bool(flags.debug) or general.log.lower() == "debug",
         color=general.color,

@@ -45,6 +45,8 @@ class GeneralConfig(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Annotated[str, Setting("Longest wait for ZooKeeper: a number with ms, s, m or h",
         flag="--timeout")] = "10s"
     trash_retention_days: Annotated[int, Setting("How long deleted metadata is kept for undo", unit="days", low=0)] = 30
+    admin_token_hosts: Annotated[str | None, Setting("Hosts, with commas, that get the admin token of any bookie",
+        unset="only the host of the bookie's ID")] = None
     yes: Annotated[bool, Setting("Answer yes to confirmations", flag="--yes", toml="")] = False
     read_only: Annotated[bool, Setting("Refuse commands that change something", toml="")] = False
     no_progress: Annotated[bool, Setting("Show no progress bars", flag="--no-progress", toml="")] = False
@@ -117,6 +119,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pinned_instance_id: str | None = None
     state_directory: str = ""
     trash_retention_days: int = 30
+    admin_token_hosts: frozenset[str] = frozenset()
     command_line: tuple[str, ...] = ()
     is_quiet: bool = False
     is_debug: bool = False

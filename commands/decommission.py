@@ -74,7 +74,7 @@ async def decommission(
         accepted=accepted,
         is_risk_accepted=accept_risk,
         copying=flags,
-        token=read_token(token_file),
+        token=read_token(context, token_file),
     )
     if by_retention and not await wait_for_retention(context, request):
         return Outcome.PARTIAL

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from commands.errors import InvalidArgumentError, unreadable_file
 from commands.rendering import envelope, to_json_line
-from commands.safety.state_folder import whole_file
+from runtime.new_file import whole_file
 from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.filesystem import OsFileSystem, open_to_append
 from storage.json_text import JsonTextError, decode_json
 
 _POLL_INTERVAL_S = 0.02
@@ -76,7 +76,7 @@ async def wait_ended(process: ProcessIdentity, timeout_s: float) -> bool:
 
 def spawn_detached(command: Sequence[str], log_path: str, environment: Mapping[str, str]) -> ProcessIdentity | None:
     """Start a process in a new session, with output appended to a log; None when it ended immediately."""
-    with open(log_path, "ab") as log:
+    with open(open_to_append(log_path), "ab") as log:
         child = subprocess.Popen(  # noqa: S603
             command,
             stdin=subprocess.DEVNULL,

@@ -17,8 +17,10 @@ from commands.context import CommandContext, CopyFlags
 from commands.errors import InvalidArgumentError, NotFoundError
 from commands.parse import parse_bytes_per_second
 from commands.rendering import counted, size
-from commands.safety.state_folder import state_folder, write_whole
+from commands.safety.state_folder import state_folder
 from runtime.errors import ConfigurationError, ConflictError, RefusedError
+from runtime.new_file import write_whole
+from storage.adapters.filesystem import OsFileSystem
 from storage.advice import without_path
 
 if TYPE_CHECKING:
@@ -84,7 +86,6 @@ def as_recorded(state: RecordedJob, flags: CopyFlags, open_ledgers: OpenLedgers 
 def read_job_state(path: str, bookie_ids: Collection[str], root: str, instance_id: str | None) -> RecordedJob:
     """What the job file says; InvalidArgumentError, ConfigurationError, ConflictError if it is of another job."""
     from runtime.replication.job_file import read_job
-    from storage.adapters.filesystem import OsFileSystem
 
     try:
         state = read_job(OsFileSystem(), path)
@@ -116,7 +117,6 @@ async def open_job(
     from runtime.net.loop import LaneWorkers
     from runtime.replication.job_file import JobFile
     from runtime.replication.recovery_run import RecoveryJob
-    from storage.adapters.filesystem import OsFileSystem
 
     path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{operation_id}{_SUFFIX}")
     rates = RatesFile(_rates_path(path), context.console)
@@ -166,7 +166,6 @@ def delete_finished_jobs(
 ) -> None:
     """Delete the files of all jobs for only these bookies, which must have nothing left to move, and of ``resumed``."""
     from runtime.replication.job_file import read_start
-    from storage.adapters.filesystem import OsFileSystem
 
     if resumed is not None:
         delete_job(resumed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
@@ -143,9 +142,8 @@ def _open_temporary_file() -> File | None:
     from storage.adapters.filesystem import OsFileSystem
 
     try:
-        path = os.path.join(tempfile.gettempdir(), f"bkctl-plan-{os.getpid()}-{secrets.token_hex(8)}")
-        file = OsFileSystem().create(path, is_private=True)
-        os.unlink(path)
+        file = OsFileSystem().create_temporary(os.path.join(tempfile.gettempdir(), "bkctl-plan"))
+        os.unlink(file.path)
     except OSError:
         return None
     return file

@@ -356,6 +356,9 @@ class AdminConfig(msgspec.Struct, frozen=True, kw_only=True):
         java=Java("httpServerPort"))] = 8080
     token_file: Annotated[str | None, Setting("File with the token that changes over TCP need",
         java=Java("adminTokenFile"), variable="BKCTL_ADMIN_TOKEN_FILE", unset="no changes over TCP")] = None
+    host_names: Annotated[tuple[str, ...], Setting(
+        "Names, other than this machine's own, by which clients may ask over TCP; *: all", unset="none",
+        java=Java("adminHostNames"))] = ()
     is_scrape_port_enabled: Annotated[bool | None, Setting(
         "Open a port for scrapes of metrics alone, if the admin interface is not on TCP",
         java=Java("prometheusStatsHttpEnable"), unset="if metrics_provider is Java's Prometheus provider")] = None

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from runtime.errors import RefusedError
 from runtime.replication.cluster_audit.report import TABLES
 from spark_reports.errors import SparkReportError
+from storage.adapters.filesystem import OsFileSystem
 
 WRITE_SETS = "write_sets"
 """Directory with one row per write set: ``spark_reports.rows.REPLICATION_SCHEMA``."""
@@ -82,7 +83,7 @@ def _missing_directories(directory: str) -> list[str]:
 def _prepared(directory: str) -> Iterator[None]:
     """Create the directory if it is missing, check that it is empty, and lock it against other reports."""
     try:
-        os.makedirs(directory, exist_ok=True)
+        OsFileSystem().make_directories(directory)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise RefusedError(f"cannot write the report to {directory}: {error.strerror}") from error

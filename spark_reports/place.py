@@ -112,6 +112,7 @@ def start_settings(place: SparkPlace, directory: str, log_configuration_path: st
     # One compiler and one collector thread start soonest; they are the slowest ones for a job of minutes.
     java_options.append("-XX:+UseParallelGC" if place.is_large else "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     return settings | {
+        "spark.authenticate": "true",  # any user of this machine can connect to its ports; Spark draws the secret
         "spark.driver.bindAddress": LOOPBACK,
         "spark.driver.host": LOOPBACK,
         "spark.driver.extraJavaOptions": " ".join(java_options),

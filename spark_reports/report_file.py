@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from runtime.errors import MetadataFormatError
+from runtime.new_file import write_whole
 from runtime.replication.cluster_audit.report import TABLES, AuditReport
 from spark_reports.output import REPORT_JSON, REPORT_PAGE
 from spark_reports.report_page import report_page
@@ -28,10 +29,9 @@ def write_report_files(directory: str, report: AuditReport) -> None:
             if "ledger_id" in row:
                 row["ledger_id"] = str(row["ledger_id"])
     head = {"apiVersion": "bkctl/v1", "kind": "AuditReport"}
-    with open(os.path.join(directory, REPORT_JSON), "wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(head | body), indent=1) + b"\n")
-    with open(os.path.join(directory, REPORT_PAGE), "w", encoding="utf-8") as page:
-        page.write(report_page(report))
+    text = msgspec.json.format(msgspec.json.encode(head | body), indent=1) + b"\n"
+    write_whole(os.path.join(directory, REPORT_JSON), text)
+    write_whole(os.path.join(directory, REPORT_PAGE), report_page(report).encode())
 
 
 def read_report(directory: str) -> AuditReport:

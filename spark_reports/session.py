@@ -16,10 +16,12 @@ from contextlib import ExitStack, contextmanager
 from pyspark.sql import SparkSession
 
 from runtime.errors import ConfigurationError
+from runtime.new_file import write_whole
 from spark_reports.errors import SparkReportError
 from spark_reports.executor_code import code_archive
 from spark_reports.place import LOOPBACK, SparkPlace, is_growing, query_settings, start_settings
 from spark_reports.private_directory import private_directory
+from storage.adapters.filesystem import open_to_append
 
 _LOG = logging.getLogger(__name__)
 _APP_NAME = "bkctl audit"
@@ -72,8 +74,7 @@ def spark_session(
     with _temporary_directory() as directory:
         log_path = os.path.abspath(log_path or os.path.join(directory, "spark.log"))
         configuration_path = os.path.join(directory, "log4j2.properties")
-        with open(configuration_path, "w", encoding="utf-8") as configuration:
-            configuration.write(_LOG_CONFIGURATION.format(log_path=log_path))
+        write_whole(configuration_path, _LOG_CONFIGURATION.format(log_path=log_path).encode())
         builder = SparkSession.builder.master(place.master_url).appName(_APP_NAME)
         for name, value in start_settings(place, directory, configuration_path).items():
             builder = builder.config(name, value)
@@ -242,7 +243,7 @@ def _jvm_messages_in(log_path: str) -> Iterator[None]:
     """
     sys.stderr.flush()
     kept = os.dup(2)
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    log = open_to_append(log_path)
     try:
         os.dup2(log, 2)
         yield

@@ -81,8 +81,11 @@ class DiskSpace(NamedTuple):
 class FileSystem(Protocol):
     """The disk. Paths are absolute or relative strings; errors are OSError."""
 
-    def create(self, path: str, *, is_private: bool = False) -> File:
-        """Create a file that must not exist and open it for reading and writing. ``is_private``: owner access only."""
+    def create(self, path: str) -> File:
+        """Create a file that must not exist and open it for reading and writing. Only its owner has access."""
+
+    def create_temporary(self, path: str) -> File:
+        """As ``create``, next to ``path``, with a name that no other process can know before."""
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """Open an existing file."""
@@ -91,7 +94,10 @@ class FileSystem(Protocol):
         """Whole contents of a small file; FileNotFoundError if absent."""
 
     def write_file_atomically(self, path: str, data: bytes) -> None:
-        """Replace the contents of ``path``, atomically even in a crash: temporary file, fsync, rename, dir fsync."""
+        """Replace the contents of ``path``, atomically even in a crash: temporary file, fsync, rename, dir fsync.
+
+        For directories in which only this user can write: what a crash left under the temporary name is overwritten.
+        """
 
     def size(self, path: str) -> int:
         """Length of a file in bytes; FileNotFoundError if absent."""
@@ -103,7 +109,7 @@ class FileSystem(Protocol):
         """Whether the path exists. OSError if this cannot be determined: no permission, a failing disk."""
 
     def make_directories(self, path: str) -> None:
-        """Create a directory and its parents, durable on return; existing ones are fine."""
+        """Create a directory and its parents for their owner alone, durable on return; existing ones are fine."""
 
     def rename(self, source: str, target: str) -> None:
         """Atomically rename ``source`` to ``target``; durable only after ``sync_directory``."""

@@ -169,6 +169,20 @@ def test_requirements_lock_every_dependency_with_hashes() -> None:
     assert "://" not in locked
 
 
+SAFE_FROM = {
+    "aiohttp": (3, 14, 3),  # CVE-2026-69244, CVE-2026-69243 and CVE-2026-22815: bytes of peers, read without a limit
+    "jinja2": (3, 1, 6),  # CVE-2025-27516
+}
+"""First versions without a known vulnerability, of libraries that work on foreign input."""
+
+
+@pytest.mark.parametrize("name", sorted(SAFE_FROM))
+def test_no_vulnerable_version_can_be_installed(name: str) -> None:
+    dependencies = tomllib.loads(read("pyproject.toml"))["project"]["dependencies"]
+    (bound,) = (each.removeprefix(f"{name}>=") for each in dependencies if re.match(rf"{name}\b", each))
+    assert tuple(map(int, bound.split("."))) >= SAFE_FROM[name]
+
+
 def test_documents_name_files_that_exist() -> None:
     documents = [path for path in tracked_files() if path.endswith(".md")]
     named = [

@@ -15,9 +15,9 @@ from commands.context import CommandContext
 from commands.errors import InvalidArgumentError, Outcome
 from commands.parse import parse_duration_s, read_ledger_ids
 from commands.rendering import Column, Lines, Table, counted, duration, size, time_text
-from commands.safety.state_folder import whole_file
 from commands.session import Session, open_session
 from runtime.errors import RefusedError
+from runtime.new_file import whole_file
 
 if TYPE_CHECKING:
     from commands.progress import Progress

@@ -18,7 +18,7 @@ from commands.bookie.local_sockets import LocalBookie, address_in, identified, l
 from commands.context import BookieFlags, CommandContext
 from commands.errors import InvalidArgumentError, NoDirectoryError
 from commands.parse import parse_bookie_id
-from runtime.admin.calls import ALL_ADDRESSES, AdminAddress
+from runtime.admin.calls import ALL_ADDRESSES, AdminAddress, AdminToken
 from runtime.errors import AdminAccessError, BookieNotFoundError, BookieUnavailableError
 from storage.adapters.given_files import read_given_file
 from storage.errors import BkctlError
@@ -41,6 +41,7 @@ TokenOption = Annotated[
 ]
 
 _TOKEN_VARIABLE: Final = "BKCTL_ADMIN_TOKEN_FILE"  # noqa: S105  the name of a variable
+_TOKEN_BYTES_MAX: Final = 4096
 _OPEN_HTTP: Final = "set httpServerEnabled=true and httpServerHost in its settings and restart it"
 
 
@@ -81,7 +82,7 @@ async def resolve(context: CommandContext, target: BookieTarget) -> AdminAddress
 
 @contextlib.asynccontextmanager
 async def admin_of(
-    context: CommandContext, session: Session, bookie_id: str, token: str | None
+    context: CommandContext, session: Session, bookie_id: str, token: AdminToken | None
 ) -> AsyncIterator[AdminClient]:
     """A client of one bookie of the cluster of this session: over its socket here, else its registered HTTP port.
 
@@ -132,7 +133,7 @@ async def open_admin(
 
     Errors as ``find_target`` and ``resolve``.
     """
-    token = read_token(token_file)
+    token = read_token(context, token_file)
     target = find_target(bookie_id, directory, context)
     address = await resolve(context, target)
     from runtime.admin.client import AdminClient
@@ -144,8 +145,8 @@ async def open_admin(
             raise _with_advice(error, address) from error
 
 
-def read_token(token_file: str | None) -> str | None:
-    """The token for changes over TCP; InvalidArgumentError."""
+def read_token(context: CommandContext, token_file: str | None) -> AdminToken | None:
+    """The token for changes over TCP, and who may get it; InvalidArgumentError."""
     path = token_file or os.environ.get(_TOKEN_VARIABLE)
     if not path:
         return None
@@ -154,9 +155,9 @@ def read_token(token_file: str | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InvalidArgumentError(f"cannot read the token file {path}: {reason}") from error
-    if not token.isprintable() or not token:
+    if not token.isprintable() or not 0 < len(token) <= _TOKEN_BYTES_MAX:
         raise InvalidArgumentError(f"the token file {path} must contain one line with the token")
-    return token
+    return AdminToken(token, context.settings.admin_token_hosts)
 
 
 def _with_advice(error: BookieUnavailableError, address: AdminAddress) -> BookieUnavailableError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from commands.bookie.admin_answers import JavaState, RebuildSize, StateAnswer
 from runtime.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -15,40 +16,34 @@ if TYPE_CHECKING:
 _JAVA_STATE: Final = "/api/v1/bookie/state"
 
 
-async def read_state(client: AdminClient) -> dict[str, Any]:
+async def read_state(client: AdminClient) -> StateAnswer:
     """The answer of a bkctl bookie; of a Java bookie in the same form, with what it can say."""
     from runtime.admin.calls import BKCTL_API
     from runtime.admin.messages import AdminError, Problem
 
     try:
-        state: dict[str, Any] = await client.get(f"{BKCTL_API}/state")
+        return await client.get(f"{BKCTL_API}/state", StateAnswer)
     except AdminError as error:
         if error.problem is not Problem.NOT_FOUND:
             raise
-        java = await client.get(_JAVA_STATE)
-        return {
-            "bookie_id": client.name,
-            "running": java["running"],
-            "stopping": java["shuttingDown"],
-            "mode": "read-only" if java["readOnly"] else "writable",
-            "accepts_recovery_writes": java["availableForHighPriorityWrites"],
-        }
-    return state
+    java = await client.get(_JAVA_STATE, JavaState)
+    return StateAnswer(
+        bookie_id=client.name,
+        running=java.running,
+        stopping=java.shutting_down,
+        mode="read-only" if java.read_only else "writable",
+        accepts_recovery_writes=java.available_for_high_priority_writes,
+    )
 
 
-def is_java(state: dict[str, Any]) -> bool:
-    """Whether the state is that of a Java bookie."""
-    return "version" not in state
-
-
-def require_own(state: dict[str, Any], instead: str) -> None:
+def require_own(state: StateAnswer, instead: str) -> None:
     """RefusedError for a Java bookie, which has no such path; ``instead``: what to do."""
-    if is_java(state):
-        raise RefusedError(f"nothing was changed: bookie {state['bookie_id']} is a Java bookie: {instead}")
+    if state.is_java:
+        raise RefusedError(f"nothing was changed: bookie {state.bookie_id} is a Java bookie: {instead}")
 
 
 def change_plan(
-    state: dict[str, Any],
+    state: StateAnswer | RebuildSize,
     item: dict[str, Any],
     *,
     summary: Sequence[str] = (),
@@ -59,11 +54,11 @@ def change_plan(
     from commands.safety.plan import Plan
 
     return Plan(
-        root=state.get("metadata_root", ""),
-        instance_id=state.get("instance_id"),
-        subject=state["bookie_id"],
+        root=state.metadata_root,
+        instance_id=state.instance_id,
+        subject=state.bookie_id,
         summary=tuple(summary),
-        items=({"path": state["bookie_id"], "expected_version": None, **item},),
+        items=({"path": state.bookie_id, "expected_version": None, **item},),
         arguments=arguments or {},
         tier=0 if effect is None else effect.tier,
     )

@@ -46,7 +46,7 @@ async def drain(
         open_ledgers=open_ledgers,
         is_risk_accepted=accept_risk,
         copying=flags,
-        token=read_token(token_file),
+        token=read_token(context, token_file),
     )
     report = await let_leave(context, request)
     print_leaving(context, report)

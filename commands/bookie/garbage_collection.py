@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+import itertools
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from commands.bookie.admin_answers import CollectionDetails, ForcedCollection, StateAnswer, SuspendedCompaction, Truth
 from commands.bookie.admin_state import change_plan, read_state
 from commands.command import command, group
 from commands.context import CommandContext
@@ -38,14 +40,14 @@ async def show_status(context: CommandContext, bookie_id: IdArgument = None, dir
     """Show what garbage collection and compaction do in each ledger directory, and what is suspended."""
     async with open_admin(context, bookie_id, directory) as client:
         state = await read_state(client)
-        forced = await client.get(_GC)
-        details = await client.get("/api/v1/bookie/gc_details")
+        forced = await client.get(_GC, ForcedCollection)
+        details = await client.get("/api/v1/bookie/gc_details", tuple[CollectionDetails, ...])
         suspended = await _suspended(client)
-    names = state.get("ledger_directories") or [None] * len(details)
-    rows = [_row(name, each) for name, each in zip(names, details, strict=True)]
+    names = itertools.chain(state.ledger_directories or (), itertools.repeat(None))  # a Java bookie does not name them
+    rows = [_row(name, each) for each, name in zip(details, names, strict=False)]
     body = {
-        "bookie_id": state["bookie_id"],
-        "forced": _is_true(forced["is_in_force_gc"]),
+        "bookie_id": state.bookie_id,
+        "forced": _is_true(forced.is_in_force_gc),
         **{f"{kind}_suspended": suspended[kind] for kind in _KINDS},
     }
     context.console.record(
@@ -72,10 +74,10 @@ async def run(
     body = {f"force{kind.capitalize()}": kind in kinds for kind in _KINDS}
     async with open_admin(context, bookie_id, directory, token_file) as client:
         state = await read_state(client)
-        if _is_true((await client.get(_GC))["is_in_force_gc"]):
-            context.console.warn(f"bookie {state['bookie_id']} is already running a collection that was asked for")
+        if _is_true((await client.get(_GC, ForcedCollection)).is_in_force_gc):
+            context.console.warn(f"bookie {state.bookie_id} is already running a collection that was asked for")
         await _change(context, client, state, "gc-run", kinds, _GC, body)
-    context.console.record("GarbageCollectionRun", {"bookie_id": state["bookie_id"], "kinds": kinds}, name="bookie_id")
+    context.console.record("GarbageCollectionRun", {"bookie_id": state.bookie_id, "kinds": kinds}, name="bookie_id")
 
 
 @command("suspend", example="bookie gc suspend --major", effect=Effect.REVERSIBLE)
@@ -122,9 +124,9 @@ async def _switch(
         await _change(context, client, state, f"gc-{verb}", kinds, f"{_GC}/{verb}_compaction", body)
         suspended = await _suspended(client)
     undo = "resume" if verb == "suspend" else "suspend"
-    context.console.say(f"to undo: bkctl bookie gc {undo} {state['bookie_id']}")
+    context.console.say(f"to undo: bkctl bookie gc {undo} {state.bookie_id}")
     shown = {f"{kind}_suspended": suspended[kind] for kind in _KINDS}
-    context.console.record("GarbageCollectionSwitch", {"bookie_id": state["bookie_id"], **shown}, name="bookie_id")
+    context.console.record("GarbageCollectionSwitch", {"bookie_id": state.bookie_id, **shown}, name="bookie_id")
     if verb == "resume" and any(suspended[kind] for kind in kinds):
         context.console.warn("compaction is still suspended because of full disks (bkctl bookie state)")
 
@@ -132,7 +134,7 @@ async def _switch(
 async def _change(
     context: CommandContext,
     client: AdminClient,
-    state: dict[str, Any],
+    state: StateAnswer,
     action: str,
     kinds: list[str],
     path: str,
@@ -141,12 +143,12 @@ async def _change(
     from commands.safety.gate import open_change
 
     async with open_change(context, change_plan(state, {"action": action, "kinds": kinds})):
-        await client.put(path, body)
+        await client.put(path, object, body)
 
 
 async def _suspended(client: AdminClient) -> dict[str, bool]:
-    answer = await client.get(f"{_GC}/suspend_compaction")
-    return {kind: _is_true(answer[f"is{kind.capitalize()}GcSuspended"]) for kind in _KINDS}
+    answer = await client.get(f"{_GC}/suspend_compaction", SuspendedCompaction)
+    return {"major": _is_true(answer.is_major_gc_suspended), "minor": _is_true(answer.is_minor_gc_suspended)}
 
 
 def _kinds(*, major: bool, minor: bool) -> list[str]:
@@ -156,21 +158,20 @@ def _kinds(*, major: bool, minor: bool) -> list[str]:
     return ["major"] if major else ["minor"] if minor else list(_KINDS)
 
 
-def _is_true(value: object) -> bool:
-    """Java's answers have "true" as text."""
+def _is_true(value: Truth) -> bool:
     return value in {True, "true"}
 
 
-def _row(directory: str | None, details: dict[str, Any]) -> dict[str, object]:
-    running = "major" if details["majorCompacting"] else "minor" if details["minorCompacting"] else None
+def _row(directory: str | None, details: CollectionDetails) -> dict[str, object]:
+    running = "major" if details.major_compacting else "minor" if details.minor_compacting else None
     return {
         "directory": directory,
         "running": running,
-        "forced": details["forceCompacting"],
-        "major_compactions": details["majorCompactionCounter"],
-        "last_major": _time(details["majorCompactionCounter"], details["lastMajorCompactionTime"]),
-        "minor_compactions": details["minorCompactionCounter"],
-        "last_minor": _time(details["minorCompactionCounter"], details["lastMinorCompactionTime"]),
+        "forced": details.force_compacting,
+        "major_compactions": details.major_compaction_counter,
+        "last_major": _time(details.major_compaction_counter, details.last_major_compaction_time),
+        "minor_compactions": details.minor_compaction_counter,
+        "last_minor": _time(details.minor_compaction_counter, details.last_minor_compaction_time),
     }
 
 

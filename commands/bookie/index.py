@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from commands.bookie.admin_answers import JobProgressAnswer, JobsAnswer, RebuildJob, RebuildSize
 from commands.bookie.admin_state import change_plan
 from commands.command import command, group
 from commands.context import CommandContext
@@ -68,7 +69,7 @@ async def rebuild(
         if cancel:
             return await _cancel(context, client, found, running)
         if running is not None:
-            context.console.say(f"a rebuild is already running in bookie {found['bookie_id']}: job {running['id']}")
+            context.console.say(f"a rebuild is already running in bookie {found.bookie_id}: job {running.id}")
         job = running or await _begin(context, client, found)
         if detach:
             context.console.say(_advice(found))
@@ -76,50 +77,49 @@ async def rebuild(
         return _report(context, found, await _follow(context, client, found, job))
 
 
-async def _look(client: AdminClient) -> dict[str, Any]:
+async def _look(client: AdminClient) -> RebuildSize:
     """What a rebuild would read."""
     from runtime.admin.messages import AdminError, Problem
 
     try:
-        found: dict[str, Any] = await client.get(f"{BKCTL_API}/index/rebuild")
+        return await client.get(f"{BKCTL_API}/index/rebuild", RebuildSize)
     except AdminError as error:
         if error.problem is not Problem.NOT_FOUND:
             raise
         raise RefusedError(
             f"nothing was changed: bookie {client.name} cannot rebuild its index while it runs; only bkctl bookies can"
         ) from error
-    return found
 
 
-async def _running_job(client: AdminClient) -> dict[str, Any] | None:
-    jobs = (await client.get(f"{BKCTL_API}/jobs"))["jobs"]
-    return next((job for job in jobs if job["kind"] == REBUILD_JOB and job["state"] == "running"), None)
+async def _running_job(client: AdminClient) -> RebuildJob | None:
+    for job in (await client.get(f"{BKCTL_API}/jobs", JobsAnswer)).jobs:
+        if job.kind == REBUILD_JOB and job.state == "running":
+            return await client.get(f"{BKCTL_API}/jobs/{job.id}", RebuildJob)
+    return None
 
 
-async def _begin(context: CommandContext, client: AdminClient, found: dict[str, Any]) -> dict[str, Any]:
+async def _begin(context: CommandContext, client: AdminClient, found: RebuildSize) -> RebuildJob:
     """Start the job, after the confirmation."""
     from commands.safety.gate import open_change
 
     async with open_change(context, _plan(found), table=_PLAN_TABLE, totals=_totals(found)) as change:
-        job: dict[str, Any] = await client.post(f"{BKCTL_API}/index/rebuild")
-        change.details, change.result = {"job": job["id"]}, "started"
+        job = await client.post(f"{BKCTL_API}/index/rebuild", RebuildJob)
+        change.details, change.result = {"job": job.id}, "started"
     return job
 
 
-async def _cancel(
-    context: CommandContext, client: AdminClient, found: dict[str, Any], job: dict[str, Any] | None
-) -> Outcome:
+async def _cancel(context: CommandContext, client: AdminClient, found: RebuildSize, job: RebuildJob | None) -> Outcome:
     from commands.safety.gate import open_change
 
     if job is None:
-        raise NotFoundError(f"bookie {found['bookie_id']}: no index rebuild is running")
-    item = {"action": "cancel", "path": f"job {job['id']}"}
-    summary = f"will cancel the index rebuild of bookie {found['bookie_id']}"
+        raise NotFoundError(f"bookie {found.bookie_id}: no index rebuild is running")
+    item = {"action": "cancel", "path": f"job {job.id}"}
+    summary = f"will cancel the index rebuild of bookie {found.bookie_id}"
     plan = change_plan(found, item, summary=(summary,), effect=Effect.REVERSIBLE)
     async with open_change(context, plan, table=_PLAN_TABLE):
-        ended = await client.delete(f"{BKCTL_API}/jobs/{job['id']}")
+        ended = await client.delete(f"{BKCTL_API}/jobs/{job.id}", RebuildJob)
     ended = await _follow(context, client, found, ended)
-    if ended["state"] != "cancelled":
+    if ended.state != "cancelled":
         context.console.warn("the rebuild ended before it was cancelled")
         return _report(context, found, ended)
     _print(context, found, ended)
@@ -127,19 +127,18 @@ async def _cancel(
     return Outcome.OK
 
 
-def _totals(found: dict[str, Any]) -> dict[str, Any]:
-    directories = found["directories"]
+def _totals(found: RebuildSize) -> dict[str, int]:
     names = {"log_count": "logs", "log_bytes": "log_bytes", "entry_count": "entries", "ledger_count": "ledgers"}
-    return {name: sum(each[key] for each in directories) for key, name in names.items()}
+    return {name: sum(getattr(each, key) for each in found.directories) for key, name in names.items()}
 
 
-def _plan(found: dict[str, Any]) -> Plan:
+def _plan(found: RebuildSize) -> Plan:
     from commands.safety.plan import Plan
     from commands.storage.index import ONE_AT_A_TIME
 
     totals = _totals(found)
     seconds = _START_S + totals["entries"] // _ENTRIES_PER_S
-    bookie_id = found["bookie_id"]
+    bookie_id = found.bookie_id
     summary = (
         f"bookie {bookie_id} will read {counted(totals['logs'], 'entry log')} with {size(totals['log_bytes'])} and "
         f"write the locations of about {counted(totals['entries'], 'entry', 'entries')} of "
@@ -150,129 +149,123 @@ def _plan(found: dict[str, Any]) -> Plan:
         "afterwards it returns to its mode, and reports missing entries as 'unknown' until it has compared its ledgers "
         f"with other bookies. {ONE_AT_A_TIME}",
     )
-    items = tuple(
-        {"action": "rebuild", "path": each["path"], "expected_version": None} for each in found["directories"]
-    )
+    items = tuple({"action": "rebuild", "path": each.path, "expected_version": None} for each in found.directories)
     return Plan(
-        root=found["metadata_root"], instance_id=found["instance_id"], subject=bookie_id, summary=summary, items=items
+        root=found.metadata_root, instance_id=found.instance_id, subject=bookie_id, summary=summary, items=items
     )
 
 
-async def _follow(
-    context: CommandContext, client: AdminClient, found: dict[str, Any], job: dict[str, Any]
-) -> dict[str, Any]:
+async def _follow(context: CommandContext, client: AdminClient, found: RebuildSize, job: RebuildJob) -> RebuildJob:
     """The job, once it has ended. If interrupted, say that it continues."""
     import asyncio
 
-    started_ms = job["started_ms"]
+    started_ms = job.started_ms
     loop = asyncio.get_running_loop()
     began_s, step = loop.time(), ""
     try:
         with context.console.progress("rebuilding the index") as bar:
-            while job["state"] == "running":
-                progress = job["progress"]
-                if progress["step"] != step:
-                    began_s, step = loop.time(), progress["step"]
+            while job.state == "running":
+                progress = job.progress
+                if progress.step != step:
+                    began_s, step = loop.time(), progress.step
                 _show(bar, progress, loop.time() - began_s)
                 await asyncio.sleep(_POLL_S)
-                job = await _look_again(client, found, job["id"], started_ms)
+                job = await _look_again(client, found, job.id, started_ms)
     except asyncio.CancelledError:
         context.console.warn(f"the rebuild continues in the bookie. {_advice(found)}")
         raise
     return job
 
 
-async def _look_again(client: AdminClient, found: dict[str, Any], job_id: int, started_ms: int) -> dict[str, Any]:
+async def _look_again(client: AdminClient, found: RebuildSize, job_id: int, started_ms: int) -> RebuildJob:
     from runtime.admin.messages import AdminError, Problem
 
     ended = "it ended before its index was rebuilt: it uses the old index, or the new one if that was complete"
+    job = None
     try:
-        job: dict[str, Any] = await client.get(f"{BKCTL_API}/jobs/{job_id}")
+        job = await client.get(f"{BKCTL_API}/jobs/{job_id}", RebuildJob)
     except BookieUnavailableError as error:
-        raise BookieUnavailableError(found["bookie_id"], f"no longer answers; if {ended}. {_advice(found)}") from error
+        raise BookieUnavailableError(found.bookie_id, f"no longer answers; if {ended}. {_advice(found)}") from error
     except BookieTimeoutError as error:
         words = f"no answer in time (--timeout); if it still runs, the rebuild continues. {_advice(found)}"
-        raise BookieTimeoutError(found["bookie_id"], words) from error
+        raise BookieTimeoutError(found.bookie_id, words) from error
     except AdminError as error:
         if error.problem is not Problem.NOT_FOUND:
             raise
-        job = {}
-    if job.get("started_ms") != started_ms:
-        raise BookieUnavailableError(found["bookie_id"], f"was restarted; {ended}. Run the command again")
+    if job is None or job.started_ms != started_ms:
+        raise BookieUnavailableError(found.bookie_id, f"was restarted; {ended}. Run the command again")
     return job
 
 
-def _show(bar: Progress, progress: dict[str, Any], seconds: float) -> None:
-    done, total, unit = progress["done"], progress["total"], progress["unit"]
+def _show(bar: Progress, progress: JobProgressAnswer, seconds: float) -> None:
+    done, total, unit = progress.done, progress.total, progress.unit
     if total is None:
-        bar.update(0, None, progress["step"])
+        bar.update(0, None, progress.step)
         return
     rate = done / seconds if seconds else 0.0
     if unit == "bytes":
-        bar.update(done / 2**20, total / 2**20, f"MiB, {rate / 2**20:.0f} MiB/s, {progress['step']}")
+        bar.update(done / 2**20, total / 2**20, f"MiB, {rate / 2**20:.0f} MiB/s, {progress.step}")
     else:
-        bar.update(done, total, f"{unit}, {rate:.0f}/s, {progress['step']}")
+        bar.update(done, total, f"{unit}, {rate:.0f}/s, {progress.step}")
 
 
-def _advice(found: dict[str, Any]) -> str:
-    words = f"bkctl bookie index rebuild {found['bookie_id']}"
+def _advice(found: RebuildSize) -> str:
+    words = f"bkctl bookie index rebuild {found.bookie_id}"
     return f"To look: `{words} --online`; to cancel: `{words} --cancel`"
 
 
-def _report(context: CommandContext, found: dict[str, Any], job: dict[str, Any]) -> Outcome:
+def _report(context: CommandContext, found: RebuildSize, job: RebuildJob) -> Outcome:
     """Print the result; an error if the job failed or was cancelled."""
     from runtime.admin.messages import Problem
 
-    if job["problem"] == Problem.REFUSED.word:
-        raise RefusedError(f"bookie {found['bookie_id']}: {job['error']}")
-    if job["state"] == "failed":
-        raise BkctlError(f"bookie {found['bookie_id']}: the rebuild failed: {job['error']}{_rebuilt(job)}")
-    if job["state"] == "cancelled":
-        raise BkctlError(f"bookie {found['bookie_id']}: {_cancelled(found, job)}")
+    if job.problem == Problem.REFUSED.word:
+        raise RefusedError(f"bookie {found.bookie_id}: {job.error}")
+    if job.state == "failed":
+        raise BkctlError(f"bookie {found.bookie_id}: the rebuild failed: {job.error}{_rebuilt(job)}")
+    if job.state == "cancelled":
+        raise BkctlError(f"bookie {found.bookie_id}: {_cancelled(found, job)}")
     damages = _print(context, found, job)
     if damages:
         context.console.warn("entries may be missing: their ledgers are fenced on this bookie and in limbo")
     return Outcome.PARTIAL if damages else Outcome.OK
 
 
-def _cancelled(found: dict[str, Any], job: dict[str, Any]) -> str:
+def _cancelled(found: RebuildSize, job: RebuildJob) -> str:
     """Which index each directory uses after a cancel."""
     rebuilt = _rebuilt(job)
     if not rebuilt:
         return "the rebuild was cancelled; the old index is in use"
-    is_whole = len(job["result"]["directories"]) == len(found["directories"])
+    is_whole = len(job.rebuilt) == len(found.directories)
     return f"the rebuild was cancelled{rebuilt}" + ("" if is_whole else "; the other directories use the old one")
 
 
-def _rebuilt(job: dict[str, Any]) -> str:
+def _rebuilt(job: RebuildJob) -> str:
     """The directories that have the new index, as the end of a sentence; empty if none has."""
-    directories = (job["result"] or {}).get("directories", [])
-    names = (f"{each['ledger_directory']} ({counted(each['limbo_count'], 'ledger')} in limbo)" for each in directories)
-    return f"; the new index is in use in {', '.join(names)}" if directories else ""
+    names = (f"{each.ledger_directory} ({counted(each.limbo_count, 'ledger')} in limbo)" for each in job.rebuilt)
+    return f"; the new index is in use in {', '.join(names)}" if job.rebuilt else ""
 
 
-def _print(context: CommandContext, found: dict[str, Any], job: dict[str, Any]) -> list[dict[str, str]]:
+def _print(context: CommandContext, found: RebuildSize, job: RebuildJob) -> list[dict[str, str]]:
     """Print the job and its result, if it has one; returns the damages."""
     from commands.storage.index import ONE_AT_A_TIME
 
-    result = (job["result"] or {}).get("directories", [])
-    directories = [
+    directories: list[dict[str, Any]] = [
         {
-            "ledger_directory": each["ledger_directory"],
-            "logs": each["log_count"],
-            "entries": each["entry_count"],
-            "locations": each["row_count"],
-            "limbo": each["limbo_count"],
+            "ledger_directory": each.ledger_directory,
+            "logs": each.log_count,
+            "entries": each.entry_count,
+            "locations": each.row_count,
+            "limbo": each.limbo_count,
         }
-        for each in result
+        for each in job.rebuilt
     ]
-    damages = [{"path": path, "reason": reason} for each in result for path, reason in each["damages"]]
-    body: dict[str, Any] = {"bookie_id": found["bookie_id"], "job": job["id"], "state": job["state"]}
-    is_done = job["state"] == "done"
+    damages = [{"path": path, "reason": reason} for each in job.rebuilt for path, reason in each.damages]
+    body: dict[str, Any] = {"bookie_id": found.bookie_id, "job": job.id, "state": job.state}
+    is_done = job.state == "done"
     for name in ("entries", "locations", "limbo"):
         body[name] = sum(each[name] for each in directories) if is_done else None
     body["is_complete"] = not damages if is_done else None
-    body["seconds"] = None if job["ended_ms"] is None else (job["ended_ms"] - job["started_ms"]) / 1000
+    body["seconds"] = None if job.ended_ms is None else (job.ended_ms - job.started_ms) / 1000
     console = context.console
     console.record(
         "BookieIndexRebuild",

@@ -22,6 +22,7 @@ from commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
 from commands.rendering import counted, duration
 from commands.replication_access import note_end, replication_access, waiting_sentence
 from commands.session import Session, open_session
+from runtime.admin.calls import AdminToken
 from runtime.errors import RefusedError
 from runtime.replication.config import OpenLedgers
 
@@ -62,7 +63,7 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
     accepted: frozenset[int] = frozenset()
     is_risk_accepted: bool = False
     copying: CopyFlags = CopyFlags()
-    token: str | None = None
+    token: AdminToken | None = None
 
 
 async def let_leave(context: CommandContext, request: LeavingRequest) -> DecommissionReport:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any
 
 import msgspec
 
+from commands.bookie.admin_answers import StateAnswer
 from commands.bookie.probe import probe
-from runtime.admin.calls import BKCTL_API, AdminAddress
+from runtime.admin.calls import BKCTL_API, AdminAddress, decode_answer
 from storage.errors import BkctlError
 from storage.filenames import ADMIN_SOCKET
 
@@ -71,16 +71,17 @@ def identified(bookie: LocalBookie) -> LocalBookie | None:
     from runtime.errors import AdminAccessError, BookieTimeoutError, BookieUnavailableError
 
     try:
-        state: dict[str, Any] = msgspec.json.decode(
-            probe("on this machine", bookie.address, f"{BKCTL_API}/state", _ASK_TIMEOUT_S)
-        )
+        name, path = "on this machine", f"{BKCTL_API}/state"
+        state = decode_answer(name, probe(name, bookie.address, path, _ASK_TIMEOUT_S), StateAnswer)
     except (AdminAccessError, BookieTimeoutError):
         return bookie
     except BookieUnavailableError:
         return None
-    except (BkctlError, msgspec.DecodeError):
+    except BkctlError:
         return bookie
-    return LocalBookie(bookie.address, state["bookie_id"] or None, state["ledger_directories"][0], is_trusted=True)
+    return LocalBookie(
+        bookie.address, state.bookie_id or None, next(iter(state.ledger_directories or ()), None), is_trusted=True
+    )
 
 
 def _local_bookie(path: str) -> LocalBookie:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from commands.bookie.admin_answers import LogLevelAnswer
 from commands.bookie.admin_state import change_plan, read_state, require_own
 from commands.command import command
 from commands.context import CommandContext
@@ -33,9 +34,9 @@ async def set_log_level(
     async with open_admin(context, bookie_id, directory, token_file) as client:
         state = await read_state(client)
         require_own(state, "change its log4j2 configuration")
-        was = (await client.get(path))["level"]
+        was = (await client.get(path, LogLevelAnswer)).level
         async with open_change(context, change_plan(state, {"action": "log-level", "level": level.value})):
-            await client.put(path, {"level": level.value})
-    name = state["bookie_id"]
+            await client.put(path, object, {"level": level.value})
+    name = state.bookie_id
     context.console.say(f"to undo: bkctl bookie log-level {was} {name}")
     context.console.record("BookieLogLevel", {"bookie_id": name, "level": level.value, "previous": was}, name="level")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 import socket
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from commands.bookie.admin_state import change_plan, is_java, read_state
+from commands.bookie.admin_answers import JavaMode, JobAnswer, ModeState, StateAnswer
+from commands.bookie.admin_state import change_plan, read_state
 from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
@@ -50,7 +51,7 @@ async def show_state(context: CommandContext, bookie_id: IdArgument = None, dire
     """
     async with open_admin(context, bookie_id, directory) as client:
         state = await read_state(client)
-    jobs = [_job_row(job) for job in state.get("jobs", ())]
+    jobs = [_job_row(job) for job in state.jobs]
     context.console.record("BookieState", _body(client, state), name="bookie_id", details={"jobs": jobs})
     context.console.table(_JOBS, jobs)
 
@@ -83,7 +84,7 @@ async def set_mode(
     is_read_only = mode is Mode.READ_ONLY
     async with open_admin(context, bookie_id, directory, token_file) as client:
         before = await read_state(client)
-        name = before["bookie_id"]
+        name = before.bookie_id
         plan = change_plan(
             before,
             {"action": "set-mode", "mode": mode.value},
@@ -100,7 +101,7 @@ async def set_mode(
             async with open_change(context, plan) as change, AsyncExitStack() as at_end:
                 if is_read_only:
                     await _take_turn(context, client, before, change, at_end)
-                after = before | await set_operator_mode(client, before, mode, reason)
+                after = await set_operator_mode(client, before, mode, reason)
                 is_changed = change.details["changed"] = True
     _explain(context, after, mode)
     undo = Mode.WRITABLE if is_read_only else Mode.READ_ONLY
@@ -111,7 +112,7 @@ async def set_mode(
 
 
 async def _take_turn(
-    context: CommandContext, client: AdminClient, state: dict[str, Any], change: Change, at_end: AsyncExitStack
+    context: CommandContext, client: AdminClient, state: StateAnswer, change: Change, at_end: AsyncExitStack
 ) -> None:
     """Wait until no other command makes bookies read-only; OperationLockedError.
 
@@ -121,7 +122,7 @@ async def _take_turn(
     from commands.session import open_session
     from runtime.errors import MetadataError
 
-    own_uri = "" if client.address.host else state.get("metadata_uri", "")
+    own_uri = "" if client.address.host else state.metadata_uri
     try:
         session = await at_end.enter_async_context(open_session(context, metadata_uri=own_uri))
         await at_end.enter_async_context(mode_turn(context, session.store, session.root, change))
@@ -129,27 +130,25 @@ async def _take_turn(
         context.console.warn(f"another command may make other bookies read-only at the same time: {error}")
 
 
-async def set_operator_mode(
-    client: AdminClient, before: dict[str, Any], mode: Mode, reason: str | None
-) -> dict[str, Any]:
-    """Set the mode; returns the fields of the state that changed."""
+async def set_operator_mode(client: AdminClient, before: StateAnswer, mode: Mode, reason: str | None) -> StateAnswer:
+    """Set the mode; returns the new state."""
     from commands.safety.audit_trail import user_name
     from runtime.admin.calls import BKCTL_API
 
-    if is_java(before):
-        answer = await client.put("/api/v1/bookie/state/readonly", {"readOnly": mode is Mode.READ_ONLY})
-        return {"mode": "read-only" if answer["readOnly"] else "writable"}
+    if before.is_java:
+        java = await client.put("/api/v1/bookie/state/readonly", JavaMode, {"readOnly": mode is Mode.READ_ONLY})
+        return msgspec.structs.replace(before, mode="read-only" if java.read_only else "writable")
     by = f"{user_name()}@{socket.gethostname()}"
     text = f"{reason} ({by})" if reason else by
-    answer = await client.put(f"{BKCTL_API}/mode", {"mode": mode.value, "reason": text})
-    return dict(answer)
+    answer = await client.put(f"{BKCTL_API}/mode", ModeState, {"mode": mode.value, "reason": text})
+    return msgspec.structs.replace(before, **msgspec.structs.asdict(answer))
 
 
-def is_mode_set(state: dict[str, Any], mode: Mode, reason: str | None) -> bool:
+def is_mode_set(state: StateAnswer, mode: Mode, reason: str | None) -> bool:
     """Whether nothing would change. A reason, if given, replaces the one that is stored."""
-    if is_java(state):
-        return bool(state["mode"] == mode.value)
-    is_read_only_by_operator = state["operator"] is not None
+    if state.is_java:
+        return state.mode == mode.value
+    is_read_only_by_operator = state.operator is not None
     return is_read_only_by_operator == (mode is Mode.READ_ONLY) and (reason is None or not is_read_only_by_operator)
 
 
@@ -162,57 +161,56 @@ def _summary(bookie_id: str, mode: Mode) -> str:
     )
 
 
-def _explain(context: CommandContext, state: dict[str, Any], mode: Mode) -> None:
+def _explain(context: CommandContext, state: StateAnswer, mode: Mode) -> None:
     """Warn if the bookie is not, or not yet, what was asked for."""
-    if state["mode"] != mode.value:
-        reasons = ", ".join(each["text"] for each in state.get("reasons", ())) or "the bookie does not say why"
-        context.console.warn(f"bookie {state['bookie_id']} is still {state['mode']}: {reasons}")
-    elif not state.get("registered", True):
+    if state.mode != mode.value:
+        reasons = ", ".join(each.text for each in state.reasons or ()) or "the bookie does not say why"
+        context.console.warn(f"bookie {state.bookie_id} is still {state.mode}: {reasons}")
+    elif state.registered is False:
         context.console.warn(
-            f"bookie {state['bookie_id']} is {mode}, but not registered as such yet: ZooKeeper does not answer it"
+            f"bookie {state.bookie_id} is {mode}, but not registered as such yet: ZooKeeper does not answer it"
         )
 
 
-def _mode_fields(state: dict[str, Any]) -> dict[str, object]:
-    reasons, operator = state.get("reasons"), state.get("operator")
+def _mode_fields(state: ModeState) -> dict[str, object]:
+    reasons, operator = state.reasons, state.operator
     return {
-        "mode": state["mode"],
-        "reasons": None if reasons is None else [each["text"] for each in reasons],
-        "registered": state.get("registered"),
-        "set_since": None if operator is None else time_text(operator["since_ms"]),
-        "set_reason": None if operator is None else operator["reason"] or None,
+        "mode": state.mode,
+        "reasons": None if reasons is None else [each.text for each in reasons],
+        "registered": state.registered,
+        "set_since": None if operator is None else time_text(operator.since_ms),
+        "set_reason": None if operator is None else operator.reason or None,
     }
 
 
-def _body(client: AdminClient, state: dict[str, Any]) -> dict[str, object]:
-    word = "stopping" if state["stopping"] else "running" if state["running"] else "starting"
-    uptime_s = state.get("uptime_s")
+def _body(client: AdminClient, state: StateAnswer) -> dict[str, object]:
+    word = "stopping" if state.stopping else "running" if state.running else "starting"
+    directories = state.ledger_directories
     return {
-        "bookie_id": state["bookie_id"],
+        "bookie_id": state.bookie_id,
         "state": word,
-        "stage": state.get("stage") if word == "starting" else None,
+        "stage": state.stage if word == "starting" else None,
         **_mode_fields(state),
-        "troubles": [f"{each['text']}, since {time_text(each['since_ms'])}" for each in state.get("troubles", ())],
-        "accepts_recovery_writes": state["accepts_recovery_writes"],
-        "started": time_text(state.get("started_ms")),
-        "uptime_s": None if uptime_s is None else int(uptime_s),
-        "version": state.get("version"),
+        "troubles": [f"{each.text}, since {time_text(each.since_ms)}" for each in state.troubles],
+        "accepts_recovery_writes": state.accepts_recovery_writes,
+        "started": time_text(state.started_ms),
+        "uptime_s": None if state.uptime_s is None else int(state.uptime_s),
+        "version": state.version,
         "answered_by": str(client.address),
-        "ledger_directories": state.get("ledger_directories"),
-        "repair": state.get("repair"),
+        "ledger_directories": None if directories is None else list(directories),
+        "repair": state.repair,
     }
 
 
-def _job_row(job: dict[str, Any]) -> dict[str, object]:
-    progress = job["progress"]
+def _job_row(job: JobAnswer) -> dict[str, object]:
     return {
-        "id": job["id"],
-        "kind": job["kind"],
-        "state": job["state"],
-        "step": progress["step"] or None,
-        "done": progress["done"],
-        "total": progress["total"],
-        "started": time_text(job["started_ms"]),
-        "ended": time_text(job["ended_ms"]),
-        "error": job["error"],
+        "id": job.id,
+        "kind": job.kind,
+        "state": job.state,
+        "step": job.progress.step or None,
+        "done": job.progress.done,
+        "total": job.progress.total,
+        "started": time_text(job.started_ms),
+        "ended": time_text(job.ended_ms),
+        "error": job.error,
     }

@@ -14,6 +14,7 @@ from runtime.admin.calls import (
     error_of_answer,
     lost_error,
     require_listener,
+    require_short,
     timeout_error,
 )
 
@@ -57,6 +58,7 @@ def _exchange(name: str, address: AdminAddress, path: str, deadline: float) -> b
             if not part:
                 return bytes(answer)
             answer += part
+            require_short(name, address, len(answer))
 
 
 def _connected(address: AdminAddress, deadline: float) -> socket.socket:

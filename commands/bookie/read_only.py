@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from commands.bookie.admin_access import admin_of
-from commands.bookie.admin_state import is_java, read_state
+from commands.bookie.admin_answers import StateAnswer
+from commands.bookie.admin_state import read_state
 from commands.bookie.mode import Mode, is_mode_set, set_operator_mode
 from commands.context import CommandContext
 from commands.errors import WaitTimeoutError
@@ -16,6 +17,7 @@ from runtime.replication.bookie_mode import ModeWatch
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:
+    from runtime.admin.calls import AdminToken
     from runtime.admin.client import AdminClient
 
 PERSIST_SETTING = "persistBookieStatusEnabled"
@@ -25,7 +27,7 @@ _SERVER_CONFIG = "/api/v1/config/server_config"
 class BookieSwitch:
     """Sets the mode of bookies of one cluster through their admin interfaces, and waits for their registrations."""
 
-    def __init__(self, context: CommandContext, session: Session, watch: ModeWatch, token: str | None) -> None:
+    def __init__(self, context: CommandContext, session: Session, watch: ModeWatch, token: AdminToken | None) -> None:
         self._context = context
         self._session = session
         self._watch = watch
@@ -79,7 +81,7 @@ class BookieSwitch:
         """
         async with admin_of(self._context, self._session, bookie_id, self._token) as client:
             state = await self._state(client)
-            if is_java(state) and not await _is_persistent(client):
+            if state.is_java and not await _is_persistent(client):
                 raise RefusedError(
                     f"nothing was changed: bookie {bookie_id} is a Java bookie that becomes writable at a restart: set "
                     f"{PERSIST_SETTING}=true in its configuration and restart it"
@@ -97,15 +99,15 @@ class BookieSwitch:
                 raise
             except BkctlError as error:
                 raise RefusedError(f"bookie {bookie_id} cannot be made {mode.value}: {error}") from error
-            if mode is Mode.READ_ONLY and is_java(state) and not await _is_persistent(client):
+            if mode is Mode.READ_ONLY and state.is_java and not await _is_persistent(client):
                 self._context.console.warn(
                     f"bookie {bookie_id} becomes writable if it restarts: {PERSIST_SETTING} is not true"
                 )
 
-    async def _state(self, client: AdminClient) -> dict[str, Any]:
+    async def _state(self, client: AdminClient) -> StateAnswer:
         """The state; RefusedError for a bookie of another cluster with the same id on this machine."""
         state = await read_state(client)
-        other = state.get("instance_id")
+        other = state.instance_id
         if other is not None and self._session.instance_id not in {None, other}:
             raise RefusedError(
                 f"bookie {client.name} at {client.address} belongs to another cluster ({other}): "
@@ -117,7 +119,7 @@ class BookieSwitch:
 async def _is_persistent(client: AdminClient) -> bool:
     """Whether a Java bookie keeps its mode over a restart; False if it does not say so."""
     try:
-        config = await client.get(_SERVER_CONFIG)
+        config = await client.get(_SERVER_CONFIG, dict[str, Any])
     except BkctlError:
         return False
-    return isinstance(config, dict) and str(config.get(PERSIST_SETTING, "")).strip().lower() == "true"
+    return str(config.get(PERSIST_SETTING, "")).strip().lower() == "true"

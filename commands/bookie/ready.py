@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, find_target, resolve
+from commands.bookie.admin_answers import StateAnswer
 from commands.bookie.probe import probe
 from commands.command import command
 from commands.context import CommandContext
 from commands.parse import parse_duration_s
-from runtime.admin.calls import BKCTL_API, AdminAddress
+from runtime.admin.calls import BKCTL_API, AdminAddress, decode_answer
 from runtime.admin.messages import AdminError
 from runtime.errors import BookieTimeoutError, BookieUnavailableError
 
@@ -60,8 +60,8 @@ def ready(
 def _young_stage(name: str, address: AdminAddress, limit_s: float, timeout_s: float) -> str | None:
     """The stage of its start if the bookie has been starting for less than the limit."""
     try:
-        state: dict[str, Any] = msgspec.json.decode(probe(name, address, f"{BKCTL_API}/state", timeout_s))
+        state = decode_answer(name, probe(name, address, f"{BKCTL_API}/state", timeout_s), StateAnswer)
     except AdminError:  # a Java bookie does not say since when it starts
         return None
-    is_young = state["uptime_s"] < limit_s and not state["running"] and not state["stopping"]
-    return state["stage"] if is_young else None
+    is_young = state.uptime_s is not None and state.uptime_s < limit_s and not state.running and not state.stopping
+    return state.stage if is_young else None

@@ -47,12 +47,12 @@ async def stop(
     wait_s = parse_duration_s(wait)
     async with open_admin(context, bookie_id, directory, token_file) as client, contextlib.AsyncExitStack() as at_end:
         state = await read_state(client)
-        name = state["bookie_id"]
+        name = state.bookie_id
         require_own(state, "stop it with the supervisor that started it")
         ended = _end_of(client, at_end)
         summary = f"bookie {name} will end; its ledgers have one copy less until it runs again"
         async with open_change(context, change_plan(state, {"action": "stop"}, summary=(summary,))):
-            await client.post(f"{BKCTL_API}/stop")
+            await client.post(f"{BKCTL_API}/stop", object)
         try:
             async with asyncio.timeout(wait_s):
                 await _wait(context, client, name, ended)

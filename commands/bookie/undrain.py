@@ -34,7 +34,7 @@ async def undrain(
 
     wait_s = parse_duration_s(wait)
     ids = sorted({parse_bookie_id(each) for each in bookie_ids})
-    token = read_token(token_file)
+    token = read_token(context, token_file)
     async with open_session(context) as session:
         clock = LoopClock()
         outage = OutageWait(session.registrations.snapshot, clock, context.settings.timeout_s, lambda _: None)

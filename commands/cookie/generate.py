@@ -36,9 +36,9 @@ async def generate(
 
     bkctl cookie create and cookie_create of the Java shell read the file.
     """
-    from commands.safety.state_folder import write_whole
     from runtime.bookie.cookies.check import expected_cookie
     from runtime.metadata.bookies.cookies import encode_cookie
+    from runtime.new_file import write_whole
 
     config = load_config(context, flags, bookie)
     if instance_id is None:

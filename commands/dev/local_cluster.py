@@ -235,7 +235,7 @@ class LocalCluster:
 
     def _spawn(self, state: ClusterState, bookie: BookieRecord) -> ProcessIdentity:
         folder = self._folder(bookie.name)
-        os.makedirs(folder, exist_ok=True)
+        OsFileSystem().make_directories(folder)
         command = [
             *(sys.executable, "-P", "-m", "bkctl", "bookie", "start", "--metadata-uri", state.metadata_uri),
             *("--port", str(bookie.port), "--bookie-id", bookie.id, "--advertised-address", LOOPBACK),

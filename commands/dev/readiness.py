@@ -74,7 +74,7 @@ async def wait_ready(
 async def _is_ready(bookie_id: str, ledger_directory: str) -> bool:
     try:
         address = address_in(ledger_directory)
-        async with AdminClient(bookie_id, address, token=None, timeout_s=_START_TIMEOUT_S) as client:
+        async with AdminClient(bookie_id, address, timeout_s=_START_TIMEOUT_S) as client:
             await client.request("GET", "/api/v1/bookie/is_ready")
     except (BookieUnavailableError, FileNotFoundError):  # the bookie is replacing a link that was left there
         return False

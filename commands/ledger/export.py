@@ -15,8 +15,9 @@ from commands.errors import InvalidArgumentError, Outcome
 from commands.ledger.named import LedgerIds
 from commands.parse import all_ledger_ids
 from commands.rendering import counted, envelope, to_json_line
-from commands.safety.state_folder import whole_file, write_whole
 from commands.session import open_session
+from runtime.new_file import whole_file, write_whole
+from storage.adapters.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
     from runtime.client import LedgerClient
@@ -80,7 +81,7 @@ async def _export_native(
 ) -> tuple[int, int]:
     exported = unreadable = 0
     if to is not None:
-        os.makedirs(to, mode=0o700, exist_ok=True)
+        OsFileSystem().make_directories(to)
     async for ledger in found:
         if ledger.node is None:
             unreadable += 1

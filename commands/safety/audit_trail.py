@@ -19,8 +19,9 @@ import msgspec
 
 from commands.config import Settings
 from commands.safety.plan import Plan
-from commands.safety.state_folder import append_synced, open_private, state_folder
+from commands.safety.state_folder import append_synced, state_folder
 from runtime.errors import RefusedError
+from storage.adapters.filesystem import open_to_append
 
 _FILE = "audit.jsonl"
 _SECRET = re.compile(r"(?i)((?:password|passwd|secret|token|credential)[\w.-]*=).+")
@@ -62,7 +63,7 @@ class AuditTrail:
     def _append(self, event: str, more: Mapping[str, Any]) -> None:
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line = msgspec.json.encode({"time": now, "event": event, **self._fields, **more}) + b"\n"
-        descriptor = open_private(self._path)
+        descriptor = open_to_append(self._path)
         try:
             append_synced(descriptor, line)
         finally:

@@ -14,8 +14,8 @@ import msgspec
 
 from commands.errors import InvalidArgumentError, unreadable_file
 from commands.rendering import API_VERSION, envelope, json_parts
-from commands.safety.state_folder import whole_file
 from runtime.errors import ConflictError, RefusedError
+from runtime.new_file import whole_file
 from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 from storage.json_text import JsonTextError, decode_json
 

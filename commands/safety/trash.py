@@ -18,9 +18,10 @@ from typing import Self
 import msgspec
 
 from commands.config import Settings
-from commands.safety.state_folder import append_synced, open_private, state_folder
+from commands.safety.state_folder import append_synced, state_folder
 from runtime.errors import RefusedError
 from runtime.metadata.store import Node
+from storage.adapters.filesystem import open_to_append
 
 _FOLDER = "trash"
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
@@ -88,7 +89,7 @@ class Trash:
             folder = state_folder(self._settings, _FOLDER)
             _remove_expired(folder, now, self._settings.trash_retention_days)
             self.path = os.path.join(folder, f"{now.strftime(_TIME_FORMAT)}-{self._operation_id}.jsonl")
-            self._descriptor = open_private(self.path)
+            self._descriptor = open_to_append(self.path)
         return self._descriptor
 
     def __enter__(self) -> Self:

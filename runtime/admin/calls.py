@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -26,9 +26,15 @@ REBUILD_JOB: Final = "index rebuild"
 ALL_ADDRESSES: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104
 """Hosts that mean all addresses of a machine."""
 
+ANSWER_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Longest answer that a client reads. A bookie with 100,000 entry logs lists them in 1.5 MiB."""
+
+AnswerT = TypeVar("AnswerT")
+
 _BY_WORD: Final = {problem.word: problem for problem in Problem}
 _BY_STATUS: Final = {problem.status: problem for problem in Problem}
 _TEXT_LENGTH_MAX: Final = 200
+_SENTENCE_LENGTH_MAX: Final = 2000
 _CREDENTIALS: Final = struct.Struct("3i")  # of a process: its id, its user, its group
 CREDENTIALS_BYTES: Final = _CREDENTIALS.size
 
@@ -46,6 +52,34 @@ class AdminAddress(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"admin socket {self.socket_path}" if self.socket_path else f"admin port {self.host}:{self.port}"
+
+
+class AdminToken(msgspec.Struct, frozen=True):
+    """The token for changes over TCP. ``hosts``, in lower case, may get it for any bookie."""
+
+    text: str
+    hosts: frozenset[str] = frozenset()
+
+
+def decode_answer(bookie: str, body: bytes, kind: type[AnswerT]) -> AnswerT:
+    """The JSON of an answer, checked; AdminError."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = str(error) if isinstance(error, msgspec.ValidationError) else "it is not JSON"
+        raise AdminError(
+            Problem.INTERNAL, f"bookie {bookie}: its answer is not that of a bookie's admin interface: {reason}"
+        ) from error
+
+
+def require_short(bookie: str, address: AdminAddress, size_bytes: int) -> None:
+    """AdminError once an answer has more bytes than a client reads."""
+    if size_bytes > ANSWER_BYTES_MAX:
+        raise AdminError(
+            Problem.INTERNAL,
+            f"bookie {bookie}: the answer from {address} is longer than {ANSWER_BYTES_MAX >> 20} MiB, so this is not "
+            "the admin interface of a bookie",
+        )
 
 
 def error_of_answer(bookie: str, status: int, body: bytes) -> BkctlError:
@@ -108,10 +142,10 @@ def _read(status: int, body: bytes) -> tuple[str, Problem]:
     problem = _BY_STATUS.get(status, Problem.INTERNAL)
     try:
         value: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         value = None
     if isinstance(value, dict) and isinstance(value.get("error"), str):
-        return value["error"], _BY_WORD.get(str(value.get("problem")), problem)
+        return value["error"][:_SENTENCE_LENGTH_MAX], _BY_WORD.get(str(value.get("problem")), problem)
     text = body.decode(errors="replace").strip()
     if not text or text.startswith("<"):
         return f"it answers {status} ({problem.word})", problem

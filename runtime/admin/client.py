@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable
 from socket import SO_PEERCRED, SOL_SOCKET
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import aiohttp
 import msgspec
@@ -14,13 +15,20 @@ import msgspec
 from runtime.admin.calls import (
     CREDENTIALS_BYTES,
     AdminAddress,
+    AdminToken,
     connection_error,
+    decode_answer,
     error_of_answer,
     lost_error,
     require_listener,
+    require_short,
     timeout_error,
 )
-from runtime.admin.messages import AdminAnswer, AdminError, Problem
+from runtime.admin.messages import AdminAnswer
+from runtime.errors import AdminAccessError
+from runtime.ledger.metadata import parse_host_and_port
+
+AnswerT = TypeVar("AnswerT")
 
 _LOOKS: Final = frozenset({"GET", "HEAD"})
 
@@ -28,18 +36,20 @@ _LOOKS: Final = frozenset({"GET", "HEAD"})
 class AdminClient:
     """Asks one bookie; ``name`` says in errors which one. Use it as a context manager."""
 
-    def __init__(self, name: str, address: AdminAddress, *, token: str | None, timeout_s: float) -> None:
+    def __init__(self, name: str, address: AdminAddress, *, token: AdminToken | None = None, timeout_s: float) -> None:
         self.name = name
         self.address = address
         self._timeout_s = timeout_s
-        # A socket needs no token, and who listens there is not to learn it.
-        self._headers = {} if token is None or address.socket_path else {"Authorization": f"Bearer {token}"}
+        self._token = token
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         path = self.address.socket_path
         connector = _CheckedConnector(path, self._require_listener) if path else None
-        self._session = aiohttp.ClientSession(connector=connector)
+        # A compressed answer could become a thousand times longer.
+        self._session = aiohttp.ClientSession(
+            connector=connector, headers={"Accept-Encoding": "identity"}, auto_decompress=False
+        )
         return self
 
     async def __aexit__(
@@ -48,21 +58,21 @@ class AdminClient:
         if self._session is not None:
             await self._session.close()
 
-    async def get(self, path: str, **query: str) -> Any:
-        """The JSON answer to a GET; errors as ``request``, AdminError if it is not JSON."""
-        return self._json(await self.request("GET", path, query=query))
+    async def get(self, path: str, kind: type[AnswerT]) -> AnswerT:
+        """The JSON answer to a GET; errors as ``request``, AdminError if it is not of this kind."""
+        return decode_answer(self.name, (await self.request("GET", path)).body, kind)
 
-    async def put(self, path: str, body: object = None, **query: str) -> Any:
+    async def put(self, path: str, kind: type[AnswerT], body: object = None) -> AnswerT:
         """The JSON answer to a PUT with a JSON body, if any; errors as ``get``."""
-        return self._json(await self.request("PUT", path, query=query, body=body))
+        return decode_answer(self.name, (await self.request("PUT", path, body=body)).body, kind)
 
-    async def post(self, path: str) -> Any:
+    async def post(self, path: str, kind: type[AnswerT]) -> AnswerT:
         """The JSON answer to a POST; errors as ``get``."""
-        return self._json(await self.request("POST", path))
+        return decode_answer(self.name, (await self.request("POST", path)).body, kind)
 
-    async def delete(self, path: str) -> Any:
+    async def delete(self, path: str, kind: type[AnswerT]) -> AnswerT:
         """The JSON answer to a DELETE; errors as ``get``."""
-        return self._json(await self.request("DELETE", path))
+        return decode_answer(self.name, (await self.request("DELETE", path)).body, kind)
 
     async def text(self, path: str) -> str:
         """The text that a GET answers; errors as ``request``."""
@@ -73,20 +83,20 @@ class AdminClient:
         method: str,
         path: str,
         *,
-        query: Mapping[str, str] | None = None,
         body: object = None,
         timeout_s: float | None = None,
     ) -> AdminAnswer:
         """The answer to a request, which may take ``timeout_s`` (None: that of the client).
 
         BookieUnavailableError, BookieTimeoutError without an answer; AdminAccessError, RefusedError, ConflictError,
-        AdminError for an answer of 400 or more.
+        AdminError for an answer of 400 or more; AdminError for one that is too long; AdminAccessError for a change if
+        the token must not go to this address.
         """
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         is_change = method not in _LOOKS
         try:
             async with asyncio.timeout(wait_s):
-                status, data = await self._exchange(method, path, query or {}, body)
+                status, data = await self._exchange(method, path, body)
         except TimeoutError as error:
             raise timeout_error(self.name, self.address, wait_s, is_change=is_change) from error
         except aiohttp.ClientConnectorError as error:
@@ -97,25 +107,45 @@ class AdminClient:
             raise error_of_answer(self.name, status, data)
         return AdminAnswer(data, status)
 
-    async def _exchange(self, method: str, path: str, query: Mapping[str, str], body: object) -> tuple[int, bytes]:
+    async def _exchange(self, method: str, path: str, body: object) -> tuple[int, bytes]:
         assert self._session is not None, "not entered"
         host, port = (self.address.host, self.address.port) if self.address.host else ("localhost", 80)
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}{path}"
         data = None if body is None else msgspec.json.encode(body)
-        headers = self._headers if data is None else self._headers | {"Content-Type": "application/json"}
+        headers = {} if data is None else {"Content-Type": "application/json"}
+        if method not in _LOOKS and self._token is not None and not self.address.socket_path:
+            await self._require_known_host(self._token)
+            headers["Authorization"] = f"Bearer {self._token.text}"
         async with self._session.request(
-            method, url, params=query, data=data, headers=headers, allow_redirects=False, timeout=_NO_LIMIT
+            method, url, data=data, headers=headers, allow_redirects=False, timeout=_NO_LIMIT
         ) as response:
-            return response.status, await response.read()
+            received = bytearray()
+            async for part in response.content.iter_any():
+                received += part
+                require_short(self.name, self.address, len(received))
+            return response.status, bytes(received)
+
+    async def _require_known_host(self, token: AdminToken) -> None:
+        """AdminAccessError unless the address is on the host of the bookie's id, or the operator named its host.
+
+        The address is from the registration, which every client of ZooKeeper may be able to write. A name in it counts
+        only if it is that of the id: its address could change between this check and the connection.
+        """
+        host, own = self.address.host.lower(), parse_host_and_port(self.name)
+        if host in token.hosts or (own is not None and host == own[0].lower()):
+            return
+        if own is not None:
+            with contextlib.suppress(OSError, UnicodeError):
+                found = await asyncio.get_running_loop().getaddrinfo(own[0], None)
+                if host in {each[4][0] for each in found}:
+                    return
+        raise AdminAccessError(
+            f"bookie {self.name}: the token is not sent to {self.address}, because its registration names a host that "
+            f"is not that of its ID: if it is the bookie's, set BKCTL_ADMIN_TOKEN_HOSTS={host}"
+        )
 
     def _require_listener(self, credentials: bytes) -> None:
         require_listener(self.name, self.address, credentials)
-
-    def _json(self, answer: AdminAnswer) -> Any:
-        try:
-            return msgspec.json.decode(answer.body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise AdminError(Problem.INTERNAL, f"bookie {self.name}: its answer is not JSON") from error
 
 
 class _CheckedConnector(aiohttp.UnixConnector):

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import msgspec
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from runtime.admin.messages import AdminError, Problem, error_answer
@@ -106,6 +106,7 @@ class AdminConnection(web.RequestHandler):
         self._room = room
         self._head_bytes = 0
         self._is_busy = False
+        self._body: StreamReader | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.origin = ""
 
@@ -123,8 +124,8 @@ class AdminConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
-        if not self._is_busy and data:
+        """Bytes of a request. The limit of its headers must not end a connection whose body has its own answer."""
+        if data and not self._is_busy and (self._body is None or self._body.is_eof()):
             if self._timer is None:
                 seconds = self._room.limits.request_s_max
                 self._timer = asyncio.get_running_loop().call_later(seconds, self._end_slow_request)
@@ -134,17 +135,18 @@ class AdminConnection(web.RequestHandler):
                 return
             self._head_bytes += len(data)
         super().data_received(data)
+        self._is_busy = self._is_busy or bool(self._messages)  # headers are complete; the handler starts later
 
     @contextlib.contextmanager
-    def answering(self) -> Iterator[None]:
+    def answering(self, request: web.BaseRequest) -> Iterator[None]:
         """The headers of a request are complete; within the block it is answered."""
         self._stop_timer()
-        self._is_busy, self._head_bytes = True, 0
+        self._is_busy, self._head_bytes, self._body = True, 0, request.content
         self._room.note_busy(self, is_busy=True)
         try:
             yield
         finally:
-            self._is_busy = False
+            self._is_busy = bool(self._messages)
             self._room.note_busy(self, is_busy=False)
 
     async def write(self, request: web.BaseRequest, response: web.Response, size_bytes: int) -> None:

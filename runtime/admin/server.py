@@ -1,7 +1,8 @@
 """The admin interface of a server process: HTTP on a unix socket, and on TCP ports if configured.
 
 Every client of the unix socket may do everything, because only the user of the process can connect to it. On TCP a
-request that changes something needs the token.
+request that changes something needs the token, and every request must name this machine: a web page could otherwise
+reach the port from the browser of a user who may, under a name of the page whose address changes (DNS rebinding).
 
 A request that is refused is logged without its query, headers and body, which may be secret.
 """
@@ -10,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, NamedTuple
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -35,6 +37,16 @@ _UPGRADES: Final = frozenset({"websocket", "tcp"})
 """Protocols to which aiohttp would switch. Others are ignored, as the standard allows."""
 
 
+ANY_NAME: Final = "*"
+
+
+class TcpAccess(NamedTuple):
+    """What a TCP port requires. ``names``: in lower case, those that requests may give this machine."""
+
+    read_token: ReadToken
+    names: frozenset[str]
+
+
 class AdminServer:
     """Serves routes on all its sockets; ``close`` ends them."""
 
@@ -51,11 +63,22 @@ class AdminServer:
         self._sockets.append(await listen(self._accepting(self._routes, None), path))
 
     async def open_tcp(
-        self, listen: Listen, host: str, port: int, read_token: ReadToken, routes: Sequence[Route] | None = None
+        self,
+        listen: Listen,
+        host: str,
+        port: int,
+        read_token: ReadToken,
+        routes: Sequence[Route] | None = None,
+        *,
+        names: Collection[str] = (),
     ) -> int:
-        """Serve on a TCP port (0: any free one), and return the port; OSError. ``routes`` None: all."""
+        """Serve on a TCP port (0: any free one), and return the port; OSError.
+
+        ``routes`` None: all. ``names``: of this machine, for requests by name; ANY_NAME: all names.
+        """
         table = self._routes if routes is None else RouteTable(routes)
-        opened = await listen(self._accepting(table, read_token), host, port)
+        access = TcpAccess(read_token, frozenset(map(_normal, names)))
+        opened = await listen(self._accepting(table, access), host, port)
         self._sockets.append(opened)
         return opened.port
 
@@ -69,15 +92,15 @@ class AdminServer:
         self._refusals.close()
         self._token_errors.close()
 
-    def _accepting(self, routes: RouteTable, read_token: ReadToken | None) -> Callable[[], AdminConnection]:
+    def _accepting(self, routes: RouteTable, access: TcpAccess | None) -> Callable[[], AdminConnection]:
         """Creates the protocol of each connection of one socket."""
         room = ConnectionRoom(self._limits, self._refusals.report)
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             connection = request.protocol
             assert isinstance(connection, AdminConnection)
-            with connection.answering():
-                answer = await self._answer_or_error(request, connection, routes, read_token)
+            with connection.answering(request):
+                answer = await self._answer_or_error(request, connection, routes, access)
                 response = _response(answer)
                 await connection.write(request, response, len(answer.body))
             return response
@@ -91,11 +114,11 @@ class AdminServer:
         request: web.BaseRequest,
         connection: AdminConnection,
         routes: RouteTable,
-        read_token: ReadToken | None,
+        access: TcpAccess | None,
     ) -> AdminAnswer:
         try:
             async with asyncio.timeout(self._limits.answer_s_max):
-                return await self._answer(request, routes, read_token)
+                return await self._answer(request, routes, access)
         except BkctlError as error:
             answer, reason = error_answer(error), str(error) or type(error).__name__
         except TimeoutError:
@@ -111,15 +134,19 @@ class AdminServer:
         )
         return answer
 
-    async def _answer(self, request: web.BaseRequest, routes: RouteTable, read_token: ReadToken | None) -> AdminAnswer:
+    async def _answer(self, request: web.BaseRequest, routes: RouteTable, access: TcpAccess | None) -> AdminAnswer:
         path = request.raw_path.partition("?")[0]
         if not path.startswith("/"):
             raise AdminError(Problem.INVALID, "the target of the request is not a path")
+        if access is not None and not is_known_host(request.headers.get("Host"), access.names):
+            raise AdminError(
+                Problem.REFUSED, "the request names another host: use the address of this one, or set adminHostNames"
+            )
         route, places = routes.find(request.method, path)
         if "Expect" in request.headers or request.headers.get("Upgrade", "").lower() in _UPGRADES:
             raise AdminError(Problem.EXPECTATION, "neither Expect nor another protocol is supported")
-        if route.changes and read_token is not None:
-            await self._require_token(request, read_token)
+        if route.changes and access is not None:
+            await self._require_token(request, access.read_token)
         return await route.handle(
             AdminRequest(query=dict(request.query), body=await self._body(request), places=places)
         )
@@ -158,6 +185,26 @@ class AdminServer:
         except (HttpProcessingError, web.RequestPayloadError, OSError) as error:
             raise AdminError(Problem.INVALID, "the body is not complete, or its chunks are not valid") from error
         return bytes(body)
+
+
+def is_known_host(header: str | None, names: Collection[str]) -> bool:
+    """Whether a header ``Host`` has an address, a name of this machine, or is missing: every browser sends it."""
+    if header is None or ANY_NAME in names:
+        return True
+    host = header.strip()
+    if host.startswith("["):
+        host = host[1:].partition("]")[0]
+    elif host.count(":") <= 1:
+        host = host.partition(":")[0]
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return _normal(host) in names or _normal(host) == "localhost"
+    return True
+
+
+def _normal(name: str) -> str:
+    return name.lower().removesuffix(".")
 
 
 def _response(answer: AdminAnswer) -> web.Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 
 from runtime.admin.messages import Route
@@ -29,20 +29,33 @@ async def open_tcp_ports(
     host: Host,
     read_token: ReadToken,
     scrape_routes: Sequence[Route],
+    names: Collection[str],
 ) -> OpenPorts:
-    """Open the port for everything or for scrapes alone, if configured; ConfigurationError."""
+    """Open the port for everything or for scrapes alone, if configured; ConfigurationError.
+
+    ``names``: of this server in the cluster; requests may also use those of the machine.
+    """
     if config.is_http_enabled:
+        address, port = config.http_host, config.http_port
+        known = _all_names(config, host, address, names)
         try:
-            return OpenPorts(http=await server.open_tcp(listen, config.http_host, config.http_port, read_token))
+            return OpenPorts(http=await server.open_tcp(listen, address, port, read_token, names=known))
         except OSError as error:
             raise admin_port_error(error, config, host) from error
     if config.has_scrape_port:
         address, port = config.scrape_host, config.scrape_port
+        known = _all_names(config, host, address, names)
         try:
-            return OpenPorts(scrape=await server.open_tcp(listen, address, port, read_token, scrape_routes))
+            return OpenPorts(
+                scrape=await server.open_tcp(listen, address, port, read_token, scrape_routes, names=known)
+            )
         except OSError as error:
             raise scrape_port_error(error, config, host) from error
     return OpenPorts()
+
+
+def _all_names(config: AdminConfig, host: Host, address: str, names: Collection[str]) -> list[str]:
+    return [address, host.name(), host.canonical_name(), *names, *config.host_names]
 
 
 async def require_token_file(config: AdminConfig, read_secret: Callable[[str], Awaitable[bytes]]) -> None:

@@ -119,7 +119,7 @@ async def _open_admin(
         return None if admin.token_file is None else await read(admin.token_file)
 
     await require_token_file(admin, read)
-    opened = await open_tcp_ports(server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes())
+    opened = await open_tcp_ports(server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes(), [place.host])
     path = await _open_socket(config.admin_socket, place, server)
     if opened.http is None:
         return None if path is None else f"unix:{path}"

@@ -159,7 +159,7 @@ class JobFile:
     @classmethod
     def create(cls, file_system: FileSystem, path: str, start: JobStart) -> JobFile:
         """A new private file; OSError, FileExistsError."""
-        job_file = cls(file_system.create(path, is_private=True), 0)
+        job_file = cls(file_system.create(path), 0)
         job_file.append(start)
         job_file.write()
         return job_file

@@ -9,6 +9,7 @@ import fcntl
 import itertools
 import mmap
 import os
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -20,8 +21,8 @@ from storage.ports import Buffer, DirectoryLock, DiskSpace, File
 _PARTS_MAX = 1024
 """IOV_MAX of Linux: maximum parts per ``pwritev``."""
 
-_FILE_MODE = 0o644
-_PRIVATE_FILE_MODE = 0o600
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
 
 _DEAD_OWNER_S = 10.0
 """How long to wait for a lock whose owner has ended. On a busy machine, a child that it was starting takes seconds."""
@@ -194,13 +195,22 @@ class OsDirectoryLock:
             os.close(descriptor)
 
 
+def open_to_append(path: str) -> int:
+    """Descriptor of a file for logs and records, created for its owner alone; OSError. A symbolic link is followed."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _FILE_MODE)
+
+
 class OsFileSystem:
     """The operating system's files; implements ``FileSystem``. Stateless."""
 
-    def create(self, path: str, *, is_private: bool = False) -> File:
-        """Create a file that must not exist and open it for reading and writing. ``is_private``: owner access only."""
-        mode = _PRIVATE_FILE_MODE if is_private else _FILE_MODE
-        return OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+    def create(self, path: str) -> File:
+        """Create a file that must not exist and open it for reading and writing. Only its owner has access."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return OsFile(path, os.open(path, flags, _FILE_MODE))
+
+    def create_temporary(self, path: str) -> File:
+        """As ``create``, next to ``path``, with a name that no other process can know before."""
+        return self.create(f"{path}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
 
     def open(self, path: str, *, writable: bool = False) -> File:
         """Open an existing file."""
@@ -212,7 +222,10 @@ class OsFileSystem:
             return stream.read()
 
     def write_file_atomically(self, path: str, data: bytes) -> None:
-        """Replace the contents of ``path``, atomically even in a crash: temporary file, fsync, rename, dir fsync."""
+        """Replace the contents of ``path``, atomically even in a crash: temporary file, fsync, rename, dir fsync.
+
+        For directories in which only this user can write: what a crash left under the temporary name is overwritten.
+        """
         temporary = path + TEMPORARY_SUFFIX
         file = OsFile(temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE))
         try:
@@ -243,13 +256,13 @@ class OsFileSystem:
         return True
 
     def make_directories(self, path: str) -> None:
-        """Create a directory and its parents, durable on return; existing ones are fine."""
+        """Create a directory and its parents for their owner alone, durable on return; existing ones are fine."""
         parts = os.path.abspath(path).split(os.sep)[1:]
         for parent, folder in itertools.pairwise(itertools.accumulate(parts, os.path.join, initial=os.sep)):
             if os.path.isdir(folder):
                 continue
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)
+                os.mkdir(folder, _FOLDER_MODE)
             self.sync_directory(parent)
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -292,7 +305,7 @@ class OsFileSystem:
     def lock_directory(self, path: str) -> DirectoryLock:
         """Lock a directory for this process; DirectoryLockedError with the owner's pid if it is locked."""
         lock_path = os.path.join(path, LOCK)
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
         try:
             _lock(descriptor)
             # Overwrite before truncating: on a full disk a truncated file might not get its space back.

@@ -140,7 +140,7 @@ def test_mistakes_in_toml_are_named(tmp_path: Path, toml: str, sentence: str) ->
 
 def test_only_names_that_a_file_may_have_are_listed(tmp_path: Path) -> None:
     path = write(tmp_path, "c.toml", "[xyz]")
-    known = r"metadata_uri, context, output, color, timeout, trash_retention_days, contexts, zookeeper, .*, bookie\)$"
+    known = r"metadata_uri, context, output, color, timeout, trash_retention_days, admin_token_hosts, .*, bookie\)$"
     with pytest.raises(ConfigurationError, match=rf"unknown name 'xyz' \(known: {known}"):
         settings_of(GlobalFlags(config=path))
 

@@ -85,7 +85,10 @@ class MemoryDisk:
 
     # -- the port -------------------------------------------------------------------------------------------------
 
-    def create(self, path: str, *, is_private: bool = False) -> MemoryFile:
+    def create_temporary(self, path: str) -> MemoryFile:
+        return self.create(f"{path}.{self._inode_count}{TEMPORARY_SUFFIX}")
+
+    def create(self, path: str) -> MemoryFile:
         if path in self._names:
             raise _error(errno.EEXIST, path)
         self._require_folder(os.path.dirname(path))

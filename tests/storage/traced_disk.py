@@ -26,9 +26,9 @@ class TracedDisk(OsFileSystem):
         calls, self.calls = self.calls, []
         return calls
 
-    def create(self, path: str, *, is_private: bool = False) -> File:
+    def create(self, path: str) -> File:
         self.note("create", path)
-        return TracedFile(self, super().create(path, is_private=is_private))
+        return TracedFile(self, super().create(path))
 
     def open(self, path: str, *, writable: bool = False) -> File:
         return TracedFile(self, super().open(path, writable=writable))

@@ -16,6 +16,7 @@ from runtime.bookie.admin.state_route import StateRoute
 from runtime.bookie.ports import BookiePorts
 from runtime.bookie.view import BookieView
 from runtime.errors import ConfigurationError
+from runtime.ledger.metadata import parse_host_and_port
 from runtime.metadata.bookies.service_info import BookieAddress
 from storage import filenames
 
@@ -45,8 +46,16 @@ class AdminInterface:
     async def open_port(self) -> None:
         """Open the TCP port for everything or for scrapes alone, if configured; ConfigurationError."""
         view, ports = self._view, self._view.ports
+        own = parse_host_and_port(view.bookie_id)
+        names = [name for name in (view.config.advertised_address, own and own[0]) if name]
         opened = await open_tcp_ports(
-            self._server, view.config.admin, ports.listen, ports.host, self._read_token, self._java.probe_routes()
+            self._server,
+            view.config.admin,
+            ports.listen,
+            ports.host,
+            self._read_token,
+            self._java.probe_routes(),
+            names,
         )
         view.http_port, view.scrape_port = opened
 

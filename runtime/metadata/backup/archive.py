@@ -15,7 +15,6 @@ import contextlib
 import gzip
 import hashlib
 import io
-import itertools
 import os
 import zlib
 from collections.abc import Iterator
@@ -87,7 +86,7 @@ class ArchiveWriter:
         require_absent(fs, path)
         self._fs = fs
         self._path = path
-        self._file = _create_temporary(fs, path)
+        self._file = fs.create_temporary(path)
         self._written_bytes = 0
         self._compressor = zlib.compressobj(_COMPRESSION_LEVEL, zlib.DEFLATED, _GZIP_WINDOW_BITS)
         self._pending = bytearray()
@@ -130,14 +129,6 @@ class ArchiveWriter:
         self._file.close()
         with contextlib.suppress(FileNotFoundError):
             self._fs.remove(self._file.path)
-
-
-def _create_temporary(fs: FileSystem, path: str) -> File:
-    """A file next to ``path``; another backup may be writing one, or may have left one when it was killed."""
-    for number in itertools.count(1):
-        with contextlib.suppress(FileExistsError):
-            return fs.create(f"{path}.{number}.tmp", is_private=True)
-    raise AssertionError("the numbers do not end")
 
 
 class ArchiveReader:

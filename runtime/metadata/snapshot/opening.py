@@ -193,7 +193,7 @@ def _checked(parts: Iterable[bytes], packed_bytes: int, shown: str) -> Iterator[
 
 
 def _write(fs: FileSystem, path: str, parts: Iterable[bytes]) -> str:
-    file = fs.create(path, is_private=True)
+    file = fs.create(path)
     try:
         pending, written = bytearray(), 0
         for part in parts:

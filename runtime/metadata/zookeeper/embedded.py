@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError, PortInUseError
+from runtime.new_file import write_whole
+from storage.adapters.filesystem import OsFileSystem, open_to_append
 
 LOOPBACK = "127.0.0.1"
 JAVA_VERSION_MIN = 17
@@ -131,13 +133,15 @@ def _require_free(port: int) -> None:
 
 def _prepare_directory(data_directory: str, log_path: str | None) -> tuple[str, str]:
     data_directory = os.path.abspath(data_directory)
-    os.makedirs(data_directory, exist_ok=True)
+    OsFileSystem().make_directories(data_directory)
     return data_directory, os.path.abspath(log_path or os.path.join(data_directory, "zookeeper.log"))
 
 
 def _lock_directory(data_directory: str) -> int:
     """Descriptor that holds the directory's lock; the server inherits it and holds the lock until it ends."""
-    descriptor = os.open(os.path.join(data_directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(
+        os.path.join(data_directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -166,13 +170,12 @@ def _spawn(
     command: Sequence[str], data_directory: str, port: int, log_path: str, *, is_detached: bool
 ) -> subprocess.Popen[bytes]:
     # Paths are relative to the working directory: the server reads its configuration as Latin-1 with escapes.
-    with open(os.path.join(data_directory, "zookeeper.cfg"), "w", encoding="ascii") as config:
-        config.write(_SERVER_CONFIG.format(port=port, address=LOOPBACK))
-    with open(os.path.join(data_directory, "log4j2.properties"), "w", encoding="ascii") as config:
-        config.write(_LOG_CONFIG)
+    config = _SERVER_CONFIG.format(port=port, address=LOOPBACK)
+    write_whole(os.path.join(data_directory, "zookeeper.cfg"), config.encode("ascii"))
+    write_whole(os.path.join(data_directory, "log4j2.properties"), _LOG_CONFIG.encode("ascii"))
     lock = _lock_directory(data_directory)
     try:
-        with open(log_path, "ab") as log:
+        with open(open_to_append(log_path), "ab") as log:
             process = subprocess.Popen(  # noqa: S603
                 command,
                 cwd=data_directory,

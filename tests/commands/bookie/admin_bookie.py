@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -87,7 +88,7 @@ def start_again(bookie: AdminBookie) -> Iterator[AdminBookie]:
         yield bookie._replace(process=process)
 
 
-def wait_said(log: Path, sentence: str, process: BkctlProcess) -> None:
+def wait_said(log: Path, sentence: str, process: BkctlProcess | subprocess.Popen[bytes]) -> None:
     """Return once the log has the sentence."""
     deadline = time.monotonic() + DEADLINE_S
     while sentence not in log.read_text():

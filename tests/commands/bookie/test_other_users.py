@@ -12,7 +12,7 @@ import pytest
 
 from commands.bookie.local_sockets import list_local
 from commands.bookie.probe import probe
-from runtime.admin.calls import AdminAddress
+from runtime.admin.calls import AdminAddress, AdminToken
 from runtime.admin.client import AdminClient
 from runtime.errors import AdminAccessError, BookieUnavailableError
 from tests.commands.bookie.admin_bookie import TOKEN, running_bookie
@@ -34,8 +34,8 @@ def listening(tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
 
 def ask(address: AdminAddress) -> None:
     async def change() -> None:
-        async with AdminClient("b1", address, token=TOKEN, timeout_s=30) as client:
-            await client.post("/api/v1/bkctl/stop")
+        async with AdminClient("b1", address, token=AdminToken(TOKEN), timeout_s=30) as client:
+            await client.post("/api/v1/bkctl/stop", object)
 
     asyncio.run(change())
 

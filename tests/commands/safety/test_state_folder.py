@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from commands.config import Settings
-from commands.safety.state_folder import append_synced, open_private, state_folder, whole_file, write_whole
+from commands.safety.state_folder import append_synced, state_folder
 from runtime.errors import ConflictError, RefusedError
+from runtime.new_file import whole_file, write_whole
+from storage.adapters.filesystem import open_to_append
 
 
 def mode_of(path: str | Path) -> int:
@@ -33,7 +35,7 @@ def test_a_folder_that_cannot_be_is_a_refusal(tmp_path: Path) -> None:
 def test_lines_are_appended(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     for data in (b"1\n", b"2\n"):
-        descriptor = open_private(str(path))
+        descriptor = open_to_append(str(path))
         append_synced(descriptor, data)
         os.close(descriptor)
     assert path.read_bytes() == b"1\n2\n"
@@ -87,3 +89,34 @@ def test_a_new_file_never_replaces_one_that_is_there(tmp_path: Path) -> None:
     assert (tmp_path / "new").read_bytes() == b"whole"
     assert mode_of(tmp_path / "new") == 0o600
     assert sorted(os.listdir(tmp_path)) == ["export", "late", "new"]
+
+
+def test_a_planted_link_leads_nowhere(tmp_path: Path) -> None:
+    """Where the kernel's protection of links is off, or the directory is not sticky, every user can plant them."""
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o777)
+    for name in (f"plan.{os.getpid()}.tmp", "plan.tmp", "plan.1.tmp"):
+        (shared / name).symlink_to(victim)
+    write_whole(str(shared / "plan"), b"ours")
+    with whole_file(str(shared / "new"), is_new=True) as write:
+        (temporary,) = (each for each in shared.iterdir() if each.name.startswith("new."))
+        assert mode_of(temporary) == 0o600
+        write(b"ours")
+    assert (victim.read_bytes(), (shared / "plan").read_bytes()) == (b"precious", b"ours")
+    assert len(temporary.name) >= len("new..tmp") + 16, "a name that can be guessed"
+
+
+def test_the_name_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_whole(str(tmp_path / "plan"), b"data")
+    assert synced[0].startswith(str(tmp_path / "plan."))
+    assert synced[1:] == [str(tmp_path)]

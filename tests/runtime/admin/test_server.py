@@ -14,7 +14,7 @@ import pytest
 
 from runtime.admin.connections import AdminLimits
 from runtime.admin.messages import AdminAnswer, AdminRequest, Route, json_answer, text_answer
-from runtime.admin.server import AdminServer
+from runtime.admin.server import AdminServer, is_known_host
 from runtime.net.host import listen_tcp
 from runtime.net.local_socket import listen_unix
 from runtime.net.secret_file import read_secret
@@ -119,7 +119,7 @@ async def stages(tmp_path: Path) -> AsyncIterator[type]:
             token_file.write_text(f"{TOKEN}\n")
             server = AdminServer(routes, limits)
             at_end.push_async_callback(server.close)
-            port = await server.open_tcp(listen_tcp, "127.0.0.1", 0, read_token)
+            port = await server.open_tcp(listen_tcp, "127.0.0.1", 0, read_token, names=["b"])
             stage = Stage(port, token_file, server)
             at_end.callback(stage.disconnect)
             return stage
@@ -405,3 +405,48 @@ async def test_a_socket_needs_no_token(tmp_path: Path) -> None:
     writer.close()
     await server.close()
     assert not os.path.lexists(path)
+
+
+@pytest.mark.parametrize("chunk_bytes", [100, 10_000, 8 << 20])
+@pytest.mark.parametrize(("token", "status"), [(TOKEN, 413), ("wrong", 401)])
+async def test_a_long_chunked_body_gets_an_answer(stages: type, chunk_bytes: int, token: str, status: int) -> None:
+    stage: Stage = await stages()
+    chunks = b"%x\r\n%s\r\n" % (chunk_bytes, b"x" * chunk_bytes) * (1 + (1 << 20) // chunk_bytes)
+    head = f"PUT /change HTTP/1.1\r\nHost: b\r\nAuthorization: Bearer {token}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    client = await stage.connect()
+    sending = asyncio.ensure_future(client.send(head.encode() + chunks + b"0\r\n\r\n"))
+    assert (await client.answer())[0] == status
+    await sending
+    await client.send("GET /get HTTP/1.1\r\nHost: b\r\n\r\n")
+    assert (await client.answer())[0] == 200, "the rest of the body is not a request"
+    assert stage.changes == 0
+
+
+@pytest.mark.parametrize(
+    ("header", "is_known"),
+    [
+        *((None, True), ("127.0.0.1:8080", True), ("10.1.2.3", True), ("[::1]:80", True), ("::1", True)),
+        *(
+            ("localhost:8080", True),
+            ("B1.Example.com.:1", True),
+            ("b1", False),
+            ("", False),
+            ("127.0.0.1.evil.com", False),
+        ),
+        *(("evil.com", False), ("b1.example.com.evil.com", False), ("[b1.example.com]x", True), ("0x7f.1", False)),
+    ],
+)
+def test_names_of_this_machine(header: str | None, is_known: bool) -> None:
+    assert is_known_host(header, frozenset({"b1.example.com"})) is is_known
+    assert is_known_host(header, frozenset({"*"}))
+
+
+async def test_a_page_in_a_browser_cannot_read_over_a_name_of_its_own(stages: type) -> None:
+    """DNS rebinding: the name of the page resolves to the address of the bookie, and the browser sends that name."""
+    stage: Stage = await stages()
+    for text in ("GET /get HTTP/1.1\r\nHost: evil.example:1\r\n\r\n", stage.put("Host: evil.example")):
+        status, _, body = await stage.ask(text.replace("Host: b\r\n", ""))
+        assert (status, json.loads(body)["problem"]) == (403, "refused")
+        assert b"set adminHostNames" in body
+        assert b"evil" not in body
+    assert await is_served(stage)

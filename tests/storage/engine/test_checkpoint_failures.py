@@ -90,9 +90,9 @@ class FailingNthDisk(TracedDisk):
         super().__init__()
         self._failing = failing
 
-    def create(self, path: str, *, is_private: bool = False) -> File:
+    def create(self, path: str) -> File:
         with self._failing.around(f"create {path}"):
-            return FailingNthFile(self, super().create(path, is_private=is_private), self._failing)
+            return FailingNthFile(self, super().create(path), self._failing)
 
     def open(self, path: str, *, writable: bool = False) -> File:
         self._failing.before(f"open {path}")

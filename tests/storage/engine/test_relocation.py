@@ -71,8 +71,8 @@ class WatchedDisk(FailingOnceDisk):
         self.after_create: list[Callable[[], None]] = []
         self.before_list: list[Callable[[], None]] = []
 
-    def create(self, path: str, *, is_private: bool = False) -> File:
-        file = super().create(path, is_private=is_private)
+    def create(self, path: str) -> File:
+        file = super().create(path)
         while self.after_create:
             self.after_create.pop()()
         return file

@@ -160,7 +160,7 @@ class PartialDisk(TracedDisk):
     found = b""
     """What was in the file before the last write."""
 
-    def create(self, path: str, *, is_private: bool = False) -> File:
+    def create(self, path: str) -> File:
         return PartialFile(self, OsFileSystem.create(self, path))
 
 
@@ -186,7 +186,7 @@ class EndingDisk(TracedDisk):
 
     left = 1 << 30
 
-    def create(self, path: str, *, is_private: bool = False) -> File:
+    def create(self, path: str) -> File:
         return EndingFile(self, OsFileSystem.create(self, path))
 
 

@@ -1,0 +1,226 @@
+"""Servers that a registration names as the admin port of a bookie, and that are none: every user of ZooKeeper can write
+such a registration. They must not learn the token, fill the memory of a command, or end it with a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runtime.admin.calls import ANSWER_BYTES_MAX
+from runtime.metadata.bookies.service_info import BookieAddress, encode_service_info, rpc_service_info
+from runtime.metadata.paths import Paths
+from runtime.metadata.uri import parse_metadata_uri
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from tests.processes import LOOPBACK, BkctlResult, run_bkctl
+
+pytestmark = pytest.mark.cluster
+
+VICTIM = "192.0.2.7:3181"  # an address for documentation: nothing ever listens there
+TOKEN = "correct horse"
+MODE = {"mode": "writable", "reasons": [], "registered": True, "operator": None}
+STATE = {"bookie_id": VICTIM, "version": "bkctl 1", "running": True, "stopping": False, **MODE}
+STATE |= {"accepts_recovery_writes": True}
+ENDLESS_BYTES = 256 * 1024 * 1024
+"""Where an endless answer of these tests ends."""
+
+Answer = Callable[[socket.socket, str], None]
+
+
+class Impostor:
+    """An HTTP server on loopback. ``requests``: what it received; ``sent_bytes``: of endless answers."""
+
+    def __init__(self, metadata_uri: str, bookie_id: str, answer: Answer) -> None:
+        self.requests: list[str] = []
+        self.sent_bytes = 0
+        self.bookie_id = bookie_id
+        self.answer = answer
+        self._metadata_uri = metadata_uri
+        self._listening = socket.create_server((LOOPBACK, 0))
+        self.port = int(self._listening.getsockname()[1])
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def register(self) -> None:
+        uri = parse_metadata_uri(self._metadata_uri)
+        made = run_bkctl("cluster", "init", "--if-not-exists", BKCTL_METADATA_URI=self._metadata_uri)
+        assert made.exit_code == 0, made.stderr
+        info = rpc_service_info(LOOPBACK, 1, http=BookieAddress(LOOPBACK, self.port))
+
+        async def write() -> None:
+            async with await ZooKeeperStore.connect(uri.servers) as store:
+                path = Paths(uri.root).writable_bookie(self.bookie_id)
+                await store.create(path, encode_service_info(info), make_parents=True)
+
+        asyncio.run(write())
+
+    def run(self, *words: str, **variables: str) -> BkctlResult:
+        variables["BKCTL_METADATA_URI"] = self._metadata_uri
+        return run_bkctl("bookie", *words, self.bookie_id, "--timeout", "20s", timeout_s=60, **variables)
+
+    def stream_endlessly(self, connection: socket.socket, _: str) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[")
+        block = b"0," * (1 << 19)
+        with contextlib.suppress(OSError):
+            while self.sent_bytes < ENDLESS_BYTES:
+                self.sent_bytes += connection.send(block)
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(30)
+                request = bytearray()
+                while b"\r\n\r\n" not in request and (part := connection.recv(65536)):
+                    request += part
+                self.requests.append(request.decode())
+                self.answer(connection, request.decode().split(" ", 2)[1])
+
+
+def says(value: object) -> Answer:
+    """One answer for all requests."""
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+
+    def answer(connection: socket.socket, _: str) -> None:
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        connection.sendall(head.encode() + body)
+
+    return answer
+
+
+@pytest.fixture
+def impostor(metadata_uri: str) -> Iterator[Impostor]:
+    server = Impostor(metadata_uri, VICTIM, says(STATE))
+    try:
+        server.register()
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> str:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    return str(path)
+
+
+def test_the_token_goes_to_no_other_host_than_that_of_the_id(impostor: Impostor, token_file: str) -> None:
+    looked = impostor.run("state", BKCTL_ADMIN_TOKEN_FILE=token_file)
+    assert looked.exit_code == 0, looked.stderr
+    for words, answer in (
+        (("set-mode", "read-only", "--yes"), says(STATE)),
+        (("gc", "run"), gc_answers),
+        (("stop", "--yes"), says(STATE)),
+    ):
+        impostor.answer = answer
+        refused = impostor.run(*words, "--token-file", token_file)
+        assert (refused.exit_code, refused.stdout) == (11, ""), (words, refused)
+        assert "the token is not sent to admin port" in refused.stderr
+        assert f"set BKCTL_ADMIN_TOKEN_HOSTS={LOOPBACK}" in refused.stderr
+    assert impostor.requests
+    assert not any("authorization" in each.lower() or TOKEN in each for each in impostor.requests)
+
+
+def test_the_token_goes_to_a_host_that_the_operator_names_and_only_with_changes(
+    impostor: Impostor, token_file: str
+) -> None:
+    impostor.run(
+        "set-mode", "read-only", "--yes", BKCTL_ADMIN_TOKEN_FILE=token_file, BKCTL_ADMIN_TOKEN_HOSTS="a, 127.0.0.1"
+    )
+    with_token = [each.split(" ", 1)[0] for each in impostor.requests if f"Bearer {TOKEN}" in each]
+    assert with_token == ["PUT"]
+    assert len(impostor.requests) > 1
+
+
+@pytest.mark.parametrize(("bookie_id", "is_sent"), [("localhost:3181", True), ("127.0.0.1:3181", True), ("b1", False)])
+def test_the_token_goes_to_the_host_of_the_id(
+    metadata_uri: str, token_file: str, bookie_id: str, is_sent: bool
+) -> None:
+    with contextlib.closing(Impostor(metadata_uri, bookie_id, says(STATE))) as server:
+        server.register()
+        server.run("set-mode", "read-only", "--yes", "--token-file", token_file)
+        assert any(f"Bearer {TOKEN}" in each for each in server.requests) is is_sent
+
+
+def gc_answers(connection: socket.socket, path: str) -> None:
+    says({"is_in_force_gc": "false"} if path == "/api/v1/bookie/gc" else STATE)(connection, path)
+
+
+@pytest.mark.parametrize("words", [("state",), ("ready",), ("metrics",)])
+def test_an_endless_answer_is_cut_off(impostor: Impostor, words: tuple[str, ...]) -> None:
+    impostor.answer = impostor.stream_endlessly
+    result = impostor.run(*words)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"error: bookie {VICTIM}: the answer from admin port {LOOPBACK}:{impostor.port} is longer than "
+        f"{ANSWER_BYTES_MAX >> 20} MiB, so this is not the admin interface of a bookie\n"
+    )
+    assert impostor.sent_bytes < ENDLESS_BYTES / 4  # with what the kernel's buffers hold
+
+
+STRANGE = {
+    "empty": b"",
+    "text": b"hello",
+    "binary": bytes(range(256)),
+    "number": 5,
+    "list": [],
+    "nested": b"[" * 500_000,
+    "object": {},
+    "wrong types": {**STATE, "bookie_id": 5},
+    "huge numbers": {**STATE, "uptime_s": 10**400},
+    "broken jobs": {**STATE, "jobs": [{"id": 1}]},
+}
+
+
+@pytest.mark.parametrize("name", sorted(STRANGE))
+def test_strange_json_is_one_sentence(impostor: Impostor, name: str) -> None:
+    impostor.answer = says(STRANGE[name])
+    for words in (
+        *(("state",), ("gc", "status"), ("gc", "run"), ("log-level", "debug"), ("set-mode", "read-only"), ("stop",)),
+        ("index", "rebuild", "--online"),
+    ):
+        result = impostor.run(*words)
+        assert (result.exit_code, result.stdout) == (1, ""), (words, result)
+        (line,) = result.stderr.splitlines()
+        assert line.startswith(f"error: bookie {VICTIM}: its answer is not that of a bookie's admin interface: "), words
+
+
+def test_strange_details_after_a_good_state(impostor: Impostor) -> None:
+    for words in (("gc", "status"), ("gc", "suspend"), ("log-level", "debug")):
+        result = impostor.run(*words)
+        assert result.exit_code == 1, (words, result)
+        assert "its answer is not that of a bookie's admin interface: Object missing required field" in result.stderr
+
+
+def test_an_endless_token_file_is_refused(metadata_uri: str) -> None:
+    refused = run_bkctl("bookie", "gc", "run", VICTIM, "--token-file", "/dev/zero", BKCTL_METADATA_URI=metadata_uri)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "/dev/zero: it has more than 1 MiB" in refused.stderr
+
+
+@pytest.mark.parametrize("body", [b"[" * 500_000, b'{"error": "%s"}' % (b"x" * 5_000_000)])
+def test_errors_of_a_server_are_short_sentences(impostor: Impostor, body: bytes) -> None:
+    def fail(connection: socket.socket, _: str) -> None:
+        connection.sendall(b"HTTP/1.1 500 No\r\nConnection: close\r\n\r\n" + body)
+
+    impostor.answer = fail
+    result = impostor.run("state")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"error: bookie {VICTIM}: ")
+    assert len(result.stderr) < 3000
