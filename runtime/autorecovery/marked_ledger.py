@@ -210,6 +210,8 @@ class MarkedLedgerRepair:
                     task.outcome.failures.append(_failure(failure, metadata, unreachable))
             if task.outcome.is_interrupted:
                 return
+        if moves.leaving:
+            return  # it is as good as it can be: without the mark, the next check finds it again if it can be better
         for first_entry_id, broken in moves.stuck.items():
             detail = f"no bookie can improve the segment from entry {first_entry_id}: {'; '.join(map(str, broken))}"
             task.fail(FailureReason.PLACEMENT, detail, is_rare=True)
