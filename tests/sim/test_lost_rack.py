@@ -36,7 +36,9 @@ def test_the_copies_go_to_another_rack_and_back_once(metadata: LedgerMetadata) -
         async with auditing(cluster, MARKING), serving(worker):
 
             async def is_on_b4(*, wanted: bool) -> bool:
-                return ("b4" in (await metadata_of(cluster, ledger_id)).bookies()) is wanted and not await marks(cluster)
+                return ("b4" in (await metadata_of(cluster, ledger_id)).bookies()) is wanted and not await marks(
+                    cluster
+                )
 
             await cluster.stop("b4")
             await until(cluster, lambda: is_on_b4(wanted=False))
