@@ -75,9 +75,9 @@ async def recover_ledger(
     """Write missing, corrupt and failed copies of ledgers again, on the bookies that the metadata names.
 
     Verifies the ledgers first. Takes each copy from a bookie with a good one, holds the ledger's replication lock, and
-    reads every copy back. A corrupt or unreadable copy on a Java bookie stays there, and its stripe moves to another
-    bookie. Changes no open last segment. Leaves copies that differ, that no bookie has, or whose bookie does not
-    answer. Safe to interrupt and to run again.
+    reads every copy back. Where a Java bookie has a corrupt or unreadable copy, the stripe moves to another one.
+    Changes no open last segment. Leaves copies that differ, that no bookie has, or whose bookie does not answer. Safe
+    to interrupt and to run again.
     """
     ledger_ids = all_ledger_ids(ledgers)
     if not ledger_ids and findings is None:

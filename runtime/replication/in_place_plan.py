@@ -238,8 +238,7 @@ def plan_in_place(
     writes: list[CopiesToWrite] = []
     to_move: dict[str, list[CopiesToWrite]] = {}
     left: list[LeftCopies] = []
-    good = check.copies_good + check.copies_different
-    entry_bytes = check.bytes_read // good if good else 0
+    entry_bytes = check.bytes_read // max(1, check.copies_good + check.copies_different)
     defects = {(defect.bookie_id, defect.state): defect for defect in check.defects}
     ranges: dict[tuple[str, CopyState], list[EntryRange]] = {}
     counts: dict[tuple[str, CopyState], int] = {}

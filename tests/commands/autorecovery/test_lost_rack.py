@@ -15,7 +15,7 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.paths import Paths
 from runtime.metadata.uri import parse_metadata_uri
 from tests.orphans import OrphanKiller
-from tests.processes import Cluster, run_bkctl
+from tests.processes import BkctlResult, Cluster, run_bkctl
 from tests.recovery_daemons import RecoveryDaemon, wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.battery]
@@ -37,19 +37,22 @@ class TwoRacks:
         table = folder / "racks.txt"
         table.write_text("".join(f"{each} /r1\n" for each in others) + f"{lonely} /r2\n")
         self.cluster, self.znodes, self.lonely = cluster, znodes, lonely
-        self.variables = {
-            "BKCTL_METADATA_URI": cluster.metadata_uri,
-            "BKCTL_CLIENT_PLACEMENT_RACK_TABLE_FILE": str(table),
-        }
+        self._table = str(table)
         self.paths = Paths(parse_metadata_uri(cluster.metadata_uri).root)
-        self.daemon = RecoveryDaemon(cluster.metadata_uri, folder / "daemon", **SETTINGS, **self.variables)
+        racks = {"BKCTL_CLIENT_PLACEMENT_RACK_TABLE_FILE": self._table}
+        self.daemon = RecoveryDaemon(cluster.metadata_uri, folder / "daemon", **SETTINGS, **racks)
         self.ids: list[int] = []
+
+    def run(self, *arguments: str) -> BkctlResult:
+        """Run a command that must succeed."""
+        uri, table = self.cluster.metadata_uri, self._table
+        result = run_bkctl(*arguments, BKCTL_METADATA_URI=uri, BKCTL_CLIENT_PLACEMENT_RACK_TABLE_FILE=table)
+        assert result.exit_code == 0, result
+        return result
 
     def succeed(self, *arguments: str) -> Any:
         """The output of a command."""
-        result = run_bkctl(*arguments, **self.variables)
-        assert result.exit_code == 0, result
-        return result.json()
+        return self.run(*arguments).json()
 
     def write(self) -> None:
         """Write the ledgers."""
@@ -134,6 +137,5 @@ def test_the_copies_of_a_rack_go_to_the_other_and_return_once(racks: TwoRacks) -
         f"{len(racks.ids)} closed ledgers: {never} break placement rules, 0 of them can be improved, 0 were marked"
     )
     assert racks.status()[0] == on_lonely
-    shown = run_bkctl("autorecovery", "status", "-o", "table", **racks.variables).stdout
-    assert "MISPLACED" in shown
+    assert "MISPLACED" in racks.run("autorecovery", "status", "-o", "table").stdout
     racks.require_full_copies()
