@@ -16,6 +16,8 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from runtime.errors import MetadataFormatError
@@ -41,10 +43,14 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class PlainFile(NamedTuple):
-    """A plain snapshot file. ``backup_root``: ledgers root of the backup it was made of; None if of none."""
+    """A plain snapshot file. ``backup_root``: ledgers root of the backup it was made of; None if of none.
+
+    ``backup_ms``: when that backup was made; None if of none, or not known.
+    """
 
     path: str
     backup_root: str | None = None
+    backup_ms: int | None = None
     is_original: bool = False
     """Whether it is the file itself, not a copy."""
 
@@ -157,7 +163,10 @@ def open_plain(fs: FileSystem, path: str, directory: str, *, shown: str | None =
 def _plain_backup(fs: FileSystem, path: str, target: str) -> PlainFile:
     with ArchiveReader(fs, path) as archive:
         root = archive.header.root
-        return PlainFile(_write(fs, target, _sealed(_nodes_of(archive, root))), root)
+        made_ms = None
+        with suppress(ValueError):
+            made_ms = int(datetime.fromisoformat(archive.header.created).timestamp() * 1000)
+        return PlainFile(_write(fs, target, _sealed(_nodes_of(archive, root))), root, made_ms)
 
 
 def _nodes_of(archive: ArchiveReader, root: str) -> Iterator[bytes]:
