@@ -17,7 +17,7 @@ from commands.parse import all_ledger_ids, parse_bookie_id
 from commands.recover_ledger import recover_ledger
 from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, pace_of, read_job_state
 from commands.recovery_progress import recovery_progress
-from commands.recovery_rendering import PLAN_TABLE, failure_rows, fenced_rows, plan_body, print_report, report_body
+from commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
 from commands.replication_access import note_end, replication_access, waiting_sentence
 from commands.session import open_session
 from commands.shared_options import takes_copy_options
@@ -122,7 +122,7 @@ async def failed_bookie(
                 note_end(change, report_body(report), outcome_of(report))
         if report.is_complete:
             delete_finished_jobs(context, session, scanned_for, flags.resume)
-    print_report(context, "RecoveryReport", report_body(report), failure_rows(report), fenced_rows(report))
+    print_report(context, "RecoveryReport", report_body(report), [report])
     return outcome_of(report)
 
 

@@ -75,9 +75,9 @@ async def recover_ledger(
     """Write missing, corrupt and failed copies of ledgers again, on the bookies that the metadata names.
 
     Verifies the ledgers first. Takes each copy from a bookie with a good one, holds the ledger's replication lock, and
-    reads every copy back. A corrupt copy on a Java bookie stays there, and its stripe moves to another bookie. Changes
-    no open last segment. Leaves copies that differ, that no bookie has, or whose bookie does not answer. Safe to
-    interrupt and to run again.
+    reads every copy back. Where a Java bookie has a corrupt or unreadable copy, the stripe moves to another one.
+    Changes no open last segment. Leaves copies that differ, that no bookie has, or whose bookie does not answer. Safe
+    to interrupt and to run again.
     """
     ledger_ids = all_ledger_ids(ledgers)
     if not ledger_ids and findings is None:
@@ -179,7 +179,6 @@ async def _carry_out(
 
 
 def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
-    from runtime.replication.copies import CopyState
     from runtime.replication.fragments import format_ranges
 
     def item(
@@ -203,7 +202,8 @@ def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
             rest = {"action": "write copies", "state": each.state.value, "bytes": size_bytes}
             items.append(item(ledger, each, rest))
         for move in ledger.moves:
-            rest = {"action": "move stripe", "state": CopyState.CORRUPT.value, "bytes": move.bytes_to_copy}
+            states = ", ".join(each.value for each in move.states)
+            rest = {"action": "move stripe", "state": states, "bytes": move.bytes_to_copy}
             segment = {"first_entry_id": str(move.first_entry_id), "stripe_entries": move.stripe_entries}
             items.append(item(ledger, move, rest | segment))
     ids = [str(ledger.ledger_id) for ledger in found.ledgers]
@@ -229,7 +229,8 @@ def _sentences(found: InPlacePlan) -> list[str]:
         size_bytes = sum(each.bytes_to_copy for _, each in moves)
         sentences.append(
             f"will move {counted(len(moves), 'stripe')} (about {size(size_bytes)}) from {_bookies(moves)} to other "
-            f"bookies, in {_ledger_count(moves)} of {verified}: corrupt copies are written over only on bkctl's bookies"
+            f"bookies, in {_ledger_count(moves)} of {verified}: corrupt and unreadable copies are written over only on "
+            "bkctl's bookies"
         )
     if not found.to_repair:
         sentences.append(_why_nothing(found, verified))

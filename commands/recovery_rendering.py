@@ -40,6 +40,13 @@ FAILURE_TABLE = Table(
 FENCED_TABLE = Table(
     "Fenced ledgers", Column("ledger_id", "LEDGER", is_right=True), Column("owner", "OWNER"), name="ledger_id"
 )
+BAD_COPIES_TABLE = Table(
+    "Bad copies that stay",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("bookie_id", "BOOKIE"),
+    Column("state", "COPY"),
+    Column("entries", "ENTRIES"),
+)
 
 
 def _rule_counts(counts: object) -> str:
@@ -335,17 +342,38 @@ def fenced_rows(report: RecoveryReport) -> list[dict[str, object]]:
     return [{"ledger_id": str(each.ledger_id), "owner": each.owner} for each in report.fenced]
 
 
+def bad_copy_rows(report: RecoveryReport) -> list[dict[str, object]]:
+    """The bad copies on bookies that stay: those that were found, or that a close left."""
+    return [
+        {
+            "ledger_id": str(each.ledger_id),
+            "bookie_id": each.bookie_id,
+            "state": each.state.value,
+            "entries": [str(entries) for entries in each.entries],
+        }
+        for each in report.defects
+    ]
+
+
 def print_report(
-    context: CommandContext,
-    kind: str,
-    body: dict[str, object],
-    failures: Sequence[dict[str, object]],
-    fenced: Sequence[dict[str, object]] = (),
+    context: CommandContext, kind: str, body: dict[str, object], recoveries: Sequence[RecoveryReport]
 ) -> None:
-    """Print a report; in table format, with the failures and the fenced ledgers below it."""
-    context.console.record(kind, body, show=REPORT_SHOW, details={"failures": failures, "fenced": fenced})
-    context.console.table(FAILURE_TABLE, [line for row in failures for line in failure_lines(row)])
-    context.console.table(FENCED_TABLE, fenced)
+    """Print a report; in table format, with the failures, the fenced ledgers and the bad copies below it."""
+    console = context.console
+    failures = [row for each in recoveries for row in failure_rows(each)]
+    fenced = [row for each in recoveries for row in fenced_rows(each)]
+    bad = [row for each in recoveries for row in bad_copy_rows(each)]
+    details = {"failures": failures, "fenced": fenced, "bad_copies": bad}
+    console.record(kind, body, show=REPORT_SHOW, details=details)
+    console.table(FAILURE_TABLE, [line for row in failures for line in failure_lines(row)])
+    console.table(FENCED_TABLE, fenced)
+    console.table(BAD_COPIES_TABLE, [{**row, "entries": shortened(row["entries"])} for row in bad])
+    if bad:
+        ledger_ids = list(dict.fromkeys(row["ledger_id"] for row in bad))
+        console.warn(
+            f"{counted(len(ledger_ids), 'ledger')} with bad copies on bookies that stay: {shortened(ledger_ids)}: "
+            "run bkctl recover ledger"
+        )
 
 
 def failure_lines(row: dict[str, object]) -> list[dict[str, object]]:

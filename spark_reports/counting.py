@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from runtime.errors import MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.store import Versioned
-from runtime.replication.audit import LedgerVerdict, WriteSetRow, judge_ledger, write_set_rows
+from runtime.replication.audit import LedgerVerdict, ReplicationState, WriteSetRow, judge_ledger, write_set_rows
 from runtime.replication.cluster_audit.counter import AuditCounter
 from runtime.replication.cluster_audit.facts import AuditFacts
 from runtime.replication.cluster_audit.totals import AuditTotals
@@ -100,6 +100,8 @@ def _with_lookups(totals: AuditTotals, lookup: LiveLookup | None) -> AuditTotals
         totals.counts.not_looked_up += lookup.not_looked_up
         totals.counts.deleted_since += lookup.deleted_since
         totals.counts.healthy_since += lookup.healthy_since
+        totals.counts.replicated_now += lookup.states[ReplicationState.REPLICATED]
+        totals.counts.empty_now += lookup.states[ReplicationState.EMPTY]
     return totals
 
 

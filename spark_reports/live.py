@@ -9,6 +9,7 @@ which executor reads it.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Self, TypeAlias
@@ -48,6 +49,8 @@ class LiveLookup:
         self.not_looked_up = 0
         self.deleted_since = 0
         self.healthy_since = 0
+        self.states: Counter[ReplicationState] = Counter()
+        """Of the ledgers looked up, as they are now."""
 
     def start_piece(self) -> None:
         """The next ledgers are of another piece of the file."""
@@ -74,6 +77,7 @@ class LiveLookup:
         now = [judge_ledger(rows, self._live_bookies) for rows in found if rows is not None]
         self.looked_up += len(verdicts)
         self.deleted_since += len(verdicts) - len(now)
+        self.states.update(verdict.replication for verdict in now)
         self.healthy_since += sum(not _has_finding(verdict, counter) for verdict in now)
         return now
 

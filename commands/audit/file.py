@@ -107,7 +107,8 @@ async def _describe(
         cluster, store = await find_cluster(plain.path, nodes, root, tree, context.settings.zookeeper.layout)
     except ClusterNotFoundError:
         raise ClusterNotFoundError(root, path) from None  # by the name of the file, not of its unpacked copy
-    written_ms = None if "://" in path else int(os.stat(path).st_mtime * 1000)
+    # The time of the file itself is that of a copy, perhaps, which would make old ledgers look young.
+    written_ms = plain.backup_ms or nodes.newest_ms or None
     ledgers_from = f"{'snapshot' if plain.backup_root is None else 'backup'} {path}"
     if uri is not None:
         async with open_session(context) as session:

@@ -47,8 +47,9 @@ def verdict(context: CommandContext, summary: AuditSummary, kinds: Sequence[str]
     if summary.file_written_ms is not None and context.console.is_for_people:
         age = duration(max(0, summary.judged_at_ms - summary.file_written_ms) // 1000)
         context.console.say(
-            f"{summary.ledgers_from} is of {time_text(summary.file_written_ms)}, {age} before the audit: ledgers "
-            "without a finding in it were not read again and are as of that time"
+            f"{summary.ledgers_from} is of {time_text(summary.file_written_ms)}, {age} before the audit: of the "
+            f"{counted(summary.ledgers, 'ledger')}, {summary.as_of_file:,} are as of that time, and so are "
+            f"{summary.replicated_as_of_file:,} of the {summary.replicated:,} replicated ones"
         )
     if summary.skipped_snapshots:
         context.console.warn(

@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
 from commands.autorecovery.access import readable
-from commands.context import CommandContext
+from commands.context import CommandContext, DaemonFlags
 from commands.rendering import time_text
 from commands.session import Session
+from runtime.autorecovery.config import AutorecoveryConfig
 
 if TYPE_CHECKING:
     from runtime.metadata.ledgers.ledgers import LedgerStore
@@ -31,6 +32,7 @@ class PendingRows:
         self._failed: frozenset[str] = frozenset()
         self._live: frozenset[str] = frozenset()
         self._is_enabled = True
+        self._config = AutorecoveryConfig()
         self.bytes_missing = 0
         """Of the rows so far, as far as it is known."""
         self.failed = 0
@@ -50,6 +52,8 @@ class PendingRows:
             session.switches.is_enabled(),
         )
         self._locked, self._failed, self._live = frozenset(locked), frozenset(failed), registrations.live
+        if failed:
+            self._config = self._context.load_daemon_settings(DaemonFlags()).config.autorecovery
 
     def of(self, marks: AsyncGenerator[ListedMark, None]) -> AsyncGenerator[dict[str, object], None]:
         """The rows of these marks, in their order. Close the iterator to stop early."""
@@ -99,10 +103,13 @@ class PendingRows:
         }
 
     async def _failure(self, ledger_id: int) -> FailedLedgerNote | None:
+        """The note about a failed repair, with the times that workers believe; they may have other settings."""
+        from runtime.autorecovery.failed_ledgers import believed
+
         if str(ledger_id) not in self._failed:
             return None
         found = await readable(self._context, self._notes.failures.find(str(ledger_id)))
-        return None if found is None else found.value
+        return None if found is None else believed(found.value, self._session.now_ms, self._config)
 
     async def _ledger(self, ledger_id: int) -> tuple[PendingLedger | None, str | None]:
         """What the metadata says (None: the ledger is deleted, or there is a problem), and why it cannot be read."""

@@ -44,7 +44,7 @@ _DAEMONS = Table(
     Column("repaired", "REPAIRED", is_right=True),
     Column("failed", "FAILED", is_right=True),
     Column("copied_bytes", "COPIED", size, is_right=True),
-    Column("copies_breaking_placement", "MISPLACED", is_right=True, is_wide=True),
+    Column("copies_breaking_placement", "MISPLACED", is_right=True, priority=1),
     Column("finished_at", "LAST FINISHED"),
     Column("holds", "HOLDS", _show_held),
     Column("reported_at", "REPORTED", is_wide=True),

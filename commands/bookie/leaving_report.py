@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from commands.context import CommandContext
 from commands.errors import Outcome
-from commands.recovery_rendering import failure_rows, fenced_rows, print_report, shortened
+from commands.recovery_rendering import print_report, shortened
 from commands.rendering import counted
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ _TOPICS_NAMED_MAX = 10
 
 def print_leaving(context: CommandContext, report: DecommissionReport) -> None:
     """Print the report, and what the operator should do next."""
-    failures = [row for recovery in report.recoveries for row in failure_rows(recovery)]
-    fenced = [row for recovery in report.recoveries for row in fenced_rows(recovery)]
-    print_report(context, "DecommissionReport", report_fields(report), failures, fenced)
+    print_report(context, "DecommissionReport", report_fields(report), report.recoveries)
     names = ", ".join(report.bookie_ids)
     if report.accepted:
         context.console.warn(

@@ -26,7 +26,7 @@ from runtime.replication.check_scope import CheckScope
 from runtime.replication.checker import LedgerChecker
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.in_place_ledger import LedgerInPlaceRepair, in_place_tools
-from runtime.replication.in_place_plan import LeftCopies, LeftReason, corrupt_on, plan_in_place
+from runtime.replication.in_place_plan import LeftCopies, LeftReason, bad_records_on, plan_in_place
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.mark_rules import bookies_in_question
 from runtime.replication.recovery_report import FailureReason, LedgerFailure
@@ -166,7 +166,7 @@ class MarkedLedgerRepair:
             task.fail(FailureReason.METADATA_UNREADABLE, check.problem)
             return
         stored = await self._ports.ledgers.read(task.ledger_id)
-        bkctl = await self._ports.registrations.running_bkctl(corrupt_on(check))
+        bkctl = await self._ports.registrations.running_bkctl(bad_records_on(check))
         plan = plan_in_place(check, stored.value, stored.version, registrations.writable, bkctl)
         tools = dataclasses.replace(self._in_place, unusable={})
         result = await LedgerInPlaceRepair(tools, plan).run_locked(task.picked.lock)
@@ -210,6 +210,8 @@ class MarkedLedgerRepair:
                     task.outcome.failures.append(_failure(failure, metadata, unreachable))
             if task.outcome.is_interrupted:
                 return
+        if moves.leaving:
+            return  # it is as good as it can be: without the mark, the next check finds it again if it can be better
         for first_entry_id, broken in moves.stuck.items():
             detail = f"no bookie can improve the segment from entry {first_entry_id}: {'; '.join(map(str, broken))}"
             task.fail(FailureReason.PLACEMENT, detail, is_rare=True)

@@ -25,6 +25,7 @@ from runtime.client.write_back import WriteBack
 from runtime.errors import (
     AnswersMissingError,
     BookieError,
+    BookieIOError,
     BookieTimeoutError,
     EntryDigestError,
     LedgerError,
@@ -48,10 +49,10 @@ logger = logging.getLogger(__name__)
 
 
 class _TailEntry(NamedTuple):
-    """An entry, and the bookies that have a corrupt copy of it."""
+    """An entry, and the bookies that have a corrupt copy of it, or cannot read theirs."""
 
     entry: DecodedEntry
-    corrupt: tuple[str, ...]
+    bad: tuple[str, ...]
 
 
 class LedgerRecovery:
@@ -68,7 +69,7 @@ class LedgerRecovery:
         self._silent: set[str] = set()
         """Bookies that answered a read too late: only an entry without another good copy waits for them."""
         self.corrupt_left: dict[str, list[int]] = {}
-        """Recovered entries whose copies are still corrupt, by bookie (see ``WriteBack``)."""
+        """Recovered entries with copies that are still corrupt or unreadable, by bookie (see ``WriteBack``)."""
 
     async def run(self) -> Versioned[LedgerMetadata]:
         """Recover the ledger; returns its CLOSED metadata, perhaps stored by another recovery or by the writer.
@@ -124,7 +125,7 @@ class LedgerRecovery:
         last_entry_id = write_back.last_add_confirmed
         for bookie_id, entry_ids in self.corrupt_left.items():
             logger.warning(
-                "ledger %d: corrupt copies on %s stay, because no other bookie can take them: %s",
+                "ledger %d: corrupt or unreadable copies on %s stay, because no other bookie can take them: %s",
                 self._ledger_id,
                 bookie_id,
                 ", ".join(map(str, entry_ids)),
@@ -154,7 +155,7 @@ class LedgerRecovery:
                 if found is None:
                     break  # the end; entries found by reads further ahead are after a gap and were never confirmed
                 length = found.entry.length
-                await write_back.submit(found.entry, found.corrupt)
+                await write_back.submit(found.entry, found.bad)
             await write_back.finish()
         finally:
             write_back.stop()
@@ -186,6 +187,7 @@ class LedgerRecovery:
         missing: dict[str, str] = {}
         fenced = set()
         corrupt: list[str] = []
+        failed: list[str] = []
         waiting = {ensemble[index] for index in write_set(entry_id, snapshot.ensemble_size, quorum)}
         while replies.outstanding:
             answer = await replies.next()
@@ -202,7 +204,9 @@ class LedgerRecovery:
                     missing[bookie_id] = _reason(bookie_id, found)
                     corrupt.append(bookie_id)
                     continue
-                return _TailEntry(entry, (*corrupt, *await self._other_corrupt(replies, waiting, entry_id)))
+                more_corrupt, more_failed = await self._other_bad(replies, waiting, entry_id)
+                unreadable = [each for each in failed + more_failed if not await self._is_fit(each, entry_id)]
+                return _TailEntry(entry, (*corrupt, *more_corrupt, *unreadable))
             error = prevailing_error(error, outcome)
             if isinstance(outcome, NoSuchEntryError | NoSuchLedgerError):
                 fenced.add(bookie_id)
@@ -211,15 +215,19 @@ class LedgerRecovery:
                     return None
             else:
                 missing[bookie_id] = _reason(bookie_id, outcome)
+                failed += [bookie_id] if isinstance(outcome, BookieIOError) else []
         assert error is not None, "a write set has at least one member"
         message = f"entry {entry_id} may or may not exist: {error}"
         raise AnswersMissingError(
             self._ledger_id, message, entry_id=entry_id, missing=missing, fenced=fenced
         ) from error
 
-    async def _other_corrupt(self, replies: Replies[str, ReadReply], waiting: set[str], entry_id: int) -> list[str]:
-        """The ``waiting`` bookies with a corrupt copy of an entry that was found. Waits for slow ones only once."""
-        corrupt = []
+    async def _other_bad(
+        self, replies: Replies[str, ReadReply], waiting: set[str], entry_id: int
+    ) -> tuple[list[str], list[str]]:
+        """The ``waiting`` bookies with a corrupt copy of an entry that was found, and those that answer with an I/O
+        error. Waits for slow ones only once."""
+        corrupt, failed = [], []
         while not waiting <= self._silent:
             answer = await replies.next(self._ports.config.speculative_read_timeout_s)
             if answer is None:
@@ -232,9 +240,22 @@ class LedgerRecovery:
                     self._credentials.codec.decode_for_recovery(entry_id, outcome.body)
                 except EntryDigestError:
                     corrupt.append(bookie_id)
+            elif isinstance(outcome, BookieIOError):
+                failed.append(bookie_id)
             elif isinstance(outcome, BookieTimeoutError):
                 self._silent.add(bookie_id)
-        return corrupt
+        return corrupt, failed
+
+    async def _is_fit(self, bookie_id: str, entry_id: int) -> bool:
+        """Whether a bookie that answered with an I/O error has a good copy or none: if only its fence failed (H10)."""
+        try:
+            reply = await self._ports.bookies.read(bookie_id, self._ledger_id, entry_id)
+            self._credentials.codec.decode_for_recovery(entry_id, reply.body)
+        except (NoSuchEntryError, NoSuchLedgerError):
+            return True
+        except (BookieError, EntryDigestError):
+            return False
+        return True
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
         """Exact ledger length (payload bytes) up to ``entry_id``, from its own header (protocol section 6.4).

@@ -28,8 +28,9 @@ class WriteBack:
     If no successor is left, write-backs continue without the failed bookie as long as every write set can still reach
     an ack quorum. So one spare is enough for a dead bookie plus one that rejects the ledger.
 
-    A corrupt copy is written over only on a bkctl bookie (H18). Any other bookie with one is replaced like a failed
-    one, from that entry on. ``corrupt_left``: entries that stay so because there is no successor, by bookie.
+    A copy that is corrupt, or that its bookie cannot read, is written over only on a bkctl bookie (H18). Any other
+    bookie with one is replaced like a failed one, from that entry on. ``corrupt_left``: entries that stay so because
+    there is no successor, by bookie.
     """
 
     def __init__(
@@ -69,10 +70,10 @@ class WriteBack:
         ensembles = {last.first_entry_id: last.ensemble} | self._segments
         return tuple(Segment(first_entry_id, ensemble) for first_entry_id, ensemble in sorted(ensembles.items()))
 
-    async def submit(self, entry: DecodedEntry, corrupt: Collection[str] = ()) -> None:
+    async def submit(self, entry: DecodedEntry, bad: Collection[str] = ()) -> None:
         """Wait for room and send one entry. Raises the error of earlier write-backs, if any.
 
-        ``corrupt``: bookies that have a corrupt copy of it.
+        ``bad``: bookies that have a corrupt copy of it, or cannot read theirs.
 
         Keeps the entry's own header length and payload, but uses the LAC with which recovery began. Tailing readers
         and the next recovery would trust an advancing LAC, although this recovery may not finish (protocol section
@@ -84,13 +85,13 @@ class WriteBack:
         expected = self._pipeline.last_add_confirmed + self._pipeline.pending_count + 1
         assert entry.entry_id == expected, "recovered entries have no gaps"
         body = self._credentials.codec.encode(entry.entry_id, self._start, entry.length, entry.payload)
-        without = await self._replace_corrupt(entry.entry_id, corrupt) if corrupt else ()
+        without = await self._replace_bad(entry.entry_id, bad) if bad else ()
         self._pipeline.submit(entry.entry_id, body, len(entry.payload), without).add_done_callback(_see)
 
-    async def _replace_corrupt(self, entry_id: int, corrupt: Collection[str]) -> list[int]:
-        """Replace bookies whose corrupt copy of the next entry must not be written over; returns the indexes of those
+    async def _replace_bad(self, entry_id: int, bad: Collection[str]) -> list[int]:
+        """Replace bookies whose copy of the next entry must not be written over; returns the indexes of those
         that stay because no other bookie is left."""
-        barred = {bookie_id for bookie_id in corrupt if not await self._software.is_bkctl(bookie_id)}
+        barred = {bookie_id for bookie_id in bad if not await self._software.is_bkctl(bookie_id)}
         if barred.isdisjoint(self._pipeline.ensemble):
             return []
         await self.finish()  # so that the new segment starts with this entry
@@ -107,8 +108,9 @@ class WriteBack:
         ):
             raise NotEnoughBookiesError(
                 self._credentials.ledger_id,
-                f"the copy of entry {entry_id} on {', '.join(sorted(left.values()))} is corrupt, which is written over "
-                f"only on bkctl's bookies, and no other bookie can take the entry: start one, and repeat",
+                f"the copy of entry {entry_id} on {', '.join(sorted(left.values()))} is corrupt or unreadable, such a "
+                "copy is written over only on bkctl's bookies, and no other bookie can take the entry: start one, and "
+                "repeat",
             ) from self._error
         self._raise_failure()
         for bookie_id in left.values():

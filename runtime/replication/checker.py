@@ -51,6 +51,11 @@ class CopyDefect(msgspec.Struct, frozen=True):
     reason: str
     is_damaged: bool = False
 
+    @property
+    def has_bad_record(self) -> bool:
+        """Whether some have a bad record, see ``Copy``."""
+        return self.state is CopyState.CORRUPT or self.is_damaged
+
 
 class CopyCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of a check. Each copy counts in exactly one of the six fields after ``copies_expected``. Unreachable: the

@@ -77,6 +77,12 @@ class Copy(msgspec.Struct, frozen=True):
     entry: DecodedEntry | None = None
     is_damaged: bool = False
 
+    @property
+    def has_bad_record(self) -> bool:
+        """Whether its bookie has a record of the entry that is not good, and may serve it after a good one was added
+        (H18)."""
+        return self.state is CopyState.CORRUPT or self.is_damaged
+
 
 def marked_different(copies: Sequence[Copy]) -> list[Copy]:
     """The copies; those that differ from the majority are marked.

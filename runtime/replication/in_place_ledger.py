@@ -2,7 +2,8 @@
 
 A batch reads the planned copies again and, where one is bad, the copies of the whole write set. It writes the bytes of
 a good copy to the bookies with bad ones, and reads these back. So a repeated repair writes only what is still bad.
-Stripes with corrupt copies on bookies that do not run bkctl move afterwards, like those of a leaving bookie.
+Stripes with corrupt or unreadable copies on bookies that do not run bkctl move afterwards, like those of a leaving
+bookie.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class LedgerInPlaceRepair:
         self._stripes_moved = 0
         self._bytes_written = 0
         self._moving: dict[int, dict[str, EntryRangeSet]] = {}
-        """Corrupt copies that must not be written over, by the first entry of their segment and their bookie."""
+        """Copies that must not be written over, by the first entry of their segment and their bookie."""
         self._left: dict[tuple[str, LeftReason], EntryRangeSet] = {}
         self._details: dict[tuple[str, LeftReason], str] = {}
         self._lock: ReplicationLock
@@ -243,7 +244,7 @@ class LedgerInPlaceRepair:
         for entry_id, copies in found.items():
             in_order = [copies[each] for each in batch.members(entry_id) if each in copies]
             verdict = judge_entry(in_order, planned[entry_id], await self._running_bkctl(in_order))
-            for bookie_id in verdict.corrupt:
+            for bookie_id in verdict.to_move:
                 self._moving.setdefault(batch.first_entry_id, {}).setdefault(bookie_id, EntryRangeSet()).add(entry_id)
             for bookie_id, reason, detail in verdict.left:
                 self._leave(bookie_id, reason, entry_id, detail)
@@ -254,10 +255,10 @@ class LedgerInPlaceRepair:
             await self._write(batch, bookie_id, adds)
 
     async def _running_bkctl(self, copies: Sequence[Copy]) -> list[str]:
-        """The bookies with a corrupt copy that run bkctl."""
+        """The bookies with a bad record that run bkctl."""
         software = self._tools.engine.tools.replicator.software
-        corrupt = [copy.bookie_id for copy in copies if copy.state is CopyState.CORRUPT]
-        return [each for each in corrupt if await software.is_bkctl(each)]
+        bookie_ids = [copy.bookie_id for copy in copies if copy.has_bad_record]
+        return [each for each in bookie_ids if await software.is_bkctl(each)]
 
     def _wanted(self, batch: _EntryBatch, entry_id: int) -> list[str]:
         """Bookies whose copy of the entry is planned, and which the metadata still names for it."""

@@ -1,10 +1,10 @@
 """Plan and report of the repair of bad copies: they are written again to the bookies that the metadata names. Pure.
 
 A copy is written again if its bookie answered that it is missing, corrupt or damaged, another bookie has a good copy,
-and all good copies are equal. A corrupt copy is written over only on a bkctl bookie: Java keeps both records, and its
-read-ahead may return the corrupt one (H18). On other bookies its stripe moves. A bookie that does not answer proves
-nothing about its copy. The last segment of a ledger that is not closed is never touched: its writer, or a recovery,
-decides what it contains. Source: replication section 5.
+and all good copies are equal. A copy that is corrupt, or that its bookie cannot read from its disk, is written over
+only on a bkctl bookie: Java keeps both records, and its read-ahead may return the bad one (H18). On other bookies its
+stripe moves. A bookie that does not answer proves nothing about its copy. The last segment of a ledger that is not
+closed is never touched: its writer, or a recovery, decides what it contains. Source: replication section 5.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class LeftReason(enum.Enum):
     READ_ONLY = "the bookie is read-only"
     REFUSED = "the bookie did not store the copy"
     STILL_BAD = "the bookie still returns a bad copy"
-    NO_TARGET = "corrupt on a bookie other than bkctl's, and no other bookie can take the stripe"
-    STRIPE = "corrupt on a bookie other than bkctl's, and another entry of the stripe has no good copy"
-    NOT_MOVED = "corrupt on a bookie other than bkctl's, and the stripe could not be moved"
+    NO_TARGET = "corrupt or unreadable on a bookie other than bkctl's, and no other bookie can take the stripe"
+    STRIPE = "corrupt or unreadable on a bookie other than bkctl's, and another entry of the stripe has no good copy"
+    NOT_MOVED = "corrupt or unreadable on a bookie other than bkctl's, and the stripe could not be moved"
     LOCKED = "another process has the replication lock"
     METADATA_UNREADABLE = "the ledger metadata cannot be read"
 
@@ -81,12 +81,13 @@ class CopiesToWrite(msgspec.Struct, frozen=True):
 
 
 class StripeToMove(msgspec.Struct, frozen=True):
-    """Corrupt copies that must not be written over, and the stripe that moves to another bookie because of them.
+    """Copies with bad records that must not be written over, and the stripe that moves because of them.
 
-    ``first_entry_id``: of the segment. ``copies`` and ``entries``: the corrupt ones, as in ``CopiesToWrite``.
+    ``first_entry_id``: of the segment. ``copies`` and ``entries``: the bad ones, as in ``CopiesToWrite``.
     """
 
     bookie_id: str
+    states: tuple[CopyState, ...]
     first_entry_id: int
     copies: int
     entries: tuple[EntryRange, ...]
@@ -156,7 +157,7 @@ class InPlacePlan(msgspec.Struct, frozen=True):
 class LedgerRewritten(msgspec.Struct, frozen=True, kw_only=True):
     """Result for one ledger: verified copies, the bytes that were written, and what is left.
 
-    ``copies_moved``: corrupt copies that the metadata names no longer, because their stripes moved.
+    ``copies_moved``: bad copies that the metadata names no longer, because their stripes moved.
     """
 
     ledger_id: int
@@ -182,7 +183,7 @@ class InPlaceReport(msgspec.Struct, frozen=True):
 
     @property
     def copies_moved(self) -> int:
-        """Corrupt copies whose stripes are on other bookies now."""
+        """Bad copies whose stripes are on other bookies now."""
         return sum(result.copies_moved for result in self.results)
 
     @property
@@ -213,9 +214,9 @@ class InPlaceReport(msgspec.Struct, frozen=True):
         return not self.left
 
 
-def corrupt_on(check: LedgerCheck) -> frozenset[str]:
-    """Bookies on which a check found corrupt copies."""
-    return frozenset(defect.bookie_id for defect in check.defects if defect.state is CopyState.CORRUPT)
+def bad_records_on(check: LedgerCheck) -> frozenset[str]:
+    """Bookies on which a check found bad records, see ``Copy``."""
+    return frozenset(defect.bookie_id for defect in check.defects if defect.has_bad_record)
 
 
 def plan_in_place(
@@ -228,18 +229,17 @@ def plan_in_place(
 ) -> LedgerInPlace:
     """Decide about each bad copy that a check found.
 
-    ``writable``: bookies that accept entries. ``bkctl``: those of ``corrupt_on`` that run bkctl. ``forecast``: what is
-    known about the targets for a stripe.
+    ``writable``: bookies that accept entries. ``bkctl``: those of ``bad_records_on`` that run bkctl. ``forecast``: what
+    is known about the targets for a stripe.
     """
     different = joined(
         entries for defect in check.defects if defect.state is CopyState.DIFFERENT for entries in defect.entries
     )
     writes: list[CopiesToWrite] = []
-    moves: list[StripeToMove] = []
+    to_move: dict[str, list[CopiesToWrite]] = {}
     left: list[LeftCopies] = []
-    good = check.copies_good + check.copies_different
-    entry_bytes = check.bytes_read // good if good else 0
-    reasons = {(defect.bookie_id, defect.state): defect.reason for defect in check.defects}
+    entry_bytes = check.bytes_read // max(1, check.copies_good + check.copies_different)
+    defects = {(defect.bookie_id, defect.state): defect for defect in check.defects}
     ranges: dict[tuple[str, CopyState], list[EntryRange]] = {}
     counts: dict[tuple[str, CopyState], int] = {}
     for finding in findings_of(check):
@@ -247,8 +247,9 @@ def plan_in_place(
         ranges.setdefault(key, []).append(finding.entries)
         counts[key] = counts.get(key, 0) + finding.copies
     for (bookie_id, state), found in ranges.items():
-        rest, copies, detail = tuple(found), counts[bookie_id, state], reasons[bookie_id, state]
-        must_move = state is CopyState.CORRUPT and bookie_id not in bkctl
+        defect = defects[bookie_id, state]
+        rest, copies = tuple(found), counts[bookie_id, state]
+        must_move = defect.has_bad_record and bookie_id not in bkctl
         for reason, entries in (
             (LeftReason.LOST, check.lost),
             (LeftReason.UNREADABLE, check.unreadable),
@@ -260,14 +261,15 @@ def plan_in_place(
             count = min(copies, sum(each.count for each in inside))
             copies -= count
             if count:
-                left.append(LeftCopies(check.ledger_id, reason, bookie_id, count, inside, detail))
-        if copies and rest and must_move:
-            corrupt = CopiesToWrite(bookie_id, state, copies, rest, ())
-            to_move, to_leave = _stripes(check, metadata, corrupt, entry_bytes, forecast)
-            moves += to_move
-            left += to_leave
-        elif copies and rest:
-            writes.append(CopiesToWrite(bookie_id, state, copies, rest, _sources(metadata, bookie_id, rest)))
+                left.append(LeftCopies(check.ledger_id, reason, bookie_id, count, inside, defect.reason))
+        if copies and rest:
+            planned = CopiesToWrite(bookie_id, state, copies, rest, _sources(metadata, bookie_id, rest))
+            (to_move.setdefault(bookie_id, []) if must_move else writes).append(planned)
+    moves: list[StripeToMove] = []
+    for bad in to_move.values():
+        stripes, to_leave = _stripes(check, metadata, bad, entry_bytes, forecast)
+        moves += stripes
+        left += to_leave
     return LedgerInPlace(
         ledger_id=check.ledger_id,
         metadata_version=version,
@@ -292,52 +294,63 @@ def _sources(metadata: LedgerMetadata, bookie_id: str, entries: Sequence[EntryRa
 def _stripes(
     check: LedgerCheck,
     metadata: LedgerMetadata,
-    corrupt: CopiesToWrite,
+    bad: Sequence[CopiesToWrite],
     entry_bytes: int,
     forecast: Callable[[LedgerMetadata, Fragment], TargetForecast],
 ) -> tuple[list[StripeToMove], list[LeftCopies]]:
-    """The stripes of one bookie that have corrupt copies: those to move, and those that stay."""
+    """The stripes of one bookie that have bad records (one item for each state): those to move, and those that stay."""
     sizes = (metadata.ensemble_size, metadata.write_quorum_size)
-    copies = corrupt.copies
+    bookie_id = bad[0].bookie_id
+    copies = {each.state: each.copies for each in bad}
     moves: list[StripeToMove] = []
     left: list[LeftCopies] = []
-    for fragment in fragments_naming(metadata, (corrupt.bookie_id,)):
-        inside, _ = in_and_out_of(corrupt.entries, (fragment.entries,))
-        count = min(copies, sum(each.count for each in inside))
-        if fragment.is_open or not count:
+    for fragment in fragments_naming(metadata, (bookie_id,)):
+        ranges = {each.state: in_and_out_of(each.entries, (fragment.entries,))[0] for each in bad}
+        counts = {state: min(copies[state], sum(each.count for each in found)) for state, found in ranges.items()}
+        if fragment.is_open or not any(counts.values()):
             continue
-        copies -= count
+        copies = {state: copies[state] - counts[state] for state in copies}
+        count, inside = sum(counts.values()), joined(each for found in ranges.values() for each in found)
         (index,) = fragment.bookie_indexes
         without_copy, _ = in_and_out_of(joined((*check.lost, *check.unreadable)), (fragment.entries,))
         without_copy = tuple(each for each in without_copy if first_stored(each, index, *sizes) != INVALID_ENTRY_ID)
         why_no_target = forecast(metadata, fragment).why_none
         if without_copy:
             detail = f"entries {format_ranges(without_copy)}"
-            left.append(LeftCopies(check.ledger_id, LeftReason.STRIPE, corrupt.bookie_id, count, inside, detail))
+            left.append(LeftCopies(check.ledger_id, LeftReason.STRIPE, bookie_id, count, inside, detail))
         elif why_no_target is not None:
-            reason = LeftReason.NO_TARGET
-            left.append(LeftCopies(check.ledger_id, reason, corrupt.bookie_id, count, inside, why_no_target))
+            left.append(LeftCopies(check.ledger_id, LeftReason.NO_TARGET, bookie_id, count, inside, why_no_target))
         else:
             entries = stripe_count(fragment.entries, index, *sizes)
-            sources = _sources(metadata, corrupt.bookie_id, inside)
-            first_entry_id, size_bytes = fragment.entries.first_entry_id, entries * entry_bytes
-            moves.append(StripeToMove(corrupt.bookie_id, first_entry_id, count, inside, sources, entries, size_bytes))
+            moves.append(
+                StripeToMove(
+                    bookie_id=bookie_id,
+                    states=tuple(state for state, number in counts.items() if number),
+                    first_entry_id=fragment.entries.first_entry_id,
+                    copies=count,
+                    entries=inside,
+                    sources=_sources(metadata, bookie_id, inside),
+                    stripe_entries=entries,
+                    bytes_to_copy=entries * entry_bytes,
+                )
+            )
     return moves, left
 
 
 class EntryVerdict(msgspec.Struct, frozen=True):
-    """What to do about an entry: write ``source`` to ``targets``, move ``corrupt`` ones, leave others for a reason."""
+    """What to do about an entry: write ``source`` to ``targets``, move the stripes of others, leave some for a
+    reason."""
 
     source: Copy | None = None
     targets: tuple[str, ...] = ()
-    corrupt: tuple[str, ...] = ()
+    to_move: tuple[str, ...] = ()
     left: tuple[tuple[str, LeftReason, str], ...] = ()
 
 
 def judge_entry(copies: Sequence[Copy], planned: Collection[str], bkctl: Collection[str]) -> EntryVerdict:
     """Decide again from the copies of the whole write set.
 
-    ``planned``: bookies whose copies may be written. ``bkctl``: those that run bkctl, of those with a corrupt copy.
+    ``planned``: bookies whose copies may be written. ``bkctl``: those that run bkctl, of those with a bad record.
     """
     judged = marked_different(copies)
     targets = tuple(copy.bookie_id for copy in judged if copy.bookie_id in planned and copy.state in BAD_STATES)
@@ -353,9 +366,9 @@ def judge_entry(copies: Sequence[Copy], planned: Collection[str], bkctl: Collect
     if CopyState.DIFFERENT in states:
         reason = LeftReason.DIFFERENT
     elif sources:
-        corrupt = {copy.bookie_id for copy in judged if copy.state is CopyState.CORRUPT}.difference(bkctl)
-        in_place = tuple(each for each in targets if each not in corrupt)
-        return EntryVerdict(sources[0], in_place, tuple(each for each in targets if each in corrupt), tuple(left))
+        barred = {copy.bookie_id for copy in judged if copy.has_bad_record}.difference(bkctl)
+        in_place = tuple(each for each in targets if each not in barred)
+        return EntryVerdict(sources[0], in_place, tuple(each for each in targets if each in barred), tuple(left))
     else:
         is_unknown = not states.isdisjoint({CopyState.UNREACHABLE, CopyState.FAILED})
         reason = LeftReason.UNREADABLE if is_unknown else LeftReason.LOST

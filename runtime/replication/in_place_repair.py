@@ -30,7 +30,7 @@ from runtime.replication.in_place_plan import (
     LedgerRewritten,
     LeftCopies,
     LeftReason,
-    corrupt_on,
+    bad_records_on,
     plan_in_place,
 )
 from runtime.replication.metadata_outage import MetadataOutage, OutageWait
@@ -87,7 +87,9 @@ class InPlaceRepair:
                     ledgers.append(LedgerInPlace(ledger_id=ledger_id, left=(left,)))
                 else:
                     stored = await self.outage.outlast(lambda: self.ports.ledgers.read(ledger_id))
-                    bkctl = await self.outage.outlast(lambda: self.ports.registrations.running_bkctl(corrupt_on(check)))
+                    bkctl = await self.outage.outlast(
+                        lambda: self.ports.registrations.running_bkctl(bad_records_on(check))
+                    )
                     writable = registrations.writable
                     ledgers.append(plan_in_place(check, stored.value, stored.version, writable, bkctl, forecast.of))
             except LedgerNotFoundError:

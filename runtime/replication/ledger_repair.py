@@ -26,9 +26,9 @@ from runtime.placement.choice import NoChoice
 from runtime.placement.isolation import isolation_demand
 from runtime.placement.rules import BrokenRule
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.copies import pause_s
+from runtime.replication.copies import CopyState, pause_s
 from runtime.replication.copy_targets import CopyNeed, TargetChooser, stripe_bytes
-from runtime.replication.fragments import EntryRange, Fragment, stripe_count
+from runtime.replication.fragments import EntryRange, Fragment, joined, stripe_count
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.ledger_close import why_not_closable
 from runtime.replication.live_bookies import LiveBookies
@@ -258,14 +258,18 @@ class LockedLedgerRepair:
         self._require_lock()
         if metadata.state is LedgerState.OPEN:  # at this version: the writer may have just replaced the bookie
             versioned = await self._ports.ledgers.write(self._ledger_id, to_in_recovery(metadata), versioned.version)
+        recovery = LedgerRecovery(self._ports, credentials_of(self._ledger_id, metadata), versioned)
         try:
-            await LedgerRecovery(self._ports, credentials_of(self._ledger_id, metadata), versioned).run()
+            await recovery.run()
         except (LedgerNotFoundError, MetadataUnavailableError):
             raise
         except BkctlError as error:
             self._fail(metadata, place, FailureReason.NOT_CLOSED, (), str(error))
         else:
             self._was_closed = True
+            for bookie_id, entry_ids in recovery.corrupt_left.items():
+                entries = joined(EntryRange(each, each) for each in entry_ids)
+                self._defects.append(SourceDefect(self._ledger_id, bookie_id, CopyState.CORRUPT, entries))
         return await self._read()
 
     async def _why_fence_in_vain(self, metadata: LedgerMetadata) -> str | None:

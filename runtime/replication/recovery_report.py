@@ -141,7 +141,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     failures: tuple[LedgerFailure, ...]
     defects: tuple[SourceDefect, ...]
-    """Bad copies on surviving bookies. They were not used and still exist: run a verification."""
+    """Bad copies on surviving bookies. They were not used, and still exist."""
     broken_rules: Mapping[str, int] = {}
     """Copies that break a placement rule, by rule."""
     verify: VerifyMode = VerifyMode.ALL

@@ -144,7 +144,7 @@ class _StripeCopy:
         )
 
     async def _may_have_corrupt_copies(self) -> bool:
-        """Whether the target could have a corrupt copy that must not be written over, because it does not run bkctl
+        """Whether the target could have a bad record that must not be written over, because it does not run bkctl
         (H18) and has the ledger already: it was a member before, or is one in another segment."""
         job = self._job
         if await self._tools.software.is_bkctl(job.target):
@@ -270,11 +270,14 @@ class _StripeCopy:
         checks = job.credentials.codec.verify_many(entry_ids, bodies)
         if fingerprints is None:
             rows = zip(entry_ids, answers, checks, strict=True)
-            corrupt = [each for each, answer, check in rows if type(answer) is bytes and not isinstance(check, int)]
-            if corrupt and not await self._tools.software.is_bkctl(job.target):
-                self._give_up_target(
-                    f"bookie {job.target}: has a corrupt copy of entry {corrupt[0]}, which stays there"
-                )
+            # A record that the bookie cannot read stays on its disk as well as a corrupt one.
+            bad = [
+                f"{'cannot read its' if answer is Status.IO_ERROR else 'has a corrupt'} copy of entry {entry_id}"
+                for entry_id, answer, check in rows
+                if answer is Status.IO_ERROR or (type(answer) is bytes and not isinstance(check, int))
+            ]
+            if bad and not await self._tools.software.is_bkctl(job.target):
+                self._give_up_target(f"bookie {job.target}: {bad[0]}, which stays there")
             return [entry_id for entry_id, check in zip(entry_ids, checks, strict=True) if not isinstance(check, int)]
         if checks == fingerprints:
             return []

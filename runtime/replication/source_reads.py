@@ -40,7 +40,8 @@ REQUEST_COST_BYTES = 1024
 
 
 class SourceDefect(msgspec.Struct, frozen=True):
-    """Bad copies of a ledger on one bookie (missing, corrupt or failed), found during a search of good ones."""
+    """Bad copies of a ledger on one bookie (missing, corrupt or failed), found during a search of good ones, or left by
+    the close of the ledger (then "corrupt" includes those that the bookie cannot read)."""
 
     ledger_id: int
     bookie_id: str

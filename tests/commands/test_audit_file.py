@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from runtime.metadata.bookies.registration import RegistrationClient
@@ -35,7 +36,8 @@ pytestmark = pytest.mark.cluster
 BOOKIES = [f"bookie-{number}:3181" for number in range(7)]
 ROOT = "/tenant/ledgers"
 GARBAGE_ID = 20_000
-OF_THE_RUN = {"seconds", "out", "judged_at", "ledgers_from", "bookies_from", "file_written"}
+OF_FILE = {"file_written", "as_of_file", "replicated_as_of_file", "empty_as_of_file"}
+OF_THE_RUN = {"seconds", "out", "judged_at", "ledgers_from", "bookies_from"} | OF_FILE
 
 
 async def fill(store: ZooKeeperStore, uri: MetadataUri) -> None:
@@ -162,18 +164,64 @@ def test_an_older_snapshot_is_never_read_silently(folder: Path, tmp_path: Path) 
     assert (refused.exit_code, refused.stdout) == (12, ""), refused
 
 
-def test_every_output_has_the_age_of_the_file(folder: Path, tmp_path: Path) -> None:
-    file, out = folder / "snapshot.1", str(tmp_path / "report")
+@pytest.mark.parametrize("copied_s_ago", [0, 30 * 86_400])
+def test_every_output_has_the_age_of_what_is_in_the_file(tmp_path: Path, copied_s_ago: int) -> None:
+    """The time of a copy says nothing."""
+    file, out = tmp_path / "snapshot.1", str(tmp_path / "report")
     written_s = int(time.time()) - 2 * 3600
-    os.utime(file, (written_s, written_s))
+    nodes = list(cluster_nodes(SampleCluster(ledgers=10, lost_bookies=0)))
+    nodes[len(nodes) // 2] = msgspec.structs.replace(nodes[len(nodes) // 2], time_ms=written_s * 1000)
+    with file.open("wb") as output:
+        write_snapshot(output, nodes)
+    os.utime(file, (time.time() - copied_s_ago, time.time() - copied_s_ago))
     written = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(written_s))
-    assert run_bkctl("audit", "--from", str(file), "-o", "json").json()["file_written"].startswith(written)
+    report = run_bkctl("audit", "--from", str(file), "-o", "json").json()
+    assert report["file_written"].startswith(written)
+    assert (report["as_of_file"], report["replicated_as_of_file"]) == (10, report["replicated"])
     shown = run_bkctl("audit", "--from", str(file), "--out", out, "-o", "table")
     assert f"snapshot {file} is of {written}" in shown.stderr
-    assert "ledgers without a finding in it were not read again and are as of that time" in shown.stderr
+    assert "before the audit: of the 10 ledgers, 10 are as of that time" in shown.stderr
     page = Path(out, "report.html").read_text()
     assert f", a file of {written[:16].replace('T', ' ')} UTC" in page
-    assert "2 h 0 min before: ledgers without a finding are as of that time" in page
+    assert "2 h 0 min before: 10 ledgers are as of that time" in page
+
+
+async def test_ledgers_of_the_file_and_those_of_now_are_counted_separately(tmp_path: Path) -> None:
+    async with zookeeper_with_a_snapshot(tmp_path / "zookeeper") as (uri, path):
+
+        async def audit(*arguments: str) -> dict[str, Any]:
+            found = await asyncio.to_thread(run_bkctl, "audit", *arguments, "-o", "json")
+            report: dict[str, Any] = found.json()
+            return report
+
+        old = await audit("--from", str(path), "--ledgers-root", ROOT)
+        under = [each["ledger_id"] for each in old["under_replicated_ledgers"] if each["ledger_state"] == "closed"]
+        async with await ZooKeeperStore.connect(parse_metadata_uri(uri).servers) as store:
+            ledgers = await open_ledger_store(store, ROOT, LedgerTree.HIERARCHICAL)
+            stored = await ledgers.read(int(under[0]))
+            segments = tuple(
+                msgspec.structs.replace(each, ensemble=tuple(BOOKIES[: len(each.ensemble)]))
+                for each in stored.value.segments
+            )
+            repaired = msgspec.structs.replace(stored.value, segments=segments)
+            await ledgers.write(int(under[0]), repaired, stored.version)
+        mixed = await audit("--from", str(path), "--metadata-uri", uri)
+        live = await audit("--metadata-uri", uri)
+        backup = str(tmp_path / "backup.jsonl.gz")
+        began_s = int(time.time())
+        done = await asyncio.to_thread(run_bkctl, "cluster", "backup", backup, "--metadata-uri", uri)
+        assert done.exit_code == 0, done
+        os.utime(backup, (began_s + 3600, began_s + 3600))
+        from_backup = await audit("--from", backup, "--metadata-uri", uri)
+
+    assert (old["as_of_file"], old["replicated_as_of_file"]) == (old["ledgers"], old["replicated"])
+    assert mixed["as_of_file"] == mixed["ledgers"] - mixed["looked_up"]
+    assert mixed["replicated"] == live["replicated"] == old["replicated"] + 1
+    assert mixed["replicated_as_of_file"] + mixed["empty_as_of_file"] == mixed["as_of_file"]
+    assert mixed["replicated_as_of_file"] < mixed["replicated"]
+    assert {live[each] for each in OF_FILE - {"file_written"}} == {0}
+    times = [time.strftime("%Y-%m-%dT%H:%M", time.gmtime(began_s + later)) for later in (0, 60)]
+    assert from_backup["file_written"][:16] in times, "a backup has the time at which it was made"
 
 
 def test_a_wrong_root_is_refused_by_the_name_of_the_file(folder: Path) -> None:

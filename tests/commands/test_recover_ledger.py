@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -22,12 +22,16 @@ pytestmark = pytest.mark.cluster
 ENTRY_COUNT = 9
 
 
-def damage(bookie: BookieProcess) -> None:
-    """Spoil the record of entry 4, which becomes unreadable, and the payload of entry 6."""
+DAMAGE = ((4, -HEADER_AND_DIGEST_BYTES), (6, 0))
+"""Spoils the record of entry 4, which becomes unreadable, and the payload of entry 6."""
+
+
+def damage(bookie: BookieProcess, places: Sequence[tuple[int, int]] = DAMAGE) -> None:
+    """Change one byte for each entry, at an offset from its payload."""
     logs = Path(bookie.directory, "ledgers", "current").glob("*.log")
     log = max(logs, key=lambda each: each.stat().st_size)
     data = bytearray(log.read_bytes())
-    for entry_id, offset in ((4, -HEADER_AND_DIGEST_BYTES), (6, 0)):
+    for entry_id, offset in places:
         data[data.index(b"bkctl write-test, entry %d " % entry_id) + offset] ^= 0x55
     log.write_bytes(data)
 
@@ -126,7 +130,7 @@ def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_pat
     assert (other.exit_code, "is about another cluster" in other.stderr) == (2, True)
 
 
-def test_a_corrupt_copy_is_written_over_on_a_bookie_of_bkctl_and_moves_from_any_other(
+def test_a_corrupt_or_unreadable_copy_is_written_over_on_a_bookie_of_bkctl_and_moves_from_any_other(
     start_cluster: Callable[[int], Cluster],
 ) -> None:
     cluster = start_cluster(3)
@@ -154,8 +158,7 @@ def test_a_corrupt_copy_is_written_over_on_a_bookie_of_bkctl_and_moves_from_any_
         (each["bookie_id"], each["action"], each["state"], each["entries"]) for each in planned.json()["items"]
     ) == sorted(
         [
-            (first.id, "write copies", "failed", "4"),
-            (first.id, "move stripe", "corrupt", "6"),
+            (first.id, "move stripe", "corrupt, failed", "4, 6"),
             (second.id, "write copies", "failed", "4"),
             (second.id, "write copies", "corrupt", "6"),
         ]
@@ -165,7 +168,28 @@ def test_a_corrupt_copy_is_written_over_on_a_bookie_of_bkctl_and_moves_from_any_
     assert sentence.startswith("will move 1 stripe (about 9.3 KiB) from " + first.id)
     report = succeed(cluster, "recover", "ledger", ledger_id, "--yes").json()
 
-    assert [report[f"copies_{name}"] for name in ("written", "moved", "not_needed", "left")] == [3, 1, 0, 0]
+    assert [report[f"copies_{name}"] for name in ("written", "moved", "not_needed", "left")] == [2, 2, 0, 0]
     (segment,) = succeed(cluster, "ledger", "show", ledger_id).json()["ensembles"]
     assert sorted(segment["ensemble"]) == sorted(each.id for each in cluster.bookies if each.id != first.id)
     assert succeed(cluster, "ledger", "verify", ledger_id).json()["copies_good"] == 3 * ENTRY_COUNT
+
+
+def test_the_report_of_a_recovery_names_bad_copies_that_stay(start_cluster: Callable[[int], Cluster]) -> None:
+    cluster = start_cluster(3)
+    written = succeed(cluster, "ledger", "write-test", "--entries", str(ENTRY_COUNT), "-E", "3", "-W", "3")
+    ledger_id = written.json()["items"][0]["ledger_id"]
+    cluster.down()
+    dead, *survivors = cluster.bookies
+    for first, bookie in enumerate(survivors):  # whichever of them is read, some of its copies are bad
+        damage(bookie, [(entry_id, 0) for entry_id in range(first, ENTRY_COUNT, 2)])
+    cluster.up(4)
+    cluster.stop_bookie(dead.id)
+
+    report = succeed(cluster, "recover", dead.id, "--yes", "-o", "json").json()
+
+    assert report["bad_copies_found"] == len(report["bad_copies"]) > 0
+    for row in report["bad_copies"]:
+        first = [each.id for each in survivors].index(row["bookie_id"])
+        assert (row["ledger_id"], row["state"]) == (ledger_id, "corrupt")
+        entries = [int(each) for each in row["entries"]]
+        assert entries == [each for each in range(first, ENTRY_COUNT, 2) if each in entries]

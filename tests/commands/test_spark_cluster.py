@@ -115,7 +115,8 @@ def test_the_executors_of_a_cluster_get_the_file(cluster: SparkCluster, tmp_path
         origin = f"snapshot {source}"
         found: dict[str, Any] = done.json()
         assert (found["ledgers_from"], found["bookies_from"]) == (origin, origin)
-        return found | TIMES | {"ledgers_from": "", "bookies_from": "", "file_written": None}
+        of_file = dict.fromkeys(("as_of_file", "replicated_as_of_file", "empty_as_of_file"), 0)
+        return found | TIMES | of_file | {"ledgers_from": "", "bookies_from": "", "file_written": None}
 
     plain = report(str(path))
     assert plain["ledgers"] == 500

@@ -15,6 +15,7 @@ from runtime.replication.copies import CopyState
 from runtime.replication.fragments import EntryRange
 from runtime.replication.in_place_plan import LeftReason
 from runtime.replication.ledger_close import CloseOutcome, CloseResult, LedgerCloser
+from runtime.replication.recovery_report import FailureReason
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.autorecovery_cluster import marks_of, serving, until_unmarked, worker_on
@@ -230,6 +231,29 @@ def damage(cluster: RepairCluster, source: random.Random) -> None:
                     copies[entry_id] = b"?"
 
 
+def make_unreadable(cluster: RepairCluster, source: random.Random, share: float) -> list[tuple[str, int, int]]:
+    """Bookies cannot read some of their records. Returns a list to which adds of these entries are added."""
+    unreadable = {
+        (bookie_id, ledger_id, entry_id)
+        for bookie_id, ledgers in cluster.copies.items()
+        for ledger_id, copies in ledgers.items()
+        for entry_id in copies
+        if source.random() < share
+    }
+    written_over: list[tuple[str, int, int]] = []
+
+    def answer(request: BookieRequest) -> Status | None:
+        key = request.bookie_id, request.ledger_id, request.entry_id
+        if key not in unreadable:
+            return None
+        if request.kind == "add":
+            written_over.append(key)
+        return Status.IO_ERROR if request.kind == "read" else None
+
+    cluster.rules.append(answer)
+    return written_over
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_is_damaged_no_copy_on_a_java_bookie_is_written_over(seed: int) -> None:
     source = random.Random(seed)
@@ -242,12 +266,15 @@ def test_whatever_is_damaged_no_copy_on_a_java_bookie_is_written_over(seed: int)
         good = copy.deepcopy(cluster.copies)
         damage(cluster, source)
         damaged = copy.deepcopy(cluster.copies)
+        written_over = make_unreadable(cluster, source, 0.05)
 
         for _ in range(4):  # a bookie that lost a stripe may take another one in the next run
             report = await recover(cluster, *ids)
 
         assert adds(cluster) == []
-        assert {each.reason for each in report.left} <= {LeftReason.LOST, LeftReason.STRIPE, LeftReason.NO_TARGET}
+        assert written_over == []
+        known = {LeftReason.LOST, LeftReason.UNREADABLE, LeftReason.STRIPE, LeftReason.NO_TARGET}
+        assert {each.reason for each in report.left} <= known
         for bookie_id in names:
             for ledger_id, copies in damaged[bookie_id].items():
                 assert copies.items() <= cluster.copies[bookie_id][ledger_id].items()
@@ -259,15 +286,72 @@ def test_whatever_is_damaged_no_copy_on_a_java_bookie_is_written_over(seed: int)
     simulate(scenario, seed=seed)
 
 
-def test_a_copy_that_cannot_be_read_is_written_in_place_everywhere() -> None:
-    """Its bookie does not serve it, like a missing one."""
+@pytest.mark.parametrize("software", ["bkctl 0.1", None])
+def test_a_copy_that_its_bookie_cannot_read_is_treated_as_a_corrupt_one(software: str | None) -> None:
+    """There is a record on its disk, and an index row that names it: after another add both are there."""
 
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b2", "b3")
+        await cluster.start("b1", software=software)
+        ledger_id = await cluster.store(TEN)
+        spoil(cluster, "b1", ledger_id, 7)
+        cluster.refuse("read", "b1", Status.IO_ERROR, 5, times=3)  # the verification, the repair, and one more
+
+        (planned,) = (await plan(cluster, ledger_id)).ledgers
+        if software is not None:
+            assert [(each.state, each.copies) for each in planned.writes] == [
+                (CopyState.CORRUPT, 1),
+                (CopyState.FAILED, 1),
+            ]
+            return
+        (move,) = planned.moves
+        assert (planned.writes, move.copies, move.entries) == ((), 2, (EntryRange(5, 5), EntryRange(7, 7)))
+        assert set(move.states) == {CopyState.CORRUPT, CopyState.FAILED}
+        report = await recover(cluster, ledger_id)
+        assert (left(report), report.copies_moved, report.stripes_moved) == ([], 2, 1)
+        assert {bookie_id for bookie_id, _ in adds(cluster)} == {"b4"}
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+
+    simulate(scenario)
+
+
+def test_a_copy_that_is_refused_for_another_reason_is_written_in_place_everywhere() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await start(cluster, "b1", "b2", "b3")
         ledger_id = await cluster.store(TEN)
+        cluster.refuse("read", "b1", Status.UNKNOWN_LEDGER_STATE, 5, times=2)
+        report = await recover(cluster, ledger_id)
+        assert (left(report), adds(cluster)) == ([], [("b1", 5)])
+        assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3")}
+
+    simulate(scenario)
+
+
+def test_a_worker_moves_the_stripe_of_a_copy_that_cannot_be_read() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        ledger_id = await marked(cluster, TEN, "b1")
         cluster.refuse("read", "b1", Status.IO_ERROR, 5)
-        (write,) = (await plan(cluster, ledger_id)).ledgers[0].writes
-        assert (write.bookie_id, write.state) == ("b1", CopyState.FAILED)
+        async with serving(worker_on(cluster)):
+            await until_unmarked(cluster)
+        assert {bookie_id for bookie_id, _ in adds(cluster)} == {"b4"}
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+
+    simulate(scenario)
+
+
+def test_no_recovery_copies_over_a_copy_that_a_former_member_cannot_read() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3", "b5", software=None)
+        ledger_id = await cluster.store(TEN)
+        cluster.copies["b5"][ledger_id] = dict(cluster.copies["b2"][ledger_id])
+        cluster.refuse("read", "b5", Status.IO_ERROR, 8)
+        report = await cluster.recover("b1")
+        assert adds(cluster) == []
+        assert "b5: cannot read its copy of entry 8, which stays there" in report.failures[0].detail
+        await cluster.start("b4", software=None)
+        assert (await cluster.recover("b1")).is_complete
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
 
     simulate(scenario)
 
@@ -334,6 +418,37 @@ def test_a_close_writes_over_a_corrupt_copy_only_on_a_bookie_of_bkctl(software: 
     simulate(scenario)
 
 
+@pytest.mark.parametrize("software", ["bkctl 0.1", None])
+def test_a_close_writes_over_a_copy_that_cannot_be_read_only_on_a_bookie_of_bkctl(software: str | None) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b2", "b3")
+        await cluster.start("b1", software=software)
+        ledger_id = await abandoned(cluster, 3, 2)
+        cluster.refuse("read", "b1", Status.IO_ERROR, 2)
+        result = await close(cluster, ledger_id)
+        assert (result.outcome, result.corrupt_left) == (CloseOutcome.CLOSED, {})
+        kept = {0: ("b1", "b2", "b3")}
+        moved = {0: ("b1", "b2", "b3"), 2: ("b4", "b2", "b3")}
+        assert await cluster.ensembles(ledger_id) == (moved if software is None else kept)
+        assert (("b1", 2) in adds(cluster)) is (software is not None)
+
+    simulate(scenario)
+
+
+def test_a_fence_that_fails_is_no_sign_of_a_bad_copy() -> None:
+    """Java answers it with an I/O error too (H10). Without a fence, the copy is good."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        ledger_id = await abandoned(cluster, 3, 2)
+        cluster.refuse("read", "b1", Status.IO_ERROR, 2, times=1)
+        result = await close(cluster, ledger_id)
+        assert (result.outcome, result.corrupt_left) == (CloseOutcome.CLOSED, {})
+        assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3")}
+
+    simulate(scenario)
+
+
 def test_a_close_without_another_bookie_leaves_the_corrupt_copy_and_writes_the_other_entries() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*NAMES, software=None)
@@ -345,6 +460,31 @@ def test_a_close_without_another_bookie_leaves_the_corrupt_copy_and_writes_the_o
         assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3")}
         assert {cluster.copies["b1"][ledger_id][each] for each in (1, 3)} == {b"?"}
         assert cluster.holds("b1", ledger_id) == [0, 1, 2, 3, 4]
+
+    simulate(scenario)
+
+
+def test_the_report_of_a_recovery_names_the_copies_that_its_close_leaves() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        names = ["b1", "b2", "b3", "b4"]
+        await cluster.start(*names, software=None)
+        metadata = ledger({0: names}, 4, 2, state=LedgerState.OPEN)
+        ledger_id = await cluster.store(metadata, entries=5)
+        codec = credentials(ledger_id).codec
+        for bookie_id in names:  # none is known to be confirmed
+            for entry_id in range(5):
+                body = codec.encode(entry_id, -1, 10 * (entry_id + 1), payload(entry_id))
+                cluster.copies[bookie_id][ledger_id][entry_id] = body
+        spoil(cluster, "b1", ledger_id, 1, 3)
+        await cluster.stop("b4")
+
+        report = await cluster.recover("b4")
+
+        assert report.ledgers_closed == 1
+        assert [(each.ledger_id, each.bookie_id, each.entries) for each in report.defects] == [
+            (ledger_id, "b1", (EntryRange(1, 1), EntryRange(3, 3)))
+        ]
+        assert [each.reason for each in report.failures] == [FailureReason.NOT_ENOUGH_BOOKIES]
 
     simulate(scenario)
 
@@ -378,11 +518,13 @@ def test_whatever_is_damaged_a_close_writes_over_no_corrupt_copy_on_a_java_booki
                 if source.random() < 0.5:
                     spoil(cluster, source.choice(NAMES), ledger_id, entry_id)
         damaged = copy.deepcopy(cluster.copies)
+        written_over = make_unreadable(cluster, source, 0.1)
         cluster.rules.append(
             lambda each: Status.TIMEOUT if each.kind == "add" and source.random() < 0.05 else None,
         )
         for ledger_id in ids:
             await close(cluster, ledger_id)
+        assert written_over == []
         for bookie_id in NAMES:
             for ledger_id in ids:
                 spoilt = {key: body for key, body in damaged[bookie_id][ledger_id].items() if body == b"?"}

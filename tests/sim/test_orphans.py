@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -321,6 +321,127 @@ async def clocks_that_differ() -> None:
 
 def test_the_slower_clock_decides_how_old_a_ledger_is() -> None:
     run_simulated(clocks_that_differ())
+
+
+# -- another Pulsar cluster on the same bookies -----------------------------------------------------------------------
+
+
+class Writer:
+    """A broker that names its ledgers in nodes that the search does not see, or not yet."""
+
+    def __init__(self, cluster: LedgerCluster) -> None:
+        self.cluster = cluster
+        self.path = "/managed-ledgers/t/n/persistent/topic"
+        self.is_ready = asyncio.Event()
+        self._began_ns = 0
+
+    def let_search(self) -> None:
+        """The search begins now."""
+        self._began_ns = self.cluster.ports.clock.monotonic_ns()
+        self.is_ready.set()
+
+    async def at(self, seconds: float) -> None:
+        """Wait until so many seconds after the beginning of the search."""
+        await self.cluster.ports.clock.sleep(seconds - (self.cluster.ports.clock.monotonic_ns() - self._began_ns) / 1e9)
+
+    async def create(self) -> int:
+        labels = {
+            "application": "pulsar",
+            "component": "managed-ledger",
+            "pulsar/managed-ledger": "t/n/persistent/topic",
+        }
+        custom = tuple((name, text.encode()) for name, text in labels.items())
+        now_ms = self.cluster.ports.clock.now_ms()
+        return await self.cluster.create(
+            new_ledger(BOOKIES, 2, 2, DigestType.CRC32C, b"", custom_metadata=custom, ctime_ms=now_ms)
+        )
+
+    async def name(self, *ledger_ids: int) -> None:
+        await self.cluster.store.set(self.path, topic(list(ledger_ids)), -1)
+
+
+FIRST_HALF, SECOND_HALF = (SETTLE_S * 0.25, SETTLE_S * 0.75)
+"""Of the wait between the two readings of the references; the search looks for new ledgers after each half."""
+
+
+async def proof_of(work: Callable[[Writer], Coroutine[Any, Any, None]]) -> list[int]:
+    """The ledgers that a search shows as proof of another cluster, while a writer works."""
+    async with ledger_cluster(*BOOKIES) as cluster:
+        writer = Writer(cluster)
+        await cluster.store.create(writer.path, topic([]), make_parents=True)
+        working = asyncio.ensure_future(work(writer))
+        try:
+            await writer.is_ready.wait()
+            return [each.ledger_id for each in (await search(cluster)).foreign_writes]
+        finally:
+            working.cancel()
+            await asyncio.wait((working,))
+
+
+@pytest.mark.parametrize(
+    ("times_s", "is_proof"),
+    [
+        pytest.param((FIRST_HALF, SECOND_HALF), True, id="in both intervals"),
+        pytest.param((FIRST_HALF,), False, id="one"),
+        pytest.param((SECOND_HALF,), False, id="a late one"),
+        pytest.param((FIRST_HALF, FIRST_HALF + 1, FIRST_HALF + 2), False, id="several at once"),
+    ],
+)
+def test_ledgers_that_no_node_names_and_that_keep_appearing_are_proof(
+    times_s: Sequence[float], *, is_proof: bool
+) -> None:
+    """A broker that crashes leaves a few at once, which nothing names. A cluster that is not given goes on."""
+    made: list[int] = []
+
+    async def work(writer: Writer) -> None:
+        writer.let_search()
+        for seconds in times_s:
+            await writer.at(seconds)
+            made.append(await writer.create())
+
+    found = run_simulated(proof_of(work))
+    assert len(made) == len(times_s)
+    assert found == (made if is_proof else [])
+
+
+@pytest.mark.parametrize("end", ["named", "deleted"])
+def test_new_ledgers_that_are_named_or_deleted_before_the_end_are_no_proof(end: str) -> None:
+    """A broker of the given cluster rolls over: it names each ledger a moment after it has created it."""
+
+    async def work(writer: Writer) -> None:
+        writer.let_search()
+        await writer.at(FIRST_HALF)
+        first = await writer.create()
+        await writer.at(SECOND_HALF)
+        second = await writer.create()
+        await writer.at(SECOND_HALF + 1)
+        if end == "named":
+            await writer.name(first, second)
+        else:
+            await writer.cluster.ports.ledgers.delete(first)
+
+    assert run_simulated(proof_of(work)) == []
+
+
+@pytest.mark.parametrize("change", ["none", "entries", "metadata"])
+def test_an_open_ledger_that_no_node_names_is_proof_only_if_it_changes(change: str) -> None:
+    """An idle one may be what a crashed broker left."""
+    made: list[int] = []
+
+    async def work(writer: Writer) -> None:
+        ledger_id = await writer.create()
+        made.append(ledger_id)
+        await writer.cluster.fill(ledger_id, range(5))
+        writer.let_search()
+        await writer.at(FIRST_HALF)
+        if change == "entries":
+            await writer.cluster.fill(ledger_id, range(5, 9))
+        elif change == "metadata":
+            stored = await writer.cluster.ports.ledgers.read(ledger_id)
+            await writer.cluster.ports.ledgers.write(ledger_id, to_closed(stored.value, 4, 50), stored.version)
+
+    found = run_simulated(proof_of(work))
+    assert found == ([] if change == "none" else made)
 
 
 @pytest.mark.parametrize(

@@ -857,7 +857,7 @@ def test_a_ledger_that_can_never_keep_the_rules_is_repaired_if_it_gets_no_worse(
     """Two racks and (3, 2, 2): one of the write quorums is in one rack, whichever bookies are chosen."""
 
     async def scenario(cluster: RepairCluster) -> None:
-        metadata = ledger({0: ["b1", "b4", "b2"]}, 3, 2, last_entry_id=9, length=100)
+        metadata = ledger({0: ["b1", "b4", "b2"]}, 2, 2, last_entry_id=9, length=100)
         await with_racks(cluster, {"b1": "/r1", "b2": "/r1", "b3": "/r1", "b4": "/r2"}, config=ENFORCED)
         ledger_id = await marked(cluster, metadata, "b2")
         await cluster.stop("b2")

@@ -39,6 +39,8 @@ _COUNT = Struct(">i")
 _READ_COUNT = _COUNT.unpack_from
 _STATISTICS = Struct(">qqqqqiiiqq")
 _STATISTICS_BYTES = _STATISTICS.size
+_MTIME = Struct(">q")
+_MTIME_FROM_END = _STATISTICS_BYTES - 4 * _MTIME.size
 _SEAL = Struct(">qi1s")
 
 
@@ -148,6 +150,11 @@ def decode_node(buffer: bytes, path: bytes, start: int, end: int) -> FileNode:
     data = buffer[start + 2 * _COUNT.size + len(path) : statistics]
     _, _, _, ctime_ms, mtime_ms, version, _, _, ephemeral_owner, _ = _STATISTICS.unpack_from(buffer, statistics)
     return FileNode(text, data, version, ctime_ms, mtime_ms, ephemeral_owner)
+
+
+def changed_ms(buffer: bytes, end: int) -> int:
+    """When the node that ends here was last changed."""
+    return int(_MTIME.unpack_from(buffer, end - _MTIME_FROM_END)[0])
 
 
 def encode_node(node: FileNode) -> bytes:

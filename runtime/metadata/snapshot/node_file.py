@@ -19,6 +19,7 @@ from runtime.metadata.snapshot.format import (
     SEAL_BYTES,
     FileNode,
     SnapshotDamageError,
+    changed_ms,
     decode_node,
     find_first_node,
     is_seal,
@@ -45,10 +46,14 @@ class NodePiece(msgspec.Struct, frozen=True):
 
 
 class SnapshotSurvey(msgspec.Struct, frozen=True):
-    """``pieces`` together contain every node of the file once. ``kept``: the nodes that the caller asked for."""
+    """``pieces`` together contain every node of the file once. ``kept``: the nodes that the caller asked for.
+
+    ``newest_ms``: when a node was last changed; the file was written then or later.
+    """
 
     pieces: tuple[NodePiece, ...]
     kept: tuple[FileNode, ...]
+    newest_ms: int = 0
 
     @property
     def nodes(self) -> int:
@@ -71,7 +76,7 @@ class SnapshotFile:
         pieces: list[NodePiece] = []
         kept: list[FileNode] = []
         buffer, at = self._header()
-        base, checksum, piece_start, piece_nodes = 0, 1, at, 0
+        base, checksum, piece_start, piece_nodes, newest_ms = 0, 1, at, 0, 0
         while True:
             end = at
             try:
@@ -79,6 +84,7 @@ class SnapshotFile:
                     if path == END_OF_NODES:
                         break
                     piece_nodes += 1
+                    newest_ms = max(newest_ms, changed_ms(buffer, end))
                     if keep(path):
                         kept.append(decode_node(buffer, path, start, end))
                 else:
@@ -94,7 +100,7 @@ class SnapshotFile:
             base += end
             if is_last:
                 self._check_seals(base, checksum)
-                return SnapshotSurvey(tuple(pieces), tuple(kept))
+                return SnapshotSurvey(tuple(pieces), tuple(kept), newest_ms)
             buffer, at = self._next(buffer, end, base), 0
 
     def nodes(self, piece: NodePiece) -> Iterator[FileNode]:

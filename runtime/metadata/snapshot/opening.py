@@ -16,6 +16,8 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import datetime
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from runtime.errors import MetadataFormatError
@@ -44,10 +46,14 @@ _GROWTH_MAX = 200
 
 
 class PlainFile(NamedTuple):
-    """A plain snapshot file. ``backup_root``: ledgers root of the backup it was made of; None if of none."""
+    """A plain snapshot file. ``backup_root``: ledgers root of the backup it was made of; None if of none.
+
+    ``backup_ms``: when that backup was made; None if of none, or not known.
+    """
 
     path: str
     backup_root: str | None = None
+    backup_ms: int | None = None
     is_original: bool = False
     """Whether it is the file itself, not a copy."""
 
@@ -161,7 +167,10 @@ def _plain_backup(fs: FileSystem, path: str, target: str, size: int, shown: str)
     with ArchiveReader(fs, path) as archive:
         root = archive.header.root
         parts = _checked(_sealed(_nodes_of(archive, root)), size, shown)
-        return PlainFile(_write(fs, target, parts), root)
+        made_ms = None
+        with suppress(ValueError):
+            made_ms = int(datetime.fromisoformat(archive.header.created).timestamp() * 1000)
+        return PlainFile(_write(fs, target, parts), root, made_ms)
 
 
 def _nodes_of(archive: ArchiveReader, root: str) -> Iterator[bytes]:

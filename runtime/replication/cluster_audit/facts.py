@@ -34,8 +34,8 @@ class AuditFacts(msgspec.Struct, frozen=True, kw_only=True):
     ``with_cookie``: the bookies that have a cookie, so they belong to the cluster even if they are down; None: unknown.
     ``survey``: racks and rules of placement; None: racks are unknown. ``what_if``: losses that the caller asks about.
     ``ledgers_from`` and ``bookies_from``: where these were read, for the report. ``skipped_snapshots``: newer snapshots
-    that are not whole. ``file_written_ms``: when the file that has the ledgers was last modified; None: no file, or not
-    known.
+    that are not whole. ``file_written_ms``: the time of the ledgers in the file, from what is in it: of the newest
+    change in a snapshot, or when the backup was made; None: no file, or not known.
     """
 
     registrations: Registrations

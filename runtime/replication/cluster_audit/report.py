@@ -204,8 +204,14 @@ class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
     bookies_from: str
     """Where the registrations of bookies were read, in the same form."""
     file_written_ms: int | None = None
-    """When the file that has the ledgers was last modified. Ledgers without a finding in it are as of this time. None:
-    the ledgers were read from ZooKeeper, or the time is not known."""
+    """Of the newest change in the snapshot that has the ledgers, or when the backup was made. None: the ledgers were
+    read from ZooKeeper, or the time is not known."""
+    as_of_file: int = 0
+    """Ledgers of the file that were not read again from ZooKeeper, so they are as of ``file_written_ms``."""
+    replicated_as_of_file: int = 0
+    """Those of them that are replicated; the rest of ``replicated`` was read now."""
+    empty_as_of_file: int = 0
+    """Those of them that are empty."""
     skipped_snapshots: int = 0
     """Newer snapshots of the directory that are damaged or incomplete, so that an older one was read."""
     looked_up: int

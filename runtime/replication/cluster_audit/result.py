@@ -8,7 +8,7 @@ import msgspec
 
 from runtime.replication.audit import ReplicationState
 from runtime.replication.cluster_audit.counter import AGES, UNKNOWN_AGE
-from runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
+from runtime.replication.cluster_audit.facts import ZOOKEEPER, AuditFacts, KnownBookies
 from runtime.replication.cluster_audit.report import (
     AuditReport,
     AuditSummary,
@@ -55,6 +55,12 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
     counts = msgspec.structs.asdict(totals.counts)
     if not known.rules.has_racks:
         counts |= dict.fromkeys(_RACK_COUNTS)
+    now = {name: counts.pop(f"{name}_now") for name in ("replicated", "empty")}
+    ledgers = sum(counts[state.value] for state in ReplicationState)
+    of_file = dict.fromkeys(("as_of_file", *(f"{name}_as_of_file" for name in now)), 0)
+    if known.facts.ledgers_from != ZOOKEEPER:
+        of_file = {f"{name}_as_of_file": counts[name] - count for name, count in now.items()}
+        of_file["as_of_file"] = ledgers - (counts["looked_up"] - counts["deleted_since"])
     modes = Counter(bookie.mode for bookie in bookies)
     return AuditSummary(
         judged_at_ms=known.facts.now_ms,
@@ -62,7 +68,8 @@ def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieRepl
         bookies_from=known.facts.bookies_from,
         skipped_snapshots=known.facts.skipped_snapshots,
         file_written_ms=known.facts.file_written_ms,
-        ledgers=sum(counts[state.value] for state in ReplicationState),
+        ledgers=ledgers,
+        **of_file,
         racks_required=known.rules.min_racks_per_write_quorum if known.rules.has_racks else None,
         bookies_writable=modes["writable"],
         bookies_read_only=modes["read_only"],

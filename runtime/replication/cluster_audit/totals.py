@@ -63,6 +63,9 @@ class LedgerCounts(Sums):
     not_looked_up: int = 0
     deleted_since: int = 0
     healthy_since: int = 0
+    replicated_now: int = 0
+    """Of the ledgers looked up."""
+    empty_now: int = 0
 
 
 class AuditTotals(msgspec.Struct):

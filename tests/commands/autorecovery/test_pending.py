@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+import pytest
+
+from commands.rendering import time_text
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
@@ -17,6 +21,17 @@ from tests.processes import TerminalSession, run_bkctl
 
 A, B, C = "10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181"
 TOPIC = (("application", b"pulsar"), ("pulsar/managed-ledger", b"t/ns/persistent/orders"))
+
+RETRY_MS = 1_700_000_000_000
+FAILED = FailedLedgerNote(
+    worker="host-a",
+    attempts=3,
+    first_ms=1,
+    last_ms=RETRY_MS - 40_000,
+    retry_ms=RETRY_MS,
+    reason="NOT_ENOUGH_BOOKIES",
+    detail="entries 0-9: 1 writable bookie",
+)
 
 
 def _closed(*bookie_ids: str) -> LedgerMetadata:
@@ -51,17 +66,27 @@ async def _plant(store: ZooKeeperStore, root: str, tree: LedgerTree | None) -> N
     for ledger_id, metadata in planted.items():
         await ledgers.create(metadata, ledger_id=ledger_id)
         await marks.mark(ledger_id, [B])
-    failed = FailedLedgerNote(
-        worker="host-a",
-        attempts=3,
-        first_ms=1,
-        last_ms=1,
-        retry_ms=1_700_000_000_000,
-        reason="NOT_ENOUGH_BOOKIES",
-        detail="entries 0-9: 1 writable bookie",
-    )
-    await RecoveryNotes(store, root).failures.put("1", failed)
+    await RecoveryNotes(store, root).failures.put("1", FAILED)
     assert await ReplicationLocks(store, root, "host-b").acquire(3) is not None
+
+
+@pytest.mark.parametrize(("pause_max_s", "hours"), [("300", 1), ("600", 2)])
+async def test_a_time_that_no_worker_believes_is_not_shown(metadata_uri: str, pause_max_s: str, hours: int) -> None:
+    uri = parse_metadata_uri(metadata_uri)
+    async with await ZooKeeperStore.connect(uri.servers) as store:
+        await _plant(store, uri.root, uri.tree)
+        week_ms = 7 * 86_400_000  # of a host whose clock was wrong when it wrote the note
+        wrong = msgspec.structs.replace(FAILED, last_ms=RETRY_MS, retry_ms=RETRY_MS + week_ms)
+        await RecoveryNotes(store, uri.root).failures.put("1", wrong)
+        result = await asyncio.to_thread(
+            run_bkctl,
+            *("autorecovery", "pending"),
+            BKCTL_METADATA_URI=metadata_uri,
+            BKCTL_AUTORECOVERY_FAILED_LEDGER_PAUSE_MAX_S=pause_max_s,
+        )
+        assert result.exit_code == 0, result
+        (item,) = [each for each in result.json()["items"] if each["ledger_id"] == "1"]
+        assert item["retry_at"] == time_text(RETRY_MS + hours * 3_600_000)
 
 
 async def test_each_ledger_says_why_it_waits(metadata_uri: str) -> None:
