@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runtime.ledger.metadata import LedgerMetadata
     from runtime.metadata.store import Versioned
     from runtime.replication.ledger_explanation import LedgerExplanation
-    from runtime.replication.ledger_facts import LedgerFacts
+    from runtime.replication.ledger_facts import LedgerFacts, OutsideCopies
 
 _ASK_TIMEOUT_S = 3.0
 _BODY_KEYS = (
@@ -46,6 +46,15 @@ _COPY_TABLE = Table(
     Column("first_copy", "FIRST ENTRY"),
     Column("last_copy", "LAST ENTRY"),
 )
+_OUTSIDE_TABLE = Table(
+    "Bookies outside of the ensemble, asked for entries without a live copy",
+    Column("bookie_id", "BOOKIE"),
+    Column("asked", "ASKED FOR", is_right=True),
+    Column("found", "FOUND", is_right=True),
+    Column("first_found", "FIRST", is_right=True),
+    Column("last_found", "LAST", is_right=True),
+    Column("problem", "PROBLEM"),
+)
 _CANDIDATE_TABLE = Table(
     "Possible replacements",
     Column("first_entry_id", "FROM ENTRY", is_right=True),
@@ -69,6 +78,7 @@ async def explain(
 
     Shows its bookies and what they answer, whether each has the first and last entry that it should have, marks and
     locks, which bookies could take missing copies and which rule refuses the others, and what would happen next.
+    If no live bookie of an ensemble has an entry, asks all others for it, a few at a time.
     Changes and fences nothing. Exits with 10 if there is a problem. bkctl ledger verify reads every entry.
     """
     from runtime.replication.ledger_explanation import explain as explain_facts
@@ -96,13 +106,14 @@ def _print(
 ) -> None:
     import msgspec
 
-    from runtime.replication.ledger_explanation import is_bad
+    from runtime.replication.ledger_facts import is_bad
 
     console = context.console
     members = _member_rows(facts)
     copies = _copy_rows(facts)
     candidates = [msgspec.to_builtins(each) | {"first_entry_id": str(each.first_entry_id)} for each in found.candidates]
-    lists = console.cut({"bookies": members, "copies": copies, "candidates": candidates})
+    outside = [_outside_row(each) for each in facts.outside]
+    lists = console.cut({"bookies": members, "copies": copies, "outside": outside, "candidates": candidates})
     details = {**lists, "problems": list(found.problems), "next_steps": list(found.next_steps)}
     body = _body(stored, facts, found)
     console.record(
@@ -116,6 +127,7 @@ def _print(
     console.table(_MEMBER_TABLE, members)
     bad = {each.bookie_id for segment in facts.segments for each in segment.copies if is_bad(each)}
     console.table(_COPY_TABLE, sorted(copies, key=lambda row: row["bookie_id"] not in bad))
+    console.table(_OUTSIDE_TABLE, outside)
     console.table(_CANDIDATE_TABLE, candidates)
     sections = ("Problems", "PROBLEM", found.problems), ("What would happen next", "STEP", found.next_steps)
     for title, heading, sentences in sections:
@@ -183,3 +195,14 @@ def _copy_rows(facts: LedgerFacts) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def _outside_row(copies: OutsideCopies) -> dict[str, Any]:
+    return {
+        "bookie_id": copies.bookie_id,
+        "asked": len(copies.asked),
+        "found": len(copies.found),
+        "first_found": str(copies.found[0]) if copies.found else None,
+        "last_found": str(copies.found[-1]) if copies.found else None,
+        "problem": copies.problem,
+    }

@@ -76,6 +76,7 @@ async def examine(
                 LoopClock(),
                 layout_config=zookeeper.layout,
                 is_wanted=is_wanted,
+                racks_path=context.settings.client.placement.pulsar_bookies_path,
                 kept_max=max(KEPT_MAX, limit or 0),
                 on_progress=progress.update,
             )

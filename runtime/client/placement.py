@@ -24,18 +24,22 @@ from runtime.placement.isolation import isolation_demand
 from runtime.placement.rack_sources import (
     SCRIPT_ARGUMENTS_MAX,
     PulsarBookies,
+    RackProblem,
     RackTable,
     decode_pulsar_bookies,
     decode_rack_table,
     decode_script_answer,
+    rack_problems,
 )
 from runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
 from runtime.placement.survey import BookieSurvey, names_of
-from runtime.placement.view import BookieSpace
+from runtime.placement.view import DEFAULT_RACK, BookieSpace
 from runtime.ports import Bookies, Clock
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
+
+_PROBLEMS_NAMED_MAX = 5
 
 SURVEY_AGE_S_MAX = 30.0
 """Racks, groups and free space are read again after this time."""
@@ -92,6 +96,7 @@ class Placement:
         self._sources = sources
         self._survey = BookieSurvey(writable=frozenset())
         self._read_at_ns: int | None = None
+        self._rack_problems: tuple[RackProblem, ...] = ()
         self._reading = asyncio.Lock()
 
     async def survey(self, writable: Collection[str]) -> BookieSurvey:
@@ -132,7 +137,8 @@ class Placement:
         hosts: Mapping[str, str] = {}
         if config.policy is not PlacementPolicy.RANDOM and (pulsar is not None or config.has_rack_source):
             hosts = await self._hosts(sources, writable)
-        rack_count = 0 if pulsar is None else await _rack_count(sources, pulsar, writable, hosts)
+        members = await _members(sources, writable, hosts) if pulsar is not None or config.has_rack_source else {}
+        rack_count = 0 if pulsar is None else _rack_count(pulsar.racks, members)
         rules = rules_of(config, is_rack_aware=_is_rack_aware(config, rack_count))
         tables: list[RackTable] = []
         if pulsar is not None and rules.has_racks:
@@ -141,6 +147,9 @@ class Placement:
             tables.append(decode_rack_table(await sources.files.read_table(config.rack_table_file)))
         if config.rack_script is not None and rules.has_racks:
             tables.append(await _ask_script(sources.files, config.rack_script, sorted(set(hosts.values()))))
+        known = [pulsar.racks] if pulsar is not None and not rules.has_racks else tables
+        problems = () if config.policy is PlacementPolicy.RANDOM else rack_problems(known, members)
+        self._log_rack_problems(problems)
         space: Mapping[str, BookieSpace] = {}
         if config.is_weighted_by_free_space or config.free_space_reserve_fraction:
             space = await _ask_for_space(sources.bookies, sorted(writable))
@@ -152,8 +161,17 @@ class Placement:
             groups={} if pulsar is None else pulsar.groups,
             rules=rules,
             are_rules_known=rules.has_racks or pulsar is not None or config.policy is PlacementPolicy.RANDOM,
-            origin=_origin(config, pulsar, rack_count, pulsar_bookies_path(config, sources.ledgers_root), rules),
+            origin=_origin(config, pulsar, rack_count, pulsar_bookies_path(config, sources.ledgers_root), rules)
+            + _named_problems(problems),
+            rack_problems=problems,
         )
+
+    def _log_rack_problems(self, problems: tuple[RackProblem, ...]) -> None:
+        """Log each problem once, until it is gone."""
+        for each in problems:
+            if each not in self._rack_problems:
+                logger.warning("%s", each)
+        self._rack_problems = problems
 
     async def _hosts(self, sources: PlacementSources, writable: frozenset[str]) -> dict[str, str]:
         """The host of each writable bookie: the one in its id, or else in its registration."""
@@ -202,12 +220,19 @@ def _is_rack_aware(config: PlacementConfig, rack_count: int) -> bool:
     return config.rack_table_file is not None or config.rack_script is not None or rack_count > 1
 
 
-async def _rack_count(
-    sources: PlacementSources, pulsar: PulsarBookies, writable: Collection[str], hosts: Mapping[str, str]
-) -> int:
-    """Racks in Pulsar's node with a bookie that is writable or has a cookie; others were removed from the cluster."""
+async def _members(
+    sources: PlacementSources, writable: Collection[str], hosts: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """The names of each bookie that is writable or has a cookie; others were removed from the cluster."""
     members = {*writable, *await children_of(sources.store, Paths(sources.ledgers_root).cookies)}
-    racks = {pulsar.racks.rack_of(tuple(names_of(bookie_id, hosts))) for bookie_id in members}
+    return {bookie_id: tuple(names_of(bookie_id, hosts)) for bookie_id in members}
+
+
+def _rack_count(table: RackTable, members: Mapping[str, Sequence[str]]) -> int:
+    """Racks of the bookies in Pulsar's node. An entry without a usable rack means the default rack, as in Java."""
+    racks = {table.rack_of(names) for names in members.values()}
+    if any(table.rack_of(names) is None and not table.invalid.keys().isdisjoint(names) for names in members.values()):
+        racks.add(DEFAULT_RACK)
     return len(racks - {None})
 
 
@@ -231,12 +256,23 @@ def _origin(
     return f"isolation groups come from {node}; racks do not matter: {why}"
 
 
+def _named_problems(problems: Sequence[RackProblem]) -> str:
+    if not problems:
+        return ""
+    named = [str(each) for each in problems[:_PROBLEMS_NAMED_MAX]]
+    more = [] if len(problems) == len(named) else [f"{len(problems) - len(named)} more bookies have such racks"]
+    return "; ".join(["", *named, *more])
+
+
 async def _ask_script(files: RackFiles, path: str, hosts: Sequence[str]) -> RackTable:
     racks: dict[str, str] = {}
+    invalid: dict[str, str] = {}
     for first in range(0, len(hosts), SCRIPT_ARGUMENTS_MAX):
         some = hosts[first : first + SCRIPT_ARGUMENTS_MAX]
-        racks.update(decode_script_answer(some, await files.run_script(path, some)).racks)
-    return RackTable(racks)
+        answer = decode_script_answer(some, await files.run_script(path, some))
+        racks.update(answer.racks)
+        invalid.update(answer.invalid)
+    return RackTable(racks, invalid)
 
 
 async def _ask_for_space(bookies: Bookies, bookie_ids: Sequence[str]) -> dict[str, BookieSpace]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from runtime.ledger.metadata import parse_host_and_port
-from runtime.placement.rack_sources import RackTable
+from runtime.placement.rack_sources import RackProblem, RackTable
 from runtime.placement.rules import PlacementRules
 from runtime.placement.view import DEFAULT_RACK, BookieSpace, ClusterView, KnownBookie, region_of
 
@@ -21,6 +21,7 @@ class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True):
     ``hosts``: hosts of registered bookies whose ids do not contain them. ``groups``: Pulsar's isolation groups.
     ``rules``: what a choice has to keep. ``are_rules_known`` False: there are none because no source was found, but
     other clients may know racks. ``origin``: a sentence that says where racks and groups come from.
+    ``rack_problems``: bookies whose racks are no paths or of another depth.
     """
 
     writable: frozenset[str]
@@ -31,6 +32,7 @@ class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True):
     rules: PlacementRules = PlacementRules()
     are_rules_known: bool = False
     origin: str = ""
+    rack_problems: tuple[RackProblem, ...] = ()
 
     @property
     def has_rules(self) -> bool:

@@ -9,17 +9,16 @@ import msgspec
 
 from runtime.client.recovery import blocking_members
 from runtime.ledger.metadata import LedgerState
+from runtime.ledger.write_set import write_set
 from runtime.placement.choice import PlacementNeed, Refusal, refusals
 from runtime.placement.isolation import isolation_demand
 from runtime.placement.rules import BrokenRule, judge_ensemble
 from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
-from runtime.replication.copies import CopyState
 from runtime.replication.copy_targets import stripe_bytes
 from runtime.replication.fragments import Fragment
 from runtime.replication.ledger_close import joined, what_helps
-from runtime.replication.ledger_facts import LedgerFacts, SegmentFacts, StripeCopy
+from runtime.replication.ledger_facts import LedgerFacts, SegmentFacts, is_bad
 
-_BAD_COPIES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED, CopyState.DIFFERENT})
 _NAMED_MAX = 5
 
 
@@ -128,11 +127,6 @@ def _bad_copies(facts: LedgerFacts) -> dict[str, list[SegmentFacts]]:
     return dict(sorted(found.items()))
 
 
-def is_bad(copy: StripeCopy) -> bool:
-    """Whether the first or the last entry is missing or damaged."""
-    return copy.first in _BAD_COPIES or copy.last in _BAD_COPIES
-
-
 def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[str]:
     metadata, live = facts.metadata, facts.registrations.live
     if metadata.state is LedgerState.IN_RECOVERY:
@@ -152,7 +146,10 @@ def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterato
     for row in judge_ledger(write_set_rows(facts.ledger_id, metadata), live).rows:
         if row.replication is ReplicationState.UNAVAILABLE:
             start = row.write_set.segment_first_entry_id
-            yield f"no live bookie has the entries of {joined(row.missing_bookies)} in the segment from entry {start}"
+            yield (
+                f"no live bookie of the ensemble has the entries of {joined(row.missing_bookies)} in the segment from "
+                f"entry {start}"
+            )
     yield from _placement_problems(facts)
     mark = facts.autorecovery.mark
     if mark is not None and mark.problem is not None:
@@ -189,7 +186,9 @@ def _next_steps(
         yield f"its next reader with recovery, or bkctl ledger close {ledger_id}, closes it"
     yield from _recoveries(facts, candidates)
     if _bad_copies(facts):
-        yield f"bkctl recover ledger {ledger_id} writes missing and damaged copies again"
+        limit = " where another bookie of the ensemble has a good one" if _without_copy(facts) else ""
+        yield f"bkctl recover ledger {ledger_id} writes missing and damaged copies again{limit}"
+    yield from _outside(facts)
     yield from _autorecovery(facts)
 
 
@@ -205,10 +204,14 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
         command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
         movable: list[SegmentFacts] = []
         stuck: list[SegmentFacts] = []
+        without_copy: list[SegmentFacts] = []
         targets: set[str] = set()
         refused: list[CandidateVerdict] = []
         for segment in facts.segments:
             if bookie_id not in segment.ensemble or segment.is_open:
+                continue
+            if bookie_id in _members(facts, segment):
+                without_copy.append(segment)
                 continue
             found = verdicts.get((first_of[segment.ensemble], bookie_id), [])
             possible = {each.bookie_id for each in found if not each.refused_by}
@@ -217,8 +220,49 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
             refused += [] if possible else found
         if movable:
             yield f"{command} would copy its entries of {_named_segments(movable)} to {_some(sorted(targets), 'or')}"
+        if without_copy:
+            yield f"{command} would leave {_named_segments(without_copy)}: no live copy is known of some of the entries"
         if stuck:
             yield f"{command} would leave {_named_segments(stuck)}: no bookie can take the copies{_why(refused)}"
+
+
+def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
+    return [each for each in facts.segments if each.without_copy]
+
+
+def _members(facts: LedgerFacts, segment: SegmentFacts) -> set[str]:
+    """The bookies that should have the entries of which no live copy is known."""
+    sizes = facts.metadata.ensemble_size, facts.metadata.write_quorum_size
+    return {segment.ensemble[index] for each in segment.without_copy for index in write_set(each, *sizes)}
+
+
+def _outside(facts: LedgerFacts) -> Iterator[str]:
+    """What the operator can do about entries without a live copy, and what the bookies outside have of them."""
+    segments = _without_copy(facts)
+    if not segments:
+        return
+    asked = {entry_id for each in facts.outside for entry_id in each.asked}
+    answered = [each for each in facts.outside if each.problem is None]
+    finders = [each for each in facts.outside if each.found]
+    members = set[str]().union(*(_members(facts, each) for each in segments))
+    silent = {each for each in members if each not in facts.answers or facts.answers[each].is_silent}
+    if silent:
+        yield f"start {_some(sorted(silent))} if their disks still exist: entries without a live copy may be there"
+    for each in finders:
+        yield (
+            f"bookie {each.bookie_id}, outside of the ensemble, has {len(each.found)} of the {len(each.asked)} entries "
+            f"that it was asked for (from {each.found[0]} to {each.found[-1]}): bkctl ledger read {facts.ledger_id} "
+            f"--from-bookie {each.bookie_id} reads them; nothing writes them back to the ensemble"
+        )
+    if answered and not finders:
+        yield f"none of the {len(answered)} live bookies outside of the ensemble that answered has any of them"
+    if not asked:
+        yield "there is no live bookie outside of the ensemble that could have them"
+    for each in [each for each in facts.outside if each.problem is not None][:_NAMED_MAX]:
+        yield f"bookie {each.bookie_id}, outside of the ensemble, did not answer: {each.problem}"
+    unasked = [each for each in segments if not asked.intersection(each.without_copy)]
+    if asked and unasked:
+        yield f"no bookie outside of the ensemble was asked for {_named_segments(unasked)}"
 
 
 def _why(refused: list[CandidateVerdict]) -> str:
@@ -244,7 +288,8 @@ def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
             "autorecovery repair-marks --deep, clears the mark if the copies are good"
         )
     elif state.mark is not None and state.lock is None:
-        yield "it is marked as under-replicated: a replication worker, if one runs, repairs it"
+        what = "what has a live copy" if _without_copy(facts) else "it"
+        yield f"it is marked as under-replicated: a replication worker, if one runs, repairs {what}"
     elif is_incomplete and state.mark is None and state.auditor is None:
         yield "no auditor is elected, so autorecovery does not notice lost bookies"
     elif is_incomplete and state.mark is None:

@@ -6,13 +6,14 @@ A few reads per bookie and segment. Fences nothing and changes nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
 from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.replication.directories import ForeignNames
@@ -32,6 +33,12 @@ from runtime.replication.fragments import EntryRange, first_stored, last_stored,
 from storage.ids import INVALID_ENTRY_ID
 
 _READS_IN_FLIGHT_MAX = 16
+_SEGMENTS_SEARCHED_MAX = 16
+"""Segments without a live copy for which bookies outside of the ensemble are asked; a ledger can have thousands."""
+
+
+BAD_COPIES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED, CopyState.DIFFERENT})
+"""A bookie that answers, but not with a good copy."""
 
 
 class MemberAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,13 +70,29 @@ class StripeCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment. ``entries`` of an open one end at the last add confirmed that a bookie knows."""
+    """One segment. ``entries`` of an open one end at the last add confirmed that a bookie knows.
+
+    ``without_copy``: the first and last entries of its write sets that no member is known to have.
+    """
 
     segment_index: int
     entries: EntryRange
     ensemble: tuple[str, ...]
     is_open: bool
     copies: tuple[StripeCopy, ...]
+    without_copy: tuple[int, ...] = ()
+
+
+class OutsideCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """What a live bookie has of the entries that no member of their ensemble is known to have.
+
+    ``asked`` and ``found`` are entry ids, first and last ones of segments. ``problem``: why it did not answer.
+    """
+
+    bookie_id: str
+    asked: tuple[int, ...]
+    found: tuple[int, ...] = ()
+    problem: str | None = None
 
 
 class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +113,7 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
     ignored: frozenset[str] = frozenset()
     answers: Mapping[str, MemberAnswer]
     segments: tuple[SegmentFacts, ...]
+    outside: tuple[OutsideCopies, ...] = ()
     survey: BookieSurvey
     rules: PlacementRules
     free_bytes: Mapping[str, int]
@@ -139,14 +163,19 @@ class LedgerLook:
             self._answers(members, credentials), self._free_bytes(registrations.writable), self._autorecovery(ledger_id)
         )
         answering = frozenset(each for each, answer in answers.items() if not answer.is_silent)
-        end = end_of(metadata, answers)
+        window = ByteWindow(self._config.bytes_in_flight_max, self._config.entries_in_flight_max)
+        silent_members = {each: answer.problem for each, answer in answers.items() if answer.is_silent}
+        reachable = registrations.live - silent_members.keys()
+        reader = CopyReader(self._ports.bookies, self._ports.clock, window, self._config, reachable.__contains__)
+        segments = await _segments(reader, metadata, credentials, end_of(metadata, answers), answering)
         return LedgerFacts(
             ledger_id=ledger_id,
             metadata=metadata,
             registrations=registrations,
             ignored=frozenset(without),
             answers=answers,
-            segments=await self._segments(metadata, credentials, end, answering),
+            segments=segments,
+            outside=await _outside(reader, credentials, segments, sorted(registrations.live), silent_members),
             survey=survey,
             rules=survey.rules,
             free_bytes=free_bytes,
@@ -193,26 +222,83 @@ class LedgerLook:
             lock=await read_lock(store, root, ledger_id),
         )
 
-    async def _segments(
-        self, metadata: LedgerMetadata, credentials: LedgerCredentials, end: int, answering: frozenset[str]
-    ) -> tuple[SegmentFacts, ...]:
-        window = ByteWindow(self._config.bytes_in_flight_max, self._config.entries_in_flight_max)
-        reader = CopyReader(self._ports.bookies, self._ports.clock, window, self._config, answering.__contains__)
 
-        async def segment(number: int) -> SegmentFacts:
-            entries = segment_entries(metadata, number, end)
-            ensemble = metadata.segments[number].ensemble
-            indexes = range(len(ensemble))
-            return SegmentFacts(
-                segment_index=number,
-                entries=entries,
-                ensemble=ensemble,
-                is_open=number == len(metadata.segments) - 1 and not metadata.is_closed,
-                copies=tuple([await _copy(reader, credentials, metadata, entries, ensemble, each) for each in indexes]),
-            )
+async def _segments(
+    reader: CopyReader,
+    metadata: LedgerMetadata,
+    credentials: LedgerCredentials,
+    end: int,
+    answering: frozenset[str],
+) -> tuple[SegmentFacts, ...]:
+    async def segment(number: int) -> SegmentFacts:
+        entries = segment_entries(metadata, number, end)
+        ensemble = metadata.segments[number].ensemble
+        indexes = range(len(ensemble))
+        copies = [await _copy(reader, credentials, metadata, entries, ensemble, each) for each in indexes]
+        return SegmentFacts(
+            segment_index=number,
+            entries=entries,
+            ensemble=ensemble,
+            is_open=number == len(metadata.segments) - 1 and not metadata.is_closed,
+            copies=tuple(copies),
+            without_copy=await _without_copy(reader, credentials, metadata, entries, copies, answering),
+        )
 
-        numbers = each_of(range(len(metadata.segments)))
-        return tuple([each async for each in pipelined(numbers, segment, _READS_IN_FLIGHT_MAX)])
+    numbers = each_of(range(len(metadata.segments)))
+    return tuple([each async for each in pipelined(numbers, segment, _READS_IN_FLIGHT_MAX)])
+
+
+async def _without_copy(
+    reader: CopyReader,
+    credentials: LedgerCredentials,
+    metadata: LedgerMetadata,
+    entries: EntryRange,
+    copies: Sequence[StripeCopy],
+    answering: frozenset[str],
+) -> tuple[int, ...]:
+    """See ``SegmentFacts``. Reads only where no member that answers has the first and last entry that it should."""
+    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+    first, last = entries.first_entry_id, entries.last_entry_id
+    found = []
+    for entry_id in sorted({*range(first, last + 1)[: sizes[0]], *range(first, last + 1)[-sizes[0] :]}):
+        members = [copies[index] for index in write_set(entry_id, *sizes) if copies[index].bookie_id in answering]
+        if any(not is_bad(member) for member in members):
+            continue
+        read = [await reader.read(each.bookie_id, credentials, entry_id, attempts_max=1) for each in members]
+        if all(copy.state in BAD_COPIES for copy in read):
+            found.append(entry_id)
+    return tuple(found)
+
+
+async def _outside(
+    reader: CopyReader,
+    credentials: LedgerCredentials,
+    segments: Sequence[SegmentFacts],
+    live: Sequence[str],
+    silent: Mapping[str, str | None],
+) -> tuple[OutsideCopies, ...]:
+    """What live bookies have of the entries without a copy, of segments in whose ensemble they are not.
+
+    ``silent``: bookies that did not answer a moment ago, with the reason; they are not asked.
+    """
+    searched = [each for each in segments if each.without_copy][:_SEGMENTS_SEARCHED_MAX]
+
+    async def ask(bookie_id: str) -> OutsideCopies:
+        samples = [each.without_copy for each in searched if bookie_id not in each.ensemble]
+        asked = tuple(sorted({entry_id for sample in samples for entry_id in (sample[0], sample[-1])}))
+        found: list[int] = []
+        for entry_id in asked:
+            copy = await reader.read(bookie_id, credentials, entry_id, attempts_max=1)
+            if copy.state is CopyState.UNREACHABLE:  # waiting for the same silence again would tell nothing new
+                problem = silent.get(bookie_id, copy.reason)
+                return OutsideCopies(bookie_id=bookie_id, asked=asked, found=tuple(found), problem=problem)
+            if copy.state is CopyState.PRESENT:
+                found.append(entry_id)
+        return OutsideCopies(bookie_id=bookie_id, asked=asked, found=tuple(found))
+
+    if not searched:
+        return ()
+    return tuple([each async for each in pipelined(each_of(live), ask, _READS_IN_FLIGHT_MAX) if each.asked])
 
 
 async def _copy(
@@ -233,6 +319,11 @@ async def _copy(
             for entry_id in (first_stored(entries, index, *sizes), last_stored(entries, index, *sizes))
         ]
     return StripeCopy(bookie_id=ensemble[index], index=index, entries=count, first=first, last=last)
+
+
+def is_bad(copy: StripeCopy) -> bool:
+    """Whether the first or the last entry is missing or damaged."""
+    return copy.first in BAD_COPIES or copy.last in BAD_COPIES
 
 
 def _decoded(reply: LacReply, codec: EntryCodec) -> MemberAnswer:

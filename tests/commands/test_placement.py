@@ -120,3 +120,9 @@ def test_rack_aware_placement_without_racks_is_refused(operator: Operator) -> No
     operator.configure('[client.placement]\npolicy = "rack-aware"\n')
     result = operator.run(*RECOVER, "--dry-run")
     assert "rack-aware placement needs racks: set pulsar_bookies_path, rack_table_file or rack_script" in result.stderr
+
+
+def test_a_plan_names_a_rack_that_java_refuses(operator: Operator, tmp_path: Path) -> None:
+    (tmp_path / "racks.txt").write_text("b1 /r2\nb2 /r1\nb3 /eu/r1\n")
+    plan = operator.run("recover", "b1:3181", "--dry-run", "-o", "json")
+    assert 'bookie b3:3181 has the rack "/eu/r1", which Java refuses' in body(plan.stdout)["summary"][1]

@@ -138,7 +138,7 @@ def _cookie_faults(paths: Paths, snapshot: Snapshot, cookies: dict[str, Cookie])
 def _shared_folders(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cookie]) -> Iterator[MetadataFinding]:
     owners: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for name, cookie in sorted(cookies.items()):
-        host = _host(name, snapshot)
+        host = host_of(name, snapshot)
         if host is not None:
             folders = cookie.journal_directories + cookie.ledger_directories + cookie.effective_index_directories
             for folder in dict.fromkeys(folders):
@@ -152,7 +152,7 @@ def _shared_folders(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cook
                 yield finding("cookies-share-folders", paths.cookie(pair[1]), problem)
 
 
-def _host(bookie_id: str, snapshot: Snapshot) -> str | None:
+def host_of(bookie_id: str, snapshot: Snapshot) -> str | None:
     """Host of a bookie, from its service info, else from its id; None when neither has one."""
     node = (snapshot.writable or {}).get(bookie_id) or (snapshot.read_only or {}).get(bookie_id)
     if node is not None:

@@ -178,6 +178,15 @@ _WARNINGS = (
         "Restart bookie {subject}; the endpoint bookie-rpc is missing from its registration.",
     ),
     (
+        "malformed-rack",
+        "The rack of a bookie in Pulsar's node is no path, or has another number of parts than most racks.",
+        "A bookie whose rack is empty or / counts as in /default-rack, so copies that should be in different racks may "
+        "share one. Of racks with different numbers of parts, each Java client keeps those of the form that it meets "
+        "first, and never chooses the other bookies.",
+        "pulsar-admin bookies set-bookie-rack -b {subject} -g GROUP -r RACK, in the form of the other bookies: RACK, "
+        "or REGION/RACK.",
+    ),
+    (
         "registered-by-two-sessions",
         "A bookie is registered as writable and as read-only by different sessions.",
         "Two processes use the same id, or one changed its mode and left the old node.",

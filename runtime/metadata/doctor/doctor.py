@@ -1,4 +1,4 @@
-"""The metadata doctor: reads the whole tree below the ledgers root, and autorecovery's notes, and reports problems.
+"""The metadata doctor: reads the whole tree below the ledgers root, autorecovery's notes and Pulsar's racks.
 
 It writes nothing, and its memory does not grow with the tree. Other processes may change the tree meanwhile: a
 suspicious node is read again before it is reported, and what compares several nodes must show twice. A node that this
@@ -19,10 +19,12 @@ import msgspec
 
 from runtime.config import LayoutConfig
 from runtime.errors import ClusterNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError, RefusedError
+from runtime.metadata.bookies.bookie_rows import usual_racks_path
 from runtime.metadata.doctor.bookies import Reference, References, Snapshot, compare, still_named
 from runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule, Severity, finding
 from runtime.metadata.doctor.notes import NotedCluster, examine_notes
 from runtime.metadata.doctor.places import Kind, Place, is_below_stray, place_of
+from runtime.metadata.doctor.racks import examine_racks
 from runtime.metadata.doctor.rules import Surroundings, examine
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, read_layout
 from runtime.metadata.paths import READ_ONLY, Paths
@@ -76,12 +78,14 @@ async def examine_cluster(
     is_wanted: Callable[[Rule], bool] = lambda _: True,
     kept_max: int = KEPT_MAX,
     settle_s: float = SETTLE_S,
+    racks_path: str | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> DoctorReport:
     """Examine everything below ``root``; ``wanted_tree`` is the layout in the metadata URI.
 
-    ``is_wanted`` selects rules; ``kept_max`` findings of each are kept. ClusterNotFoundError; MetadataAuthError when
-    this user may not even read the root; MetadataUnavailableError.
+    ``is_wanted`` selects rules; ``kept_max`` findings of each are kept. ``racks_path``: Pulsar's node of racks, None:
+    the usual place. ClusterNotFoundError; MetadataAuthError when this user may not even read the root;
+    MetadataUnavailableError.
     """
     await store.sync(root)
     try:
@@ -105,6 +109,16 @@ async def examine_cluster(
         examine_notes(store, NotedCluster(root, around.tree, snapshot.known_bookies, around.now_ms))
     ) as of_notes:
         async for each in of_notes:
+            notes.add(each)
+    racks_path = racks_path or usual_racks_path(root)
+    try:
+        racks = (await store.get(racks_path)).data
+    except MetadataAuthError:
+        notes.add(finding("node-without-permission", racks_path, "This user has no permission to read it."))
+    except NoNodeError:
+        pass
+    else:
+        for each in examine_racks(racks_path, racks, snapshot):
             notes.add(each)
     instance_id = snapshot.instance_id.data.decode("utf-8", "replace") if snapshot.instance_id else None
     return notes.report(root, around.tree, instance_id)

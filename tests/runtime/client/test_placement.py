@@ -305,3 +305,42 @@ async def test_without_rules_nothing_is_broken_only_if_racks_are_known_not_to_ma
     assert await broken(policy=PlacementPolicy.RANDOM) == {}
     path = await pulsar_node(world, {"default": {"b1": {"rack": "/r1"}, "b2": {"rack": "/r1"}}})
     assert await broken(pulsar_bookies_path=path) == {}
+
+
+@pytest.mark.parametrize("text", ["/", ""])
+async def test_a_rack_beside_one_that_is_no_rack_still_counts(
+    world: World, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await beside_the_root(world, json.dumps({"default": {"b1": {"rack": "/r1"}, "b2": {"rack": text}}}).encode())
+    clock = SteppedClock()
+    placement = placement_on(PlacementConfig(), sources(await world.client(), clock=clock))
+    problem = f'bookie b2 has the rack "{text}", which counts as /default-rack: write /RACK, or /REGION/RACK'
+    with caplog.at_level(logging.WARNING):
+        survey = await placement.survey(["b1", "b2", "b3"])
+        clock.advance(SURVEY_AGE_S_MAX + 1)
+        await placement.survey(["b1", "b2", "b3"])
+    assert survey.rules.min_racks_per_write_quorum == 2
+    assert survey.view().rack_of("b2") == "/default-rack"
+    assert survey.origin.endswith(f"; {problem}")
+    assert [each.getMessage() for each in caplog.records] == [problem], "once, not at each survey"
+
+
+async def test_a_node_without_any_rack_is_no_source_and_a_removed_bookie_no_problem(world: World) -> None:
+    node = {"default": {"b1": {"rack": "/"}, "b2": {"rack": None}, "gone": {"rack": "/a/b"}}}
+    await beside_the_root(world, json.dumps(node).encode())
+    client = await client_with(world)
+    survey = await client.ports.placement.survey(["b1", "b2"])
+    assert not survey.rules.has_racks
+    assert [each.bookie_id for each in survey.rack_problems] == ["b1"]
+
+
+async def test_racks_of_two_depths_from_tables_and_scripts_are_named(world: World) -> None:
+    racks = {"b1": "/r1", "b2": "/eu/r2", "b3": "/r3"}
+    client = await client_with(world, table(racks), **RACK_AWARE)
+    survey = await client.ports.placement.survey(list(racks))
+    assert [each.bookie_id for each in survey.rack_problems] == ["b2"]
+    files = Files(racks={"10.0.0.1": "/", "10.0.0.2": "/r2"})
+    client = await client_with(world, files, policy=PlacementPolicy.RACK_AWARE, rack_script="rack-of")
+    survey = await client.ports.placement.survey(["10.0.0.1:3181", "10.0.0.2:3181"])
+    assert [each.bookie_id for each in survey.rack_problems] == ["10.0.0.1:3181"]
+    assert survey.rules.min_racks_per_write_quorum == 2

@@ -124,13 +124,18 @@ def test_without_a_candidate_the_recovery_would_fail_for_these_reasons() -> None
         for bookie_id in ("b1", "b3", "b5"):
             await cluster.stop(bookie_id)
         cluster.unwell.add("b4")
-        found = await explained(cluster, ledger_id)
+        whole = await filled(cluster, ledger({0: ("b1", "b2")}, 2, 2, last_entry_id=9))
+        found = await explained(cluster, whole)
         refused = {each.bookie_id: each.refused_by for each in found.candidates if each.first_entry_id == 0}
         assert refused["b4"] is not None
         assert refused["b4"].startswith("does not answer")
-        assert "would leave 2 segments (from entry 0 and 4): no bookie can take the copies (" in steps(found)
+        assert "would leave 1 segment (from entry 0): no bookie can take the copies (" in steps(found)
         assert "1 does not answer" in steps(found)
-        assert any(each.startswith("no live bookie has the entries of b3 and b1") for each in found.problems)
+        assert "best-effort" not in steps(found), "it makes no bookie answer"
+        found = await explained(cluster, ledger_id)
+        assert any(
+            each.startswith("no live bookie of the ensemble has the entries of b3 and b1") for each in found.problems
+        )
 
     simulate(scenario)
 
@@ -227,5 +232,110 @@ def test_marks_locks_and_the_switch() -> None:
         assert "host-7 holds its replication lock" in steps(await explained(cluster, ledger_id))
         await ReplicationSwitches(cluster.store, ROOT).disable()
         assert "autorecovery is disabled" in steps(await explained(cluster, ledger_id))
+
+    simulate(scenario)
+
+
+TWO_COPIES = ledger({0: ("b1", "b2", "b3"), 6: ("b3", "b4", "b5")}, 2, 2, last_entry_id=11, length=120)
+
+
+def copy_outside(cluster: LedgerCluster, ledger_id: int, bookie_id: str, *entry_ids: int) -> None:
+    """Give a bookie entries that the metadata does not expect there."""
+    stored = {each for (_, held), entries in cluster.entries.items() if held == ledger_id for each in entries.items()}
+    bodies = dict(stored)
+    cluster.entries.setdefault((bookie_id, ledger_id), {}).update({each: bodies[each] for each in entry_ids})
+
+
+def test_a_bookie_outside_of_the_ensemble_that_has_the_lost_entries_is_named() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, TWO_COPIES, 12)
+        copy_outside(cluster, ledger_id, "b4", 0, 3)
+        copy_outside(cluster, ledger_id, "b5", 3)
+        for bookie_id in ("b1", "b2"):
+            await cluster.stop(bookie_id)
+        facts = await look(cluster, ledger_id)
+        assert [each.without_copy for each in facts.segments] == [(0, 3), ()]
+        assert {each.bookie_id: (each.asked, each.found) for each in facts.outside} == {
+            "b4": ((0, 3), (0, 3)),
+            "b5": ((0, 3), (3,)),
+        }
+        found = await explained(cluster, ledger_id)
+        assert "would copy" not in steps(found), "a stripe of which entries have no source stays where it is"
+        for lost in ("b1", "b2"):
+            command = f"bkctl recover failed-bookie {lost} --ledger {ledger_id}"
+            sentence = "would leave 1 segment (from entry 0): no live copy is known of some of the entries"
+            assert f"{command} {sentence}" in found.next_steps
+        assert "start b1 and b2 if their disks still exist: entries without a live copy may be there" in steps(found)
+        assert (
+            f"bookie b4, outside of the ensemble, has 2 of the 2 entries that it was asked for (from 0 to 3): bkctl "
+            f"ledger read {ledger_id} --from-bookie b4 reads them; nothing writes them back to the ensemble"
+        ) in found.next_steps
+        assert "bookie b5, outside of the ensemble, has 1 of the 2 entries" in steps(found)
+
+    simulate(scenario)
+
+
+def test_bookies_outside_of_the_ensemble_that_have_nothing_or_do_not_answer_are_told_apart() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, ledger({0: ("b1", "b2", "b3")}, 2, 2, last_entry_id=9, length=100))
+        for bookie_id in ("b1", "b2"):
+            await cluster.stop(bookie_id)
+        found = await explained(cluster, ledger_id)
+        assert "none of the 2 live bookies outside of the ensemble that answered has any of them" in found.next_steps
+        cluster.failing["b5"] = Status.TIMEOUT
+        cluster.requests.clear()
+        found = await explained(cluster, ledger_id)
+        assert "none of the 1 live bookies outside of the ensemble that answered has any" in steps(found)
+        assert "bookie b5, outside of the ensemble, did not answer: " in steps(found)
+        asked = [each for each in cluster.requests if each.kind == "read" and each.bookie_id == "b5"]
+        assert len(asked) == 1, "each further question would wait for the same silence"
+        cluster.failing["b5"] = Status.TOO_MANY_REQUESTS
+        found = await explained(cluster, ledger_id)
+        assert "none of the 1 live bookies outside" in steps(found), "a busy bookie has not answered"
+        for bookie_id in ("b4", "b5"):
+            await cluster.stop(bookie_id)
+        assert "there is no live bookie outside of the ensemble" in steps(await explained(cluster, ledger_id))
+
+    simulate(scenario)
+
+
+def test_a_stripe_whose_entries_all_have_a_source_is_still_copied() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        five = ledger({0: FIVE}, 2, 2, last_entry_id=9, length=100)
+        ledger_id = await filled(cluster, five)
+        await cluster.register("b6")
+        for bookie_id in ("b1", "b2", "b4"):
+            await cluster.stop(bookie_id)
+        found = steps(await explained(cluster, ledger_id))
+        assert f"recover failed-bookie b4 --ledger {ledger_id} would copy its entries" in found
+        assert f"recover failed-bookie b1 --ledger {ledger_id} would leave 1 segment" in found
+
+    simulate(scenario)
+
+
+def test_damaged_copies_are_no_source_and_a_busy_bookie_may_be_one() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await filled(cluster, ledger({0: ("b1", "b2")}, 2, 2, last_entry_id=9, length=100))
+        await cluster.stop("b1")
+        del cluster.entries["b2", ledger_id][9]
+        facts = await look(cluster, ledger_id)
+        assert facts.segments[0].without_copy == (9,)
+        found = steps(explain(facts))
+        assert f"recover ledger {ledger_id} writes missing and damaged copies again where another bookie" in found
+        cluster.failing["b2", 9] = Status.TOO_MANY_REQUESTS
+        assert (await look(cluster, ledger_id)).segments[0].without_copy == ()
+
+    simulate(scenario)
+
+
+def test_only_some_segments_of_a_ledger_with_many_are_looked_for_outside_and_that_is_said() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        many = ledger(dict.fromkeys(range(0, 40, 2), ("b1", "b2")), 2, 2, last_entry_id=39, length=400)
+        ledger_id = await filled(cluster, many, 40)
+        for bookie_id in ("b1", "b2"):
+            await cluster.stop(bookie_id)
+        facts = await look(cluster, ledger_id)
+        assert {len(each.asked) for each in facts.outside} == {32}
+        assert "no bookie outside of the ensemble was asked for 4 segments (from entry 32, 34" in steps(explain(facts))
 
     simulate(scenario)
