@@ -102,8 +102,9 @@ class FoundCopies:
                 f"most {ENTRIES_WITHOUT_END_MAX} entries",
             ) from error
         if first > end:
-            where = f"no entry from {first} on: its last one is {end}" if end >= 0 else "no entry"
-            raise NotFoundError(f"bookie {copies.bookie_id}: of ledger {copies.ledger_id}, it has {where}")
+            where = f"no entry from {first} on: its last one is {end}" if end >= 0 else "no last entry"
+            remedy = "" if end >= 0 else "; specify FIRST-LAST to ask for these entries"
+            raise NotFoundError(f"bookie {copies.bookie_id}: of ledger {copies.ledger_id}, it has {where}{remedy}")
         if last is not None and last > end:
             self._note(EntryRange(end + 1, last), NoSuchEntryError(copies.bookie_id, f"its last entry is {end}"))
         return end if last is None else min(last, end)

@@ -1,9 +1,9 @@
 """`ledger verify`: reads every entry from every bookie of its write set, and checks digests and equality.
 
 This fences nothing and writes nothing. A ledger that is not closed is checked up to the last add confirmed of a
-no-recovery open. If too few bookies report it, entries of the last segment are read only if the scope names them; one
-that no bookie has is then not counted, because it may never have been written. Source: replication section 3. Unlike
-Java's checker, this verifies digests and distinguishes missing from unreachable copies.
+no-recovery open, and beyond only if the scope names entries there: one that no bookie has is then not counted, because
+it may never have been written. Source: replication section 3. Unlike Java's checker, this verifies digests and
+distinguishes missing from unreachable copies.
 """
 
 from __future__ import annotations
@@ -181,33 +181,31 @@ class LedgerChecker:
         credentials = credentials_of(ledger_id, metadata)
         tally = _CheckCounts(entry_bytes_estimate(metadata))
         last_entry_id, failure = await self._end_of(metadata, credentials, scope)
-        for segment_index in range(len(metadata.segments)):
-            is_end_known = failure is None or segment_index < len(metadata.segments) - 1
+        last_index = len(metadata.segments) - 1
+        for segment_index in range(last_index + 1):
             entries = segment_entries(metadata, segment_index, last_entry_id)
-            await self._check_segment(metadata, segment_index, entries, credentials, tally, scope, is_end_known)
-        problem = None
-        if failure is not None:
-            problem = _unknown_end(metadata, scope, failure, tally.absent)
-            last_entry_id = tally.last_entry_id
-        if not metadata.is_closed:
-            # Earlier segments are complete, regardless of the last add confirmed.
-            last_entry_id = max(last_entry_id, metadata.last_segment.first_entry_id - 1)
-        return tally.result(ledger_id, metadata.state.name.lower(), last_entry_id, problem)
+            await self._check_segment(metadata, segment_index, entries, credentials, tally, scope)
+        if not metadata.is_closed and scope.has_open_end:
+            named = scope.last_from(last_entry_id + 1)
+            entries = EntryRange(last_entry_id + 1, INVALID_ENTRY_ID if named is None else named)
+            await self._check_segment(metadata, last_index, entries, credentials, tally, scope, is_confirmed=False)
+        problem = _problem_of(metadata, scope, failure, tally)
+        return tally.result(ledger_id, metadata.state.name.lower(), max(last_entry_id, tally.last_entry_id), problem)
 
     async def _end_of(
         self, metadata: LedgerMetadata, credentials: LedgerCredentials, scope: CheckScope
     ) -> tuple[int, BkctlError | None]:
-        """The last entry to check, and why the end of the ledger is unknown, if it is."""
+        """The last entry that is certainly part of the ledger, and why the bookies do not tell it, if it is so."""
         if metadata.is_closed:
             return metadata.last_entry_id, None
-        first_entry_id = metadata.last_segment.first_entry_id
-        if not scope.has_open_end or scope.ranges[-1].last_entry_id < first_entry_id:
-            return first_entry_id - 1, None
+        # Earlier segments are complete, regardless of the last add confirmed.
+        complete = metadata.last_segment.first_entry_id - 1
+        if not scope.has_open_end or scope.ranges[-1].last_entry_id <= complete:
+            return complete, None
         try:
             return await read_last_add_confirmed(self._ports, credentials, metadata, is_fencing=False), None
         except BkctlError as error:
-            named = scope.last_from(first_entry_id)
-            return INVALID_ENTRY_ID if named is None else named, error
+            return complete, error
 
     async def _check_segment(
         self,
@@ -217,9 +215,10 @@ class LedgerChecker:
         credentials: LedgerCredentials,
         tally: _CheckCounts,
         scope: CheckScope,
-        is_end_known: bool,
+        *,
+        is_confirmed: bool = True,
     ) -> None:
-        if is_end_known:
+        if is_confirmed:
             tally.entries_total += entries.count
         ensemble = metadata.segments[segment_index].ensemble
         if scope.bookie_ids is not None and scope.bookie_ids.isdisjoint(ensemble):
@@ -245,7 +244,7 @@ class LedgerChecker:
                 if not bookie_ids:
                     continue
                 copies = marked_different([found[entry_id][bookie_id] for bookie_id in bookie_ids])
-                if is_end_known:
+                if is_confirmed:
                     tally.add(entry_id, copies)
                 else:
                     tally.add_if_found(entry_id, copies)
@@ -272,16 +271,23 @@ class LedgerChecker:
                 found[entry_id] |= copies
 
 
-def _unknown_end(metadata: LedgerMetadata, scope: CheckScope, failure: BkctlError, absent: EntryRangeSet) -> str:
-    """The problem of a ledger of which too few bookies report the end."""
+def _problem_of(
+    metadata: LedgerMetadata, scope: CheckScope, failure: BkctlError | None, tally: _CheckCounts
+) -> str | None:
+    """What is unknown about the end of the ledger; ``failure``: why the bookies do not tell it."""
+    doubt = f"entries {format_ranges(tally.uncertain.ranges())} may exist on bookies that gave no certain answer"
+    if failure is None:
+        return doubt if tally.uncertain.count else None
+    sentences = [f"it is open, and its end is unknown: {failure}"]
     first_entry_id = metadata.last_segment.first_entry_id
-    sentence = f"it is open, and its end is unknown: {failure}"
     if scope.last_from(first_entry_id) is None:
         most = f"name at most {ENTRIES_WITHOUT_END_MAX} to read them"
-        return f"{sentence}; entries from {first_entry_id} on were not read: {most}"
-    if absent.count:
-        sentence += f"; no bookie of their write sets has {format_ranges(absent.ranges())}"
-    return sentence
+        sentences.append(f"entries from {first_entry_id} on were not read: {most}")
+    if tally.uncertain.count:
+        sentences.append(doubt)
+    if tally.absent.count:
+        sentences.append(f"no bookie of their write sets has {format_ranges(tally.absent.ranges())}")
+    return "; ".join(sentences)
 
 
 class _CheckCounts:
@@ -294,7 +300,9 @@ class _CheckCounts:
         self.last_entry_id = INVALID_ENTRY_ID
         """The highest that was counted."""
         self.absent = EntryRangeSet()
-        """Entries of a segment without a known end that no bookie has."""
+        """Named entries that are not confirmed, and that no bookie of their write sets has."""
+        self.uncertain = EntryRangeSet()
+        """Named entries that are not confirmed: no bookie that answers has them, and others did not answer."""
         self._entries = 0
         self._bytes_read = 0
         self._counts = dict.fromkeys(CopyState, 0)
@@ -305,13 +313,14 @@ class _CheckCounts:
         self._unreadable = EntryRangeSet()
 
     def add_if_found(self, entry_id: int, copies: Sequence[Copy]) -> None:
-        """Count an entry of a segment without a known end, if any bookie has a copy, good or damaged."""
+        """Count an entry that is not confirmed, if any bookie has a copy, good or damaged."""
         if all(copy.state is CopyState.MISSING for copy in copies):
             self.absent.add(entry_id)
         elif any(copy.state in _PROOFS_OF_ENTRY or copy.is_damaged for copy in copies):
             self.entries_total += 1
             self.add(entry_id, copies, is_confirmed=False)
         else:
+            self.uncertain.add(entry_id)
             self._unreadable.add(entry_id)
 
     def add(self, entry_id: int, copies: Sequence[Copy], *, is_confirmed: bool = True) -> None:

@@ -72,6 +72,10 @@ def test_named_entries_of_a_ledger_that_cannot_be_closed(cluster: Cluster) -> No
     require(cluster.run("ledger", "read", ledger_id, "10"), 4, "has no entry 10: no bookie that should store it has it")
     require(cluster.run("ledger", "read", ledger_id, "9-"), 4, "has no entry 9: it is open, and its last confirmed")
 
+    healthy = succeed(cluster, "ledger", "verify", ledger_id, "--entries", "0-12").json()
+    assert (healthy["entries"], healthy["copies_good"], healthy["items"][0]["last_entry_id"]) == (10, 30, "9")
+    require(cluster.run("ledger", "verify", ledger_id, "--entries", "10-12"), 4, "no entry of ledger")
+
     stop_all_but(cluster, cluster.bookies[0].id)
 
     found = cluster.run("ledger", "read", ledger_id, "0-9")

@@ -187,6 +187,26 @@ async def test_no_endless_range_is_read_while_the_end_is_unknown(stage: Stage) -
     assert stage.bookies["b1"].count("read") == stage.bookies["b2"].count("read") == 3 * 2
 
 
+async def test_named_entries_above_what_is_confirmed_are_read_and_never_lost(stage: Stage) -> None:
+    await stage.start("b1", "b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, state=LedgerState.OPEN))
+    for entry_id in range(6):
+        for bookie in stage.bookies.values():
+            stage.world.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
+    for bookie in stage.bookies.values():
+        bookie.damage(ledger_id, 5)
+
+    assert (await stage.check(ledger_id, CheckScope((EntryRange(5, 6),)))).entries == 1
+    for bookie_id in ("b1", "b2"):
+        del stage.bookies[bookie_id].ledgers[ledger_id].entries[5]
+    check = await stage.check(ledger_id, CheckScope((EntryRange(3, 8),)))
+    assert (check.entries, check.last_entry_id, check.lost, check.unreadable) == (3, 5, (), (EntryRange(5, 5),))
+    assert (await stage.check(ledger_id)).last_entry_id == 3
+    stage.bookies["b3"].refuse("read", Status.UNKNOWN_LEDGER_STATE, entry_id=7)
+    doubtful = await stage.check(ledger_id, CheckScope((EntryRange(3, 8),)))
+    assert doubtful.problem == "entries 7 may exist on bookies that gave no certain answer"
+
+
 async def test_entries_before_the_open_segment_need_no_end(stage: Stage) -> None:
     await stage.start("b1", "b2")
     ledger_id = await stage.store(ledger({0: ["b1", "b2"], 3: ["dead", "gone"]}, 2, 2, state=LedgerState.OPEN))
