@@ -68,8 +68,8 @@ async def read(
     """Read entries, without fencing or closing the ledger.
 
     Checks digests. Without LAST, an open ledger is read to the last confirmed entry; with it, also if the end is
-    unknown. --from-bookie ignores the end in the metadata; exits with 9 if entries are left. The default password is
-    the one in the metadata. Payloads that are not printable text are shown as base64:..., unless --format is given.
+    unknown. --from-bookie ignores the metadata's end; exits with 9 if entries are left. The default password is the
+    one in the metadata. Payloads that are not text are shown as base64:...
     """
     ledger_id = parse_ledger_id(ledger)
     span = parse_entry_range(entries)
