@@ -81,8 +81,8 @@ def test_named_entries_of_a_ledger_that_cannot_be_closed(cluster: Cluster) -> No
     found = cluster.run("ledger", "read", ledger_id, "0-9")
     assert ids_of(found) == TEN
     require(found, 0, f"ledger {ledger_id}: it is open, and its end is unknown (the last confirmed entry is unknown: ")
-    for arguments in (("10",), ("0-10",)):
-        doubtful = cluster.run("ledger", "read", ledger_id, *arguments)
+    for span in ("10", "0-10"):
+        doubtful = cluster.run("ledger", "read", ledger_id, span)
         require(doubtful, 7, f"so it is not certain whether ledger {ledger_id} has entry 10: it is open, and its end")
         assert doubtful.stdout == ""
     for arguments in ((), ("3-",)):
