@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from commands.errors import InvalidArgumentError, unreadable_file
 from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
-from storage.ids import LEDGER_ID_MAX
+from storage.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
 from storage.setting import DURATION_S_MAX
 
 _DECIMAL = re.compile(r"[0-9]{1,39}")
@@ -126,6 +126,8 @@ def parse_entry_range(text: str | None) -> tuple[int, int | None]:
     last = first if match[2] is None else (int(match[3]) if match[3] else None)
     if last is not None and last < first:
         raise InvalidArgumentError(f"entry range '{text}' ends before it starts")
+    if max(first, last or 0) > ENTRY_ID_MAX:
+        raise InvalidArgumentError(f"entry range '{text}' is too large: the maximum is {ENTRY_ID_MAX}")
     return first, last
 
 

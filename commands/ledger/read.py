@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import enum
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commands.command import command
 from commands.context import CommandContext
-from commands.errors import NotFoundError
+from commands.errors import Outcome
+from commands.ledger.one_bookie import FoundCopies, open_copies
+from commands.ledger.reading import ledger_entries
 from commands.ledger.rows import bytes_text
-from commands.parse import PASSWORD_HELP, parse_entry_range, parse_ledger_id, read_password
+from commands.parse import PASSWORD_HELP, parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
 from commands.rendering import Column, Table, plain
 from commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.client import LedgerClient, LedgerReader
+    from runtime.client.reader import Entry
 
 _CELL_CHARACTERS_MAX = 100
 
@@ -56,28 +60,42 @@ async def read(
     form: Annotated[
         Form, typer.Option("--format", help="Payload encoding; raw writes only the payload bytes")
     ] = Form.AUTO,
+    from_bookie: Annotated[
+        str | None, typer.Option("--from-bookie", metavar="BOOKIE", help="Read what this bookie has, and ask no other")
+    ] = None,
     password_file: Annotated[str | None, typer.Option("--password-file", metavar="FILE", help=PASSWORD_HELP)] = None,
-) -> None:
+) -> Outcome:
     """Read entries, without fencing or closing the ledger.
 
-    Digests are checked. An open ledger is read up to the last confirmed entry. Without a password, the one in the
-    metadata is used. Payloads that are not printable text are shown as base64:..., unless --format is given.
+    Checks digests. Without LAST, an open ledger is read to the last confirmed entry; with it, also if the end is
+    unknown. --from-bookie ignores the metadata's end; exits with 9 if entries are left. The default password is the
+    one in the metadata. Payloads that are not text are shown as base64:...
     """
     ledger_id = parse_ledger_id(ledger)
-    first, last = parse_entry_range(entries)
+    span = parse_entry_range(entries)
+    bookie_id = None if from_bookie is None else parse_bookie_id(from_bookie)
+    password = read_password(password_file)
     async with open_session(context, must_exist=False) as session:
         client = await session.client()
-        reader = await _open(client, ledger_id, read_password(password_file))
-        highest = first if last is None else last
-        if entries is not None and highest > reader.last_add_confirmed:
-            state = "its last entry is" if reader.is_closed else "it is open, and its last confirmed entry is"
-            raise NotFoundError(f"ledger {ledger_id} has no entry {highest}: {state} {reader.last_add_confirmed}")
+        if bookie_id is None:
+            await _print(context, ledger_entries(client, ledger_id, password, span, context.console.warn), form)
+            return Outcome.OK
+        found = FoundCopies(await open_copies(client, ledger_id, bookie_id, password), *span)
+        await _print(context, found.entries(), form)
+        note = context.console.warn if found.is_partial else context.console.say
+        for sentence in found.left():
+            note(sentence)
+    return Outcome.PARTIAL if found.is_partial else Outcome.OK
+
+
+async def _print(context: CommandContext, entries: AsyncGenerator[Entry, None], form: Form) -> None:
+    async with contextlib.aclosing(entries):
         if form is Form.RAW:
-            async for entry in reader.entries(first, last):
+            async for entry in entries:
                 context.console.raw(entry.payload)
             return
         with context.console.listing(_TABLE) as listing:
-            async for entry in reader.entries(first, last):
+            async for entry in entries:
                 if listing.is_full:
                     listing.truncate()
                     break
@@ -88,13 +106,6 @@ async def read(
                         "payload": _payload_text(entry.payload, form),
                     }
                 )
-
-
-async def _open(client: LedgerClient, ledger_id: int, password: bytes | None) -> LedgerReader:
-    if password is None:
-        metadata = (await client.ports.ledgers.read(ledger_id)).value
-        password = metadata.password or b""
-    return await client.open(ledger_id, password=password)
 
 
 def _payload_text(payload: bytes, form: Form) -> str:

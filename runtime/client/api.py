@@ -25,6 +25,7 @@ from typing import Self
 
 import msgspec
 
+from runtime.client.bookie_copies import BookieCopies
 from runtime.client.ensemble_change import warn_of_broken_rules
 from runtime.client.last_entry import read_last_add_confirmed
 from runtime.client.placement import PlacementSources, placement_on
@@ -172,12 +173,26 @@ class LedgerClient:
         password: bytes = b"",
         recover: bool = False,
         digest_type: DigestType | None = None,
+        asks_end: bool = True,
     ) -> LedgerReader:
         """Open a ledger for reading; ``recover`` True fences and closes it first if it is not closed.
 
         Arguments and errors: see ``runtime.client.api.open_ledger``.
         """
-        return await open_ledger(self.ports, ledger_id, password, recover=recover, digest_type=digest_type)
+        return await open_ledger(
+            self.ports, ledger_id, password, recover=recover, digest_type=digest_type, asks_end=asks_end
+        )
+
+    async def open_copies(
+        self, ledger_id: int, bookie_id: str, *, password: bytes = b"", digest_type: DigestType | None = None
+    ) -> BookieCopies:
+        """The copies that one bookie has of a ledger. Contacts no bookie; the metadata only has the key of the digests.
+
+        Arguments and errors: see ``runtime.client.api.open_ledger``.
+        """
+        metadata = await self.ports.ledgers.read(ledger_id)
+        credentials = _credentials(ledger_id, metadata.value, password, digest_type)
+        return BookieCopies(self.ports, credentials, bookie_id)
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger's metadata, in any state; bookies drop its entries later. Succeeds if it does not exist.
@@ -224,12 +239,15 @@ async def open_ledger(
     *,
     recover: bool,
     digest_type: DigestType | None = None,
+    asks_end: bool = True,
 ) -> LedgerReader:
     """Create a reader of the ledger.
 
     ``recover`` False: fences nothing, so a writer can continue; the bookies report the last add confirmed.
     ``recover`` True: fences and closes the ledger first if it is not closed, which stops its writer.
     ``digest_type`` is used only if the metadata has none (written before BookKeeper 4.2).
+    ``asks_end`` False, without ``recover``: no bookie is asked about an open ledger. Until answers report more, only
+    the entries before its last segment are known to be confirmed.
 
     Raises LedgerNotFoundError; LedgerPasswordError before any bookie is asked; LedgerReadError, LedgerRecoveryError,
     ConflictError, MetadataError.
@@ -241,6 +259,8 @@ async def open_ledger(
     if recover:
         metadata = await LedgerRecovery(ports, credentials, metadata).run()
         return LedgerReader(ports, credentials, metadata, metadata.value.last_entry_id)
+    if not asks_end:
+        return LedgerReader(ports, credentials, metadata, metadata.value.last_segment.first_entry_id - 1)
     asking = read_last_add_confirmed(ports, credentials, metadata.value, is_fencing=False)
     confirmed = await told_by_bookies(ledger_id, asking)
     return LedgerReader(ports, credentials, metadata, confirmed)

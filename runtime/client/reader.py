@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,16 +15,19 @@ from runtime.client.entry_read import EntryReader
 from runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
 from runtime.client.metadata_update import LedgerRecord, LocalCopy
 from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.config import ClientConfig
 from runtime.errors import BookieError, DigestMismatchError, LedgerReadError, MetadataError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.store import Versioned
-from runtime.protocol.entry_body import DecodedEntry
 from storage.errors import BkctlError
 
 T = TypeVar("T")
 
 ENSEMBLES_TRIED_MAX = 4
 """Maximum ensembles asked for one entry or for the last add confirmed, because the data may move meanwhile."""
+
+ENTRIES_WITHOUT_END_MAX = 100_000
+"""Maximum entries that are asked for one by one while it is unknown where a ledger, or a copy of it, ends."""
 
 FIRST_READS_IN_FLIGHT = 8
 """Concurrent reads while the size of the entries is unknown."""
@@ -123,8 +126,14 @@ class LedgerReader:
     async def read_unconfirmed(self, first: int, last: int) -> list[Entry]:
         """Like ``read``, but also for entries above ``last_add_confirmed``, which may never become part of the ledger.
         LedgerReadError if one does not exist."""
+        return [entry async for entry in self.unconfirmed_entries(first, last)]
+
+    async def unconfirmed_entries(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
+        """Like ``entries``, but also above ``last_add_confirmed``, as ``read_unconfirmed``."""
         _check_range(self.ledger_id, first, last)
-        return [entry async for entry in self._pipelined(first, last)]
+        async with contextlib.aclosing(self._pipelined(first, last)) as found:
+            async for entry in found:
+                yield entry
 
     async def entries(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Entry, None]:
         """Entries ``first`` to ``last`` in order, read ahead within the limits of the client's settings.
@@ -150,39 +159,19 @@ class LedgerReader:
     def __aiter__(self) -> AsyncIterator[Entry]:
         return self.entries()
 
-    async def _pipelined(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
-        loop = asyncio.get_running_loop()
-        reads: deque[asyncio.Task[DecodedEntry]] = deque()
-        next_entry_id, largest_bytes = first, 0
-        try:
-            while reads or next_entry_id <= last:
-                while next_entry_id <= last and len(reads) < self._in_flight_max(largest_bytes):
-                    reads.append(loop.create_task(self._read_entry(next_entry_id)))
-                    next_entry_id += 1
-                entry = await reads[0]
-                reads.popleft()
-                largest_bytes = max(largest_bytes, len(entry.payload), 1)
-                yield Entry(entry.entry_id, entry.payload)
-        finally:
-            for read in reads:
-                read.cancel()
-            await asyncio.gather(*reads, return_exceptions=True)
+    def _pipelined(self, first: int, last: int) -> AsyncGenerator[Entry, None]:
+        return pipelined(self._read_entry, first, last, self._ports.config, lambda entry: len(entry.payload))
 
-    def _in_flight_max(self, largest_bytes: int) -> int:
-        config = self._ports.config
-        if largest_bytes == 0:
-            return min(FIRST_READS_IN_FLIGHT, config.reads_in_flight_max)
-        return max(1, min(config.reads_in_flight_max, config.read_bytes_in_flight_max // largest_bytes))
-
-    async def _read_entry(self, entry_id: int) -> DecodedEntry:
+    async def _read_entry(self, entry_id: int) -> Entry:
         try:
-            return await self._follow(
+            found = await self._follow(
                 lambda metadata: self._entries.read(metadata, entry_id),
                 lambda metadata: metadata.segment_of(entry_id).ensemble,
                 f"entry {entry_id}",
             )
         except BookieError as error:
             raise LedgerReadError(self.ledger_id, f"entry {entry_id}: {error}") from error
+        return Entry(found.entry_id, found.payload)
 
     async def _follow(
         self,
@@ -210,6 +199,41 @@ class LedgerReader:
             raise LedgerReadError(
                 self.ledger_id, f"{failure}; cannot check whether {name} has moved to other bookies: {error}"
             ) from error
+
+
+async def pipelined(
+    read: Callable[[int], Coroutine[Any, Any, T]],
+    first: int,
+    last: int,
+    config: ClientConfig,
+    bytes_of: Callable[[T], int],
+) -> AsyncGenerator[T, None]:
+    """What ``read`` returns for the entries ``first`` to ``last``, in order. Raises as ``read``.
+
+    Reads ahead within the limits of ``config``. ``bytes_of``: the size of a result; the largest so far counts.
+    """
+    loop = asyncio.get_running_loop()
+    reads: deque[asyncio.Task[T]] = deque()
+    next_entry_id, largest_bytes = first, 0
+    try:
+        while reads or next_entry_id <= last:
+            while next_entry_id <= last and len(reads) < _in_flight_max(config, largest_bytes):
+                reads.append(loop.create_task(read(next_entry_id)))
+                next_entry_id += 1
+            found = await reads[0]
+            reads.popleft()
+            largest_bytes = max(largest_bytes, bytes_of(found), 1)
+            yield found
+    finally:
+        for each in reads:
+            each.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+
+
+def _in_flight_max(config: ClientConfig, largest_bytes: int) -> int:
+    if largest_bytes == 0:
+        return min(FIRST_READS_IN_FLIGHT, config.reads_in_flight_max)
+    return max(1, min(config.reads_in_flight_max, config.read_bytes_in_flight_max // largest_bytes))
 
 
 async def told_by_bookies(ledger_id: int, asking: Awaitable[int]) -> int:

@@ -130,7 +130,7 @@ class BookiePool:
         """
         txn_id = self._new_txn_id()
         frame = v3.encode_read_request(txn_id, ledger_id, entry_id, fence_with, is_high_priority)
-        return self._ask(bookie_id, txn_id, frame, ReadAnswer, _read_reply)
+        return self._ask(bookie_id, txn_id, frame, ReadAnswer, _read_reply if fence_with is None else _fencing_reply)
 
     def read_lac(self, bookie_id: BookieId, ledger_id: int) -> asyncio.Future[LacReply]:
         """Ask for the explicit LAC packet and the last stored entry; fences nothing, needs no key (wire 5.6).
@@ -323,8 +323,16 @@ class BookiePool:
 
 
 def _read_reply(answer: ReadAnswer, bookie_id: BookieId) -> ReadReply | BookieError:
-    if answer.status is not Status.OK:
-        return error_of(answer.status, bookie_id)
+    return _reply_of(answer, answer.entry_status, bookie_id)
+
+
+def _fencing_reply(answer: ReadAnswer, bookie_id: BookieId) -> ReadReply | BookieError:
+    return _reply_of(answer, answer.status, bookie_id)
+
+
+def _reply_of(answer: ReadAnswer, status: Status, bookie_id: BookieId) -> ReadReply | BookieError:
+    if status is not Status.OK:
+        return error_of(status, bookie_id)
     if answer.body is None:
         return error_of(Status.IO_ERROR, bookie_id, "a positive response without an entry")
     return ReadReply(answer.body, answer.max_last_add_confirmed)

@@ -97,8 +97,8 @@ class ReadBatch(RequestBatch[bytes]):
         if not isinstance(answer, ReadAnswer):
             return False
         self._form.expect_lac(answer.max_last_add_confirmed)
-        if answer.status is not Status.OK:
-            self.note(answer.txn_id, answer.status)
+        if answer.entry_status is not Status.OK:
+            self.note(answer.txn_id, answer.entry_status)
         else:
             self.note(answer.txn_id, Status.IO_ERROR if answer.body is None else answer.body)
         return True

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from runtime.errors import ProtocolError
+from storage.ids import INVALID_ENTRY_ID
 
 _HEADER = struct.Struct(">ii56x")
 _GROUP = struct.Struct(">qqii")
@@ -48,6 +49,11 @@ class EntryList:
 
     def __len__(self) -> int:
         return sum(group.size * _run_count(group) for group in self.groups)
+
+    @property
+    def last_entry_id(self) -> int:
+        """The highest id; -1: the list is empty."""
+        return self.groups[-1].last_start + self.groups[-1].size - 1 if self.groups else INVALID_ENTRY_ID
 
     @property
     def run_count(self) -> int:

@@ -171,6 +171,9 @@ Call: TypeAlias = BookieCall | HandshakeCall | RefusedCall | Junk
 """All results of decoding a peer's bytes."""
 
 
+_ERRORS_OF_LAST_ENTRY = frozenset({Status.IO_ERROR, Status.UNKNOWN_LEDGER_STATE, Status.NO_SUCH_ENTRY})
+
+
 class AddAnswer(msgspec.Struct, frozen=True, gc=False):
     """Outcome of an add."""
 
@@ -185,6 +188,15 @@ class ReadAnswer(msgspec.Struct, frozen=True, gc=False):
     status: Status
     body: bytes | None
     max_last_add_confirmed: int | None
+
+    @property
+    def entry_status(self) -> Status:
+        """The outcome for the entry itself, if the read does not fence.
+
+        A Java bookie answers with the error of its last entry, and the body, if it cannot tell the last add confirmed
+        (wire section 5.2). The digest shows whether the body is good.
+        """
+        return Status.OK if self.body and self.status in _ERRORS_OF_LAST_ENTRY else self.status
 
 
 class ReadLacAnswer(msgspec.Struct, frozen=True, gc=False):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from runtime.client.reader import ENTRIES_WITHOUT_END_MAX
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.replication.fragments import EntryRange, first_stored, last_stored
 from storage.ids import ENTRY_ID_MAX
@@ -39,6 +40,13 @@ class CheckScope(msgspec.Struct, frozen=True):
     sample: Sample | None = None
     has_open_end: bool = True
     bookie_ids: frozenset[str] | None = None
+
+    def last_from(self, first_entry_id: int) -> int | None:
+        """The last entry of the ranges, if they name at most ENTRIES_WITHOUT_END_MAX entries from this one on."""
+        count = sum(
+            EntryRange(max(each.first_entry_id, first_entry_id), each.last_entry_id).count for each in self.ranges
+        )
+        return self.ranges[-1].last_entry_id if count <= ENTRIES_WITHOUT_END_MAX else None
 
     def entry_ids(self, ledger_id: int, metadata: LedgerMetadata, segment: EntryRange) -> Iterator[int]:
         """The entries to check of one segment, ascending."""

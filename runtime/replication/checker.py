@@ -1,8 +1,9 @@
 """`ledger verify`: reads every entry from every bookie of its write set, and checks digests and equality.
 
 This fences nothing and writes nothing. A ledger that is not closed is checked up to the last add confirmed of a
-no-recovery open. Source: replication section 3. Unlike Java's checker, this verifies digests and distinguishes missing
-from unreachable copies.
+no-recovery open, and beyond only if the scope names entries there: one that no bookie has is then not counted, because
+it may never have been written. Source: replication section 3. Unlike Java's checker, this verifies digests and
+distinguishes missing from unreachable copies.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from runtime.client.last_entry import read_last_add_confirmed
 from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from runtime.client.reader import ENTRIES_WITHOUT_END_MAX
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
@@ -30,12 +32,16 @@ from runtime.replication.copies import (
     marked_different,
 )
 from runtime.replication.copy_rate import CopyRate
-from runtime.replication.fragments import EntryRange, EntryRangeSet, batches, segment_entries
+from runtime.replication.fragments import EntryRange, EntryRangeSet, batches, format_ranges, segment_entries
 from storage.errors import BkctlError
 from storage.ids import INVALID_ENTRY_ID
 
 ROUNDS_MAX = 3
 """Maximum checks of a ledger whose metadata keeps changing while findings are made."""
+
+
+_PROOFS_OF_ENTRY = frozenset({CopyState.PRESENT, CopyState.DIFFERENT, CopyState.CORRUPT})
+"""States of a copy that show that an entry was written."""
 
 
 class CopyDefect(msgspec.Struct, frozen=True):
@@ -86,7 +92,7 @@ class LedgerCheck(CopyCounts, frozen=True, kw_only=True):
     ledger_id: int
     ledger_state: str | None = None
     last_entry_id: int = INVALID_ENTRY_ID
-    """Last entry checked: the end of a closed ledger, otherwise the last add confirmed."""
+    """Last entry checked: the end of a closed ledger, otherwise the last add confirmed, or the last one found."""
     defects: tuple[CopyDefect, ...] = ()
     lost: tuple[EntryRange, ...] = ()
     unreadable: tuple[EntryRange, ...] = ()
@@ -178,34 +184,47 @@ class LedgerChecker:
     ) -> LedgerCheck:
         metadata = versioned.value
         credentials = credentials_of(ledger_id, metadata)
-        last_entry_id, problem = metadata.last_entry_id, None
-        if not metadata.is_closed and not scope.has_open_end:
-            last_entry_id = metadata.last_segment.first_entry_id - 1
-        elif not metadata.is_closed:
-            try:
-                last_entry_id = await read_last_add_confirmed(self._ports, credentials, metadata, is_fencing=False)
-            except BkctlError as error:
-                last_entry_id = INVALID_ENTRY_ID
-                problem = str(error)
         tally = _CheckCounts(entry_bytes_estimate(metadata))
-        for segment_index in range(len(metadata.segments)):
-            await self._check_segment(metadata, segment_index, last_entry_id, credentials, tally, scope)
-        if not metadata.is_closed:
-            # Earlier segments are complete, regardless of the last add confirmed.
-            last_entry_id = max(last_entry_id, metadata.last_segment.first_entry_id - 1)
-        return tally.result(ledger_id, metadata.state.name.lower(), last_entry_id, problem)
+        last_entry_id, failure = await self._end_of(metadata, credentials, scope)
+        last_index = len(metadata.segments) - 1
+        for segment_index in range(last_index + 1):
+            entries = segment_entries(metadata, segment_index, last_entry_id)
+            await self._check_segment(metadata, segment_index, entries, credentials, tally, scope)
+        if not metadata.is_closed and scope.has_open_end:
+            named = scope.last_from(last_entry_id + 1)
+            entries = EntryRange(last_entry_id + 1, INVALID_ENTRY_ID if named is None else named)
+            await self._check_segment(metadata, last_index, entries, credentials, tally, scope, is_confirmed=False)
+        problem = _problem_of(metadata, scope, failure, tally)
+        return tally.result(ledger_id, metadata.state.name.lower(), max(last_entry_id, tally.last_entry_id), problem)
+
+    async def _end_of(
+        self, metadata: LedgerMetadata, credentials: LedgerCredentials, scope: CheckScope
+    ) -> tuple[int, BkctlError | None]:
+        """The last entry that is certainly part of the ledger, and why the bookies do not tell it, if it is so."""
+        if metadata.is_closed:
+            return metadata.last_entry_id, None
+        # Earlier segments are complete, regardless of the last add confirmed.
+        complete = metadata.last_segment.first_entry_id - 1
+        if not scope.has_open_end or scope.ranges[-1].last_entry_id <= complete:
+            return complete, None
+        try:
+            return await read_last_add_confirmed(self._ports, credentials, metadata, is_fencing=False), None
+        except BkctlError as error:
+            return complete, error
 
     async def _check_segment(
         self,
         metadata: LedgerMetadata,
         segment_index: int,
-        last_entry_id: int,
+        entries: EntryRange,
         credentials: LedgerCredentials,
         tally: _CheckCounts,
         scope: CheckScope,
+        *,
+        is_confirmed: bool = True,
     ) -> None:
-        entries = segment_entries(metadata, segment_index, last_entry_id)
-        tally.entries_total += entries.count
+        if is_confirmed:
+            tally.entries_total += entries.count
         ensemble = metadata.segments[segment_index].ensemble
         if scope.bookie_ids is not None and scope.bookie_ids.isdisjoint(ensemble):
             return
@@ -229,7 +248,11 @@ class LedgerChecker:
             for entry_id, bookie_ids in wanted.items():
                 if not bookie_ids:
                     continue
-                tally.add(entry_id, marked_different([found[entry_id][bookie_id] for bookie_id in bookie_ids]))
+                copies = marked_different([found[entry_id][bookie_id] for bookie_id in bookie_ids])
+                if is_confirmed:
+                    tally.add(entry_id, copies)
+                else:
+                    tally.add_if_found(entry_id, copies)
 
         def count_max() -> int:
             return batch_entries_max(tally.entry_bytes * metadata.write_quorum_size)
@@ -253,6 +276,25 @@ class LedgerChecker:
                 found[entry_id] |= copies
 
 
+def _problem_of(
+    metadata: LedgerMetadata, scope: CheckScope, failure: BkctlError | None, tally: _CheckCounts
+) -> str | None:
+    """What is unknown about the end of the ledger; ``failure``: why the bookies do not tell it."""
+    doubt = f"entries {format_ranges(tally.uncertain.ranges())} may exist on bookies that gave no certain answer"
+    if failure is None:
+        return doubt if tally.uncertain.count else None
+    sentences = [f"it is open, and its end is unknown: {failure}"]
+    first_entry_id = metadata.last_segment.first_entry_id
+    if scope.last_from(first_entry_id) is None:
+        most = f"name at most {ENTRIES_WITHOUT_END_MAX} to read them"
+        sentences.append(f"entries from {first_entry_id} on were not read: {most}")
+    if tally.uncertain.count:
+        sentences.append(doubt)
+    if tally.absent.count:
+        sentences.append(f"no bookie of their write sets has {format_ranges(tally.absent.ranges())}")
+    return "; ".join(sentences)
+
+
 class _CheckCounts:
     """Counters for the check of one ledger."""
 
@@ -260,6 +302,12 @@ class _CheckCounts:
         self.entry_bytes = entry_bytes
         """Expected size of the next entry: a moving average."""
         self.entries_total = 0
+        self.last_entry_id = INVALID_ENTRY_ID
+        """The highest that was counted."""
+        self.absent = EntryRangeSet()
+        """Named entries that are not confirmed, and that no bookie of their write sets has."""
+        self.uncertain = EntryRangeSet()
+        """Named entries that are not confirmed: no bookie that answers has them, and others did not answer."""
         self._entries = 0
         self._bytes_read = 0
         self._counts = dict.fromkeys(CopyState, 0)
@@ -269,9 +317,21 @@ class _CheckCounts:
         self._lost = EntryRangeSet()
         self._unreadable = EntryRangeSet()
 
-    def add(self, entry_id: int, copies: Sequence[Copy]) -> None:
-        """Count one entry."""
+    def add_if_found(self, entry_id: int, copies: Sequence[Copy]) -> None:
+        """Count an entry that is not confirmed, if any bookie has a copy, good or damaged."""
+        if all(copy.state is CopyState.MISSING for copy in copies):
+            self.absent.add(entry_id)
+        elif any(copy.state in _PROOFS_OF_ENTRY or copy.is_damaged for copy in copies):
+            self.entries_total += 1
+            self.add(entry_id, copies, is_confirmed=False)
+        else:
+            self.uncertain.add(entry_id)
+            self._unreadable.add(entry_id)
+
+    def add(self, entry_id: int, copies: Sequence[Copy], *, is_confirmed: bool = True) -> None:
+        """Count one entry. It is never lost unless ``is_confirmed``: no writer may have got an acknowledgement."""
         self._entries += 1
+        self.last_entry_id = max(self.last_entry_id, entry_id)
         has_good_copy = is_unknown = False
         for copy in copies:
             self._counts[copy.state] += 1
@@ -289,7 +349,7 @@ class _CheckCounts:
                     self._damaged.add(key)
                 self._defects.setdefault(key, EntryRangeSet()).add(entry_id)
         if not has_good_copy:
-            (self._unreadable if is_unknown else self._lost).add(entry_id)
+            (self._lost if is_confirmed and not is_unknown else self._unreadable).add(entry_id)
 
     def result(self, ledger_id: int, ledger_state: str, last_entry_id: int, problem: str | None) -> LedgerCheck:
         """The counts as a result."""

@@ -27,6 +27,8 @@ def test_bookies_that_require_authentication(new_metadata_uri: Callable[[], str]
         written = cluster.run("ledger", "write-test", "--entries", "1", "-E", "1", "-W", "1", "-A", "1")
         assert (written.exit_code, written.stderr.splitlines()[-1]) == (11, sentence)
         assert sentence in cluster.run("bookie", "sanity", bookie_id).stderr
+        read = cluster.run("ledger", "read", "0", "--from-bookie", bookie_id)
+        assert (read.exit_code, read.stderr.splitlines()[-1]) == (11, sentence)
 
 
 def test_bookies_with_tls_serve_clients_without(new_metadata_uri: Callable[[], str], tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ class MemoryBookie:
         self.add_flags: list[tuple[bytes, bool, bool, bool]] = []
         self.read_flags: list[tuple[bytes | None, bool]] = []
         self.forced: list[int] = []
+        self.read_status = Status.OK
+        """The status of reads that find their entry."""
         self.entries_max: int | None = None
         self.is_holding = False
         self.held: list[Callable[[], None]] = []
@@ -104,7 +106,7 @@ class MemoryBookie:
         elif isinstance(call, ReadCall):
             self.read_flags.append((call.fence_with, call.is_high_priority))
             body = self.entries.get((call.ledger_id, call.entry_id))
-            status = Status.NO_SUCH_ENTRY if body is None else Status.OK
+            status = Status.NO_SUCH_ENTRY if body is None else self.read_status
             self._answer(connection, call, ReadAnswer(call.txn_id, status, body, None))
         elif isinstance(call, ReadLacCall):
             packet = self.lac_packets.get(call.ledger_id)

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from runtime.config import ClientConfig
 from runtime.errors import (
+    BookieError,
     BookieIOError,
     BookieTimeoutError,
     BookieUnavailableError,
     NoSuchEntryError,
+    UnauthorizedError,
 )
 from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool, RequestAges
@@ -78,6 +80,20 @@ async def test_an_explicit_lac_without_an_entry_is_an_answer() -> None:
         assert await pool.read_lac(BOOKIE, 1) == LacReply(b"packet", None)
         with pytest.raises(NoSuchEntryError):
             await pool.read_lac(BOOKIE, 2)
+
+
+async def test_an_entry_that_comes_with_the_error_of_the_last_one_counts_unless_the_read_fences() -> None:
+    async with memory_bookie() as bookie, pool_of(bookie) as pool:
+        bookie.entries |= {(1, 0): b"zero", (1, 2): b"two", (1, 3): b""}
+        for status in (Status.IO_ERROR, Status.UNKNOWN_LEDGER_STATE, Status.NO_SUCH_ENTRY):
+            bookie.read_status = status  # as Java, if it cannot read its last entry (wire 5.2)
+            assert await pool.read(BOOKIE, 1, 0) == ReadReply(b"zero", None)
+            assert await pool.read_many(BOOKIE, 1, [0, 2, 3], bytes_max=1000) == [b"zero", b"two", status]
+            with pytest.raises(BookieError):
+                await pool.read(BOOKIE, 1, 0, fence_with=KEY)
+        bookie.read_status = Status.UNAUTHORIZED
+        with pytest.raises(UnauthorizedError):
+            await pool.read(BOOKIE, 1, 0)
 
 
 async def test_time_outs_end_requests_and_late_answers_are_dropped() -> None:

@@ -19,6 +19,7 @@ from runtime.metadata.bookies.registration import BookieMode, RegistrationClient
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import Versioned
 from runtime.replication.bookie_recovery import BookieRecovery
+from runtime.replication.check_scope import WHOLE, CheckScope
 from runtime.replication.checker import LedgerCheck, LedgerChecker
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.decommission import Decommission, DecommissionPlan, DecommissionReport, FinishHooks
@@ -99,10 +100,10 @@ class Stage:
         """Decommission with this stage's parts."""
         return Decommission(self.recovery(), self.cookies, self.client.ports)
 
-    async def check(self, ledger_id: int) -> LedgerCheck:
+    async def check(self, ledger_id: int, scope: CheckScope = WHOLE) -> LedgerCheck:
         """Verify one ledger."""
         live = (await self.registration.snapshot()).live
-        return await LedgerChecker(self.client.ports, live, QUICK).check(ledger_id)
+        return await LedgerChecker(self.client.ports, live, QUICK).check(ledger_id, scope)
 
     async def add_cookie(self, bookie_id: str) -> None:
         """A cookie as the bookie would have written it, if it has none."""

@@ -9,9 +9,11 @@ from runtime.ledger.changes import replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.store import Versioned
 from runtime.protocol.status import Status
+from runtime.replication.check_scope import CheckScope
 from runtime.replication.checker import ROUNDS_MAX, CheckTotals, LedgerCheck, LedgerChecker
 from runtime.replication.copies import CopyState
 from runtime.replication.fragments import EntryRange
+from storage.ids import ENTRY_ID_MAX
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of
@@ -147,6 +149,84 @@ async def test_an_open_ledger_whose_end_is_unknown_has_its_complete_segments_che
     assert (check.entries, check.copies_good, check.last_entry_id) == (3, 6, 2)
     assert check.problem is not None
     assert not check.is_clean
+
+
+async def test_named_entries_are_read_although_the_end_is_unknown(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "dead", "gone"]}, 2, 2, state=LedgerState.OPEN))
+    for entry_id in range(9):
+        for index in (entry_id % 4, (entry_id + 1) % 4):
+            if index < 2:
+                stage.world.put(stage.bookies[f"b{index + 1}"], ledger_id, entry_id, lac=entry_id - 1)
+    del stage.bookies["b1"].ledgers[ledger_id].entries[4]  # its other copy is good
+    stage.bookies["b1"].damage(ledger_id, 7)  # its other copy is on a bookie that is down
+
+    check = await stage.check(ledger_id, CheckScope((EntryRange(0, 8),)))
+
+    # Entries 0, 4 and 8 are on both that are up, 1 and 5 on b2 and a dead one, 2 and 6 on dead ones alone.
+    assert (check.entries, check.copies_good, check.copies_missing, check.copies_corrupt) == (7, 8, 1, 1)
+    assert (check.lost, check.unreadable) == ((), (EntryRange(2, 2), EntryRange(6, 7)))
+    assert (check.last_entry_id, check.is_clean) == (8, False)
+    assert "it is open, and its end is unknown" in str(check.problem)
+    assert not any(bookie.ledgers[ledger_id].is_fenced for bookie in stage.bookies.values())
+
+    beyond = await stage.check(ledger_id, CheckScope((EntryRange(8, 13),)))
+    assert (beyond.entries, beyond.copies_expected, beyond.lost) == (1, 2, ())
+    assert beyond.unreadable == (EntryRange(9, 11), EntryRange(13, 13)), "a bookie that is down may have them"
+    assert "; no bookie of their write sets has 12" in str(beyond.problem)
+
+
+async def test_no_endless_range_is_read_while_the_end_is_unknown(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 3: ["gone", "dead"]}, 2, 2, state=LedgerState.OPEN))
+
+    for last in (ENTRY_ID_MAX, ENTRY_ID_MAX - 1, 100_003):
+        check = await stage.check(ledger_id, CheckScope((EntryRange(1, last),)))
+        assert (check.entries, check.copies_good, check.last_entry_id) == (2, 4, 2)
+        assert "entries from 3 on were not read: name at most 100000" in str(check.problem)
+    assert stage.bookies["b1"].count("read") == stage.bookies["b2"].count("read") == 3 * 2
+
+
+async def test_named_entries_above_what_is_confirmed_are_read_and_never_lost(stage: Stage) -> None:
+    await stage.start("b1", "b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, state=LedgerState.OPEN))
+    for entry_id in range(6):
+        for bookie in stage.bookies.values():
+            stage.world.put(bookie, ledger_id, entry_id, lac=entry_id - 1)
+    for bookie in stage.bookies.values():
+        bookie.damage(ledger_id, 5)
+
+    assert (await stage.check(ledger_id, CheckScope((EntryRange(5, 6),)))).entries == 1
+    for bookie_id in ("b1", "b2"):
+        del stage.bookies[bookie_id].ledgers[ledger_id].entries[5]
+    check = await stage.check(ledger_id, CheckScope((EntryRange(3, 8),)))
+    assert (check.entries, check.last_entry_id, check.lost, check.unreadable) == (3, 5, (), (EntryRange(5, 5),))
+    assert (await stage.check(ledger_id)).last_entry_id == 3
+    stage.bookies["b3"].refuse("read", Status.UNKNOWN_LEDGER_STATE, entry_id=7)
+    doubtful = await stage.check(ledger_id, CheckScope((EntryRange(3, 8),)))
+    assert doubtful.problem == "entries 7 may exist on bookies that gave no certain answer"
+
+
+async def test_entries_before_the_open_segment_need_no_end(stage: Stage) -> None:
+    await stage.start("b1", "b2")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"], 3: ["dead", "gone"]}, 2, 2, state=LedgerState.OPEN))
+
+    check = await stage.check(ledger_id, CheckScope((EntryRange(0, 2),)))
+
+    assert (check.is_clean, check.entries, check.copies_good, check.problem) == (True, 3, 6, None)
+
+
+async def test_a_damaged_last_entry_does_not_hide_the_others(stage: Stage) -> None:
+    await stage.start("b1")
+    ledger_id = await stage.store(ledger({0: ["b1"]}, 1, 1, state=LedgerState.OPEN))
+    for entry_id in range(4):
+        stage.world.put(stage.bookies["b1"], ledger_id, entry_id, lac=entry_id - 1)
+    stage.bookies["b1"].damage(ledger_id, 3)
+
+    check = await stage.check(ledger_id, CheckScope((EntryRange(0, 3),)))
+
+    assert (check.entries, check.copies_good, check.copies_corrupt) == (4, 3, 1)
+    assert (check.lost, check.unreadable, check.last_entry_id) == ((), (EntryRange(3, 3),), 3)
 
 
 async def test_a_copy_that_moved_during_the_check_is_not_missing(stage: Stage) -> None:

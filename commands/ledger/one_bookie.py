@@ -1,0 +1,133 @@
+"""Copies of a ledger on one bookie, for ``bkctl ledger read --from-bookie``, and sentences about what is left."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING
+
+from commands.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from runtime.client import LedgerClient
+    from runtime.client.bookie_copies import BookieCopies, NoGoodCopy
+    from runtime.client.reader import Entry
+    from runtime.replication.fragments import EntryRange, EntryRangeSet
+    from storage.errors import BkctlError
+
+
+async def open_copies(client: LedgerClient, ledger_id: int, bookie_id: str, password: bytes | None) -> BookieCopies:
+    """The copies of this bookie; the default password is the one in the metadata. LedgerNotFoundError."""
+    from runtime.errors import LedgerNotFoundError
+
+    try:
+        if password is None:
+            password = (await client.ports.ledgers.read(ledger_id)).value.password or b""
+        return await client.open_copies(ledger_id, bookie_id, password=password)
+    except LedgerNotFoundError:
+        sentence = (
+            "its metadata does not exist, so the digests of its copies cannot be checked: bring the metadata back "
+            "with bkctl ledger import, then repeat"
+        )
+        raise LedgerNotFoundError(ledger_id, sentence) from None
+
+
+class FoundCopies:
+    """Entries ``first`` to ``last`` on one bookie; ``last`` None: up to the last entry that it says it has."""
+
+    def __init__(self, copies: BookieCopies, first: int, last: int | None) -> None:
+        self._copies = copies
+        self._first = first
+        self._last = last
+        self._left: dict[type[BkctlError], tuple[EntryRangeSet, BkctlError]] = {}
+        """Entries without a good copy by kind of error, with the first error of each."""
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether something is left. Without LAST, what the bookie does not have was not asked for: other bookies may
+        store these entries alone."""
+        from runtime.errors import NoSuchEntryError
+
+        return bool(self._left.keys() - (set() if self._last is not None else {NoSuchEntryError}))
+
+    def left(self) -> list[str]:
+        """A sentence for each kind of entries that are left."""
+        return [str(self._error_of(kind)) for kind in self._left]
+
+    async def entries(self) -> AsyncGenerator[Entry, None]:
+        """The good copies. If there is none, raises the error of those that are left, damage before absence.
+
+        NotFoundError, BookieError, EntryDigestError.
+        """
+        from runtime.client.reader import Entry
+        from runtime.errors import NoSuchEntryError
+        from runtime.replication.fragments import EntryRange
+
+        found_any = False
+        async for each in self._read():
+            if isinstance(each, Entry):
+                found_any = True
+                yield each
+            else:
+                self._note(EntryRange(each.entry_id, each.entry_id), each.error)
+        if self._left and not found_any:
+            raise self._error_of(min(self._left, key=lambda kind: kind is NoSuchEntryError))
+
+    async def _read(self) -> AsyncGenerator[Entry | NoGoodCopy, None]:
+        from runtime.errors import NoSuchLedgerError
+
+        copies = self._copies
+        try:
+            last = await self._end()
+            async for each in copies.entries(self._first, last):
+                yield each
+        except NoSuchLedgerError as error:
+            raise NoSuchLedgerError(copies.bookie_id, f"it does not have ledger {copies.ledger_id}") from error
+
+    async def _end(self) -> int:
+        """The last entry to ask for. The bookie's own end bounds a range that is too long to ask for each entry."""
+        from runtime.client.reader import ENTRIES_WITHOUT_END_MAX
+        from runtime.errors import BookieIOError, EntryDigestError, NoSuchEntryError, UnknownLedgerStateError
+        from runtime.replication.fragments import EntryRange
+
+        first, last, copies = self._first, self._last, self._copies
+        if last is not None and last - first < ENTRIES_WITHOUT_END_MAX:
+            return last
+        try:
+            end = await copies.last_entry_id()
+        except (BookieIOError, UnknownLedgerStateError, EntryDigestError) as error:
+            reason = str(error).removeprefix(f"bookie {copies.bookie_id}: ")
+            raise BookieIOError(
+                copies.bookie_id,
+                f"its last entry of ledger {copies.ledger_id} cannot be read ({reason}): specify FIRST-LAST with at "
+                f"most {ENTRIES_WITHOUT_END_MAX} entries",
+            ) from error
+        if first > end:
+            where = f"no entry from {first} on: its last one is {end}" if end >= 0 else "no last entry"
+            remedy = "" if end >= 0 else "; specify FIRST-LAST to ask for these entries"
+            raise NotFoundError(f"bookie {copies.bookie_id}: of ledger {copies.ledger_id}, it has {where}{remedy}")
+        if last is not None and last > end:
+            self._note(EntryRange(end + 1, last), NoSuchEntryError(copies.bookie_id, f"its last entry is {end}"))
+        return end if last is None else min(last, end)
+
+    def _note(self, entries: EntryRange, error: BkctlError) -> None:
+        from runtime.replication.fragments import EntryRangeSet
+
+        left, _ = self._left.setdefault(type(error), (EntryRangeSet(), error))
+        left.add_range(entries)
+
+    def _error_of(self, kind: type[BkctlError]) -> BkctlError:
+        from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, UnknownLedgerStateError
+        from runtime.replication.fragments import format_ranges
+
+        entries, first_error = self._left[kind]
+        bookie_id = self._copies.bookie_id
+        which = f"entry {format_ranges(entries.ranges())} of ledger {self._copies.ledger_id}"
+        if kind is NoSuchEntryError:
+            return NotFoundError(f"bookie {bookie_id}: it does not have {which}")
+        if not isinstance(first_error, BookieError):
+            return EntryDigestError(f"bookie {bookie_id}: its copy of {which} is damaged: {first_error}")
+        if isinstance(first_error, UnknownLedgerStateError):
+            sentence = f"it may have lost entries of the ledger, so it does not say whether it has {which}"
+        else:
+            sentence = f"it cannot read {which} from its disk (input/output error)"
+        return type(first_error)(bookie_id, sentence)

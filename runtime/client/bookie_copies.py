@@ -1,0 +1,80 @@
+"""Reads the copies of a ledger on one bookie, whatever the metadata says about its ensembles and its end.
+
+So an operator sees what exactly this bookie has: a copy that differs from others, or entries beyond the end of a closed
+ledger on a bookie that has returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import msgspec
+
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.client.reader import Entry, pipelined
+from runtime.errors import (
+    BookieError,
+    BookieIOError,
+    EntryDigestError,
+    NoSuchEntryError,
+    UnknownLedgerStateError,
+)
+from runtime.protocol.entry_body import DecodedEntry
+from storage.errors import BkctlError
+from storage.ids import INVALID_ENTRY_ID
+
+
+class NoGoodCopy(msgspec.Struct, frozen=True, gc=False):
+    """An entry of which the bookie returned no good copy, and why.
+
+    ``error``: NoSuchEntryError, BookieIOError, UnknownLedgerStateError or EntryDigestError.
+    """
+
+    entry_id: int
+    error: BkctlError
+
+
+class BookieCopies:
+    """Reads one bookie. Fences nothing, and does not look whether the bookie is registered before it is asked."""
+
+    def __init__(self, ports: ClientPorts, credentials: LedgerCredentials, bookie_id: str) -> None:
+        self.ledger_id = credentials.ledger_id
+        self.bookie_id = bookie_id
+        self._ports = ports
+        self._codec = credentials.codec
+
+    async def last_entry_id(self) -> int:
+        """The last entry that the bookie says it has; -1: it has the ledger, but no entry.
+
+        If the last entry cannot be read, the bookie's list of entries counts, which Java's DbLedgerStorage does not
+        send. BookieError, EntryDigestError: unknown.
+        """
+        try:
+            reply = await self._ports.bookies.read(self.bookie_id, self.ledger_id, INVALID_ENTRY_ID)
+            return self._codec.decode(None, reply.body).entry_id
+        except NoSuchEntryError:
+            return INVALID_ENTRY_ID
+        except (BookieIOError, UnknownLedgerStateError, EntryDigestError) as failure:
+            try:
+                return (await self._ports.bookies.list_entries(self.bookie_id, self.ledger_id)).last_entry_id
+            except BookieError:
+                raise failure from None
+
+    async def entries(self, first: int, last: int) -> AsyncGenerator[Entry | NoGoodCopy, None]:
+        """The entries ``first`` to ``last`` in order, each with a correct digest, or why there is none.
+
+        Raises other BookieErrors, which concern all entries: NoSuchLedgerError, no answer, no permission, overload.
+        """
+
+        def bytes_of(found: DecodedEntry | NoGoodCopy) -> int:
+            return len(found.payload) if isinstance(found, DecodedEntry) else 0
+
+        async for found in pipelined(self._read, first, last, self._ports.config, bytes_of):
+            yield found if isinstance(found, NoGoodCopy) else Entry(found.entry_id, found.payload)
+
+    async def _read(self, entry_id: int) -> DecodedEntry | NoGoodCopy:
+        try:
+            reply = await self._ports.bookies.read(self.bookie_id, self.ledger_id, entry_id)
+            return self._codec.decode(entry_id, reply.body)
+        except (NoSuchEntryError, BookieIOError, UnknownLedgerStateError, EntryDigestError) as error:
+            return NoGoodCopy(entry_id, error)
