@@ -77,7 +77,10 @@ def leaving_advice(report: DecommissionReport) -> str:
         return ""
     down = [each for each in report.bookie_ids if each not in report.read_only]
     start = f"; start bookie {', '.join(down)} again if its disks still exist" if down else ""
-    return f"{start}; for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open"
+    return (
+        f"{start}; for ledgers whose entries are lost, see --accept-loss and bkctl ledger delete --force-open; bkctl "
+        "ledger close --accept-loss closes those that are not closed"
+    )
 
 
 def nothing_left(bookie_ids: tuple[str, ...]) -> DecommissionReport:

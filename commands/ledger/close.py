@@ -10,6 +10,14 @@ from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError, Outcome
+from commands.ledger.accepted_loss import (
+    LOSS_TABLE,
+    LostBookies,
+    loss_consent,
+    loss_row,
+    loss_sentences,
+    parse_lost,
+)
 from commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
 from commands.ledger.rows import owner_text, state_name
 from commands.parse import all_ledger_ids, parse_duration_s
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.metadata.bookies.registration import Registrations
     from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from runtime.replication.ledger_close import CloseResult
+    from runtime.replication.ledger_close import CloseResult, LossConsent
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -60,7 +68,7 @@ _LEFT_TABLE = Table(
 _NAMED_MAX = 5
 
 
-@command("close", example="ledger close 17 18 --dry-run", effect=Effect.HARMFUL)
+@command("close", example="ledger close 17 18 --dry-run", effect=Effect.DESTROYS, milder_effect=Effect.HARMFUL)
 async def close(
     context: CommandContext,
     ledger: LedgerIds = None,
@@ -69,12 +77,13 @@ async def close(
         str,
         typer.Option("--grace", metavar="DURATION", help="Time for a live writer to close the ledger; 0s: none"),
     ] = "30s",
+    accept_loss: LostBookies = None,
 ) -> Outcome:
     """Close ledgers that are open or in recovery.
 
-    Fences each ledger, which stops its writer if there still is one, finds the last entry, and closes it. Acknowledged
-    entries are never lost. A ledger that its writer closes within --grace is left as it is. If bookies that could have
-    the last entries do not answer, the ledger is not closed and the report names them. Safe to repeat.
+    Fences each ledger, which stops its writer, and closes it at its last entry. No acknowledged entry is lost. If
+    bookies that could have the last entries do not answer, it is not closed. If their disks are lost, --accept-loss
+    ends it with what all others have: type the ID, or use --confirm. Safe to repeat.
     """
     from commands.safety.gate import nothing_to_change, open_change
 
@@ -83,17 +92,24 @@ async def close(
         raise InvalidArgumentError("specify the ledgers to close, or a file of their ids with --from-file")
     named = frozenset(all_ledger_ids(ledger))
     ledger_ids = all_ledger_ids(ledger, from_file)
+    lost = parse_lost(accept_loss)
     async with open_session(context) as session:
         client = await session.client()
         report = _Report()
         found = await _find(client, ledger_ids, named, report)
         registered = await session.registrations.snapshot()
-        plan = _plan(session, found, registered, report, grace_s)
+        losses = []
+        if lost:
+            losses = await loss_sentences(client, context.settings.replication, found, lost, registered.live)
+        plan = _plan(session, found, registered, report, grace_s, losses, lost)
         if not plan.items:
             nothing_to_change(context, plan, table=_PLAN_TABLE)
         else:
             async with open_change(context, plan, client.store, table=_PLAN_TABLE) as change:
-                await _close(context, client, change, found, grace_s, report)
+                consent = None
+                if lost:
+                    consent = await loss_consent(client, session, context.settings.replication, lost, change)
+                await _close(context, client, change, found, grace_s, report, consent)
         report.print(context)
         return report.outcome
 
@@ -107,6 +123,7 @@ class _Report:
         self.rows: list[dict[str, Any]] = []
         self.failures: list[dict[str, Any]] = []
         self.left: list[dict[str, Any]] = []
+        self.losses: list[dict[str, Any]] = []
 
     def add(self, result: CloseResult, owner: str | None) -> None:
         """One ledger that was open at first."""
@@ -118,11 +135,13 @@ class _Report:
             entries = format_ranges(joined(EntryRange(each, each) for each in entry_ids))
             place = {"ledger_id": str(result.ledger_id), "bookie_id": bookie_id, "entries": entries}
             self.left.append(place | {"reason": LeftReason.NO_TARGET.value})
+        if result.loss is not None:
+            self.losses.append(loss_row(result.ledger_id, result.loss))
         if result.outcome is CloseOutcome.DELETED:
             self.gone += 1
         elif result.failure is not None:
             failure = result.failure
-            self.fail(result.ledger_id, failure.reason, failure.missing, failure.fenced, failure.next_step)
+            self.fail(result.ledger_id, failure.reason, failure.missing, failure.fenced, failure.advice)
         else:
             metadata = result.metadata
             assert metadata is not None
@@ -172,7 +191,7 @@ class _Report:
 
     def print(self, context: CommandContext) -> None:
         """Print the result."""
-        details = {"ledgers": self.rows, "failures": self.failures, "left": self.left}
+        details = {"ledgers": self.rows, "failures": self.failures, "left": self.left, "losses": self.losses}
         console = context.console
         console.record(
             "LedgerClose", self.counts, name="closed", details=details, lines=Lines(_RESULT_TABLE, self.rows)
@@ -180,6 +199,7 @@ class _Report:
         console.table(_RESULT_TABLE, self.rows)
         console.table(_FAILURE_TABLE, self.failures)
         console.table(_LEFT_TABLE, self.left)
+        console.table(LOSS_TABLE, self.losses)
 
 
 async def _find(
@@ -201,23 +221,32 @@ async def _find(
 
 
 def _plan(
-    session: Session, found: list[StoredLedger], registered: Registrations, report: _Report, grace_s: float
+    session: Session,
+    found: list[StoredLedger],
+    registered: Registrations,
+    report: _Report,
+    grace_s: float,
+    losses: list[str],
+    lost: frozenset[str],
 ) -> Plan:
+    """``losses``: what is given up with the ``lost`` bookies, in sentences."""
     items = [_item(each, registered.live) for each in found]
     summary = [_done_already(report)] if report.closed_already or report.gone or report.failures else []
-    doubtful = _doubtful(found, registered.live)
+    doubtful = [] if lost else _doubtful(found, registered.live)
     if len(items) > len(doubtful):
         closable = counted(len(items) - len(doubtful), "ledger")
         summary.append(f"will fence and close {closable}, which stops the writers of those that have one")
         summary += [f"waits up to {grace_s:g} s for writers to close their ledgers themselves"] if grace_s else []
     summary += owner_sentences(items)
+    summary += losses
     summary += doubtful[:_NAMED_MAX]
     summary += [f"and {len(doubtful) - _NAMED_MAX} more"] if len(doubtful) > _NAMED_MAX else []
     return session.plan(
         subject=items[0]["ledger_id"] if len(items) == 1 else str(len(items)),
         summary=summary,
         items=items,
-        arguments={"grace_s": grace_s},
+        arguments={"grace_s": grace_s} | ({"accept_loss": sorted(lost)} if lost else {}),
+        tier=(Effect.DESTROYS if lost else Effect.HARMFUL).tier,
     )
 
 
@@ -265,13 +294,14 @@ async def _close(
     found: list[StoredLedger],
     grace_s: float,
     report: _Report,
+    consent: LossConsent | None,
 ) -> None:
     from contextlib import aclosing
 
     from runtime.replication.ledger_close import LedgerCloser
 
     owners = {each.ledger_id: None if each.metadata is None else owner_text(each.metadata) for each in found}
-    closer = LedgerCloser(client.ports, change.require_lock)
+    closer = LedgerCloser(client.ports, change.require_lock, consent)
     in_parallel = context.settings.replication.ledgers_in_parallel
     try:
         with context.console.progress("closing") as progress:

@@ -10,6 +10,7 @@ from commands.command import command
 from commands.context import CommandContext
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError, Outcome
+from commands.ledger.accepted_loss import LostBookies, parse_lost
 from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from commands.ledger.force_open import last_looks, require_empty, sentence_of
 from commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
@@ -49,16 +50,16 @@ async def delete(
         bool,
         typer.Option("--force-open", help="Also unclosed ledgers without an entry on any bookie"),
     ] = False,
+    accept_loss: LostBookies = None,
     changes_rate: Annotated[
         float | None, typer.Option("--rate", metavar="N", min=0, help="Maximum number of deletions per second")
     ] = None,
 ) -> Outcome:
     """Delete ledgers permanently: metadata now, entries later.
 
-    The plan shows the owners. Ledgers that are open or in recovery are refused; --force-open deletes them too and stops
-    their writers, unless a bookie has an entry of them or a registered bookie does not answer. The metadata is first
-    saved in a trash file for bkctl ledger import. Until bookies collect garbage, importing it restores the entries.
-    Type the ID, or use --confirm; for several ledgers, their number.
+    --force-open deletes open ledgers too, and stops their writers, if no registered bookie may have an entry; with
+    --accept-loss also if only lost bookies can know the end. Until bookies collect garbage, ledger import restores them
+    from the trash. Type the ID or count, or use --confirm.
     """
     from commands.safety.gate import open_change
     from runtime.metadata.pipeline import each_of
@@ -66,18 +67,21 @@ async def delete(
     if not ledger and from_file is None:
         raise InvalidArgumentError("specify the ledgers to delete, or a file of their ids with --from-file")
     named = frozenset(all_ledger_ids(ledger))
+    lost = parse_lost(accept_loss)
+    if lost and not force_open:
+        raise InvalidArgumentError("--accept-loss is for ledgers that are not closed: use it with --force-open")
     ledger_ids = all_ledger_ids(ledger, from_file)
     async with open_session(context) as session:
         client = await session.client()
         found, gone = await _find(client, ledger_ids, named)
         _require_deletable(found, is_unreadable_allowed=unreadable, is_open_allowed=force_open)
         forced = [int(item["ledger_id"]) for item in found if item["state"] in _UNCLOSED]
-        looks = await require_empty(client, forced)
-        plan = _plan(session, found, gone, [sentence_of(*each) for each in looks.items()], is_forced=force_open)
+        looks = await require_empty(client, forced, lost)
+        plan = _plan(session, found, gone, [sentence_of(*each) for each in looks.items()], lost, is_forced=force_open)
         versions = {int(item["ledger_id"]): item["expected_version"] for item in plan.items}
         async with (
             open_change(context, plan, client.store, table=PLAN_TABLE) as change,
-            last_looks(client, looks) as guarded,
+            last_looks(client, looks, lost) as guarded,
         ):
             tally = await change_ledgers(
                 context,
@@ -149,7 +153,15 @@ def _require_deletable(items: list[dict[str, Any]], *, is_unreadable_allowed: bo
     raise RefusedError(f"nothing was changed: {named}{more}: {advice}")
 
 
-def _plan(session: Session, items: list[dict[str, Any]], gone: int, warnings: list[str], *, is_forced: bool) -> Plan:
+def _plan(
+    session: Session,
+    items: list[dict[str, Any]],
+    gone: int,
+    warnings: list[str],
+    lost: frozenset[str],
+    *,
+    is_forced: bool,
+) -> Plan:
     lengths = [item["length_bytes"] for item in items]
     known_bytes = sum(length for length in lengths if isinstance(length, int))
     summary = [f"will delete {counted(len(items), 'ledger')} with {size(known_bytes)} of payload"]
@@ -161,7 +173,7 @@ def _plan(session: Session, items: list[dict[str, Any]], gone: int, warnings: li
         subject=str(items[0]["ledger_id"]) if len(items) == 1 else str(len(items)),
         summary=summary,
         items=items,
-        arguments={"force_open": True} if is_forced else {},
+        arguments=({"force_open": True} if is_forced else {}) | ({"accept_loss": sorted(lost)} if lost else {}),
     )
 
 

@@ -1,8 +1,9 @@
-"""Deletes ledgers that are not closed: only if no bookie has an entry, and under the replication lock."""
+"""Deletes ledgers that are not closed, under the replication lock: only if no bookie has an entry, or if it is proven
+that only lost bookies, which the operator names, can know where the ledger ends."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,16 @@ if TYPE_CHECKING:
     from runtime.replication.loss_proof import LastLook
 
 
-async def require_empty(client: LedgerClient, ledger_ids: Sequence[int]) -> dict[int, LastLook]:
-    """The answers of the bookies for each ledger; RefusedError when a bookie has an entry of one, or may have."""
+async def require_empty(
+    client: LedgerClient, ledger_ids: Sequence[int], lost: Collection[str] = ()
+) -> dict[int, LastLook]:
+    """The answers of the bookies for each ledger; RefusedError when a bookie has an entry of one, or may have.
+
+    ``lost``: bookies that the operator gives up. Then entries may exist, if nothing else can know the end.
+    """
     looks = {}
     for ledger_id in ledger_ids:
-        look = await _look(client, ledger_id)
+        look = await _look(client, ledger_id, lost)
         if look.reason is not None:
             raise RefusedError(f"nothing was changed: ledger {ledger_id} is not closed, and {look.reason}")
         looks[ledger_id] = look
@@ -28,17 +34,20 @@ async def require_empty(client: LedgerClient, ledger_ids: Sequence[int]) -> dict
 
 def sentence_of(ledger_id: int, look: LastLook) -> str:
     """For the plan."""
+    if look.is_end_lost:
+        return f"ledger {ledger_id} is not closed, and only lost bookies can know its end; all its entries are deleted"
     sentence = f"ledger {ledger_id} is not closed; no registered bookie has an entry of it"
     return f"{sentence}. Not asked because they are down: {', '.join(look.unseen)}" if look.unseen else sentence
 
 
 @asynccontextmanager
 async def last_looks(
-    client: LedgerClient, planned: Mapping[int, LastLook]
+    client: LedgerClient, planned: Mapping[int, LastLook], lost: Collection[str] = ()
 ) -> AsyncIterator[Callable[[Decide], Decide]]:
     """Lock the ledgers and ask every bookie again, fencing; yields a function that adds the result to a decision.
 
-    ``planned``: the findings for the plan. If a bookie went down since then, nothing is deleted.
+    ``planned`` and ``lost``: the findings for the plan, and the lost bookies of ``require_empty``. If a bookie went
+    down since then, nothing is deleted.
 
     The check has two steps, so that a ledger that turns out to have entries is not fenced.
     """
@@ -75,7 +84,7 @@ async def last_looks(
                 continue
             held[ledger_id] = await stack.enter_async_context(lock)
             for is_fencing in (False, True):
-                look = await _look(client, ledger_id, is_fencing=is_fencing)
+                look = await _look(client, ledger_id, lost, is_fencing=is_fencing)
                 gone = sorted(set(look.unseen).difference(before.unseen))
                 if gone:
                     reasons[ledger_id] = (
@@ -88,9 +97,9 @@ async def last_looks(
         yield guarded
 
 
-async def _look(client: LedgerClient, ledger_id: int, *, is_fencing: bool = False) -> LastLook:
+async def _look(client: LedgerClient, ledger_id: int, lost: Collection[str], *, is_fencing: bool = False) -> LastLook:
     from runtime.metadata.bookies.registration import RegistrationClient
-    from runtime.replication.loss_proof import LastLook, look_for_entries
+    from runtime.replication.loss_proof import LastLook, look_for_entries, why_end_not_lost
 
     try:
         stored = await client.ports.ledgers.read(ledger_id)
@@ -99,4 +108,9 @@ async def _look(client: LedgerClient, ledger_id: int, *, is_fencing: bool = Fals
     if stored.value.is_closed:
         return LastLook("it was closed during this command: delete it without --force-open", ())
     registration = RegistrationClient(client.store, client.ports.ledgers.root)
+    if lost:
+        reason = await why_end_not_lost(
+            client.ports, registration, ledger_id, stored.value, lost, is_fencing=is_fencing
+        )
+        return LastLook(reason, (), is_end_lost=True)
     return await look_for_entries(client.ports, registration, ledger_id, stored.value, is_fencing=is_fencing)

@@ -63,7 +63,7 @@ async def read_last_add_confirmed(
         coverage.mark_known(index)  # the bookie processed the request, even if its copy is damaged
         if not isinstance(outcome, BookieError):
             try:
-                confirmed = max(confirmed, _told_by(outcome, credentials.codec))
+                confirmed = max(confirmed, told_by(outcome, credentials.codec))
             except EntryDigestError as damage:
                 # A damaged copy does not complete the coverage, because its LAC is unknown.
                 error = damaged_copy(credentials.ledger_id, INVALID_ENTRY_ID, ensemble[index], damage)
@@ -96,7 +96,7 @@ async def try_read_last_add_confirmed(
         assert answer is not None, "without a time-out there is an answer"
         index, outcome = answer
         try:
-            told = INVALID_ENTRY_ID if isinstance(outcome, BookieError) else _told_by(outcome, credentials.codec)
+            told = INVALID_ENTRY_ID if isinstance(outcome, BookieError) else told_by(outcome, credentials.codec)
         except EntryDigestError as damage:
             error = damaged_copy(credentials.ledger_id, INVALID_ENTRY_ID, ensemble[index], damage)
             continue
@@ -110,7 +110,7 @@ async def try_read_last_add_confirmed(
     return highest
 
 
-def _told_by(reply: ReadReply | LacReply, codec: EntryCodec) -> int:
+def told_by(reply: ReadReply | LacReply, codec: EntryCodec) -> int:
     """The last add confirmed in an answer, from digest-protected parts only; EntryDigestError."""
     if isinstance(reply, ReadReply):
         return codec.decode(None, reply.body).credible_last_add_confirmed

@@ -198,15 +198,10 @@ class Decommission:
         return unproven
 
     async def _why_not_lost(self, bookie_ids: Sequence[str], ledger_id: int) -> str | None:
-        async def proof() -> str | None:
-            for bookie_id in bookie_ids:
-                reason = await self._recovery.loss_proof.why_not_lost(ledger_id, bookie_id)
-                if reason is not None:
-                    return reason
-            return None
-
         try:
-            return await self._recovery.outage.outlast(proof)
+            return await self._recovery.outage.outlast(
+                lambda: self._recovery.loss_proof.why_not_lost(ledger_id, bookie_ids)
+            )
         except LedgerNotFoundError:
             return None  # deleted meanwhile
         except MetadataFormatError as error:

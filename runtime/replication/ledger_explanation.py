@@ -16,7 +16,7 @@ from runtime.placement.rules import BrokenRule, judge_ensemble
 from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
 from runtime.replication.copy_targets import stripe_bytes
 from runtime.replication.fragments import Fragment
-from runtime.replication.ledger_close import joined, what_helps
+from runtime.replication.ledger_close import joined, last_resort, what_helps
 from runtime.replication.ledger_facts import LedgerFacts, SegmentFacts, is_bad
 
 _NAMED_MAX = 5
@@ -177,6 +177,8 @@ def _next_steps(
     if missing_answers:
         valid = {each for each, answer in facts.answers.items() if answer.is_valid}
         yield what_helps(ledger_id, metadata, list(missing_answers), valid, "able to give a valid answer")
+        if not set(missing_answers) <= facts.registrations.live:
+            yield last_resort(ledger_id, metadata, facts.registrations.live)
     elif last_lost:
         yield (
             f"a live writer replaces {joined(last_lost)} at its next add; if there is none, a recovery closes the "

@@ -250,7 +250,8 @@ class LockedLedgerRepair:
             return versioned
         unclosable = why_not_closable(self._ledger_id, metadata, (await self._live_bookies.refresh()).live)
         if unclosable is not None:
-            self._fail(metadata, place, FailureReason.NOT_CLOSED, (), unclosable.reason)
+            detail = f"{unclosable.reason}; {unclosable.last_resort}"
+            self._fail(metadata, place, FailureReason.NOT_CLOSED, (), detail)
             return versioned
         if (reason := await self._why_fence_in_vain(metadata)) is not None:
             self._fail(metadata, place, FailureReason.OPEN, (), reason)

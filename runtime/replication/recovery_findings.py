@@ -39,6 +39,7 @@ def idle_seconds(look: RecoveryLook, waiting: WaitingMarks | None, now_ms: int) 
 def recovery_findings(look: RecoveryLook, waiting: WaitingMarks | None, now_ms: int) -> Iterator[StatusFinding]:
     """What is wrong. ``waiting`` None: no ledger is marked, that is unknown, or autorecovery is disabled."""
     yield from _loss_findings(look)
+    yield from _return_findings(look)
     yield from _maintenance_findings(look, now_ms)
     yield from _deadline_findings(look, now_ms)
     yield from _daemon_findings(look, now_ms)
@@ -61,6 +62,18 @@ def _loss_findings(look: RecoveryLook) -> Iterator[StatusFinding]:
         sentence = f"1 ledger has entries that no registered bookie has{names}"
     command = f"bkctl ledger explain {first[0]}" if len(first) == 1 else STATUS_COMMAND
     yield StatusFinding(Urgency.CRITICAL, "lost_entries", sentence, command)
+
+
+def _return_findings(look: RecoveryLook) -> Iterator[StatusFinding]:
+    for bookie_id, ledger_ids in look.returned:
+        ledgers = "ledger" if len(ledger_ids) == 1 else f"{len(ledger_ids):,} ledgers:"
+        sentence = (
+            f"bookie {bookie_id} is back, which was given up when {ledgers} {first_names(list(map(str, ledger_ids)))} "
+            f"{'was' if len(ledger_ids) == 1 else 'were'} closed: it may have entries that the others do not have"
+        )
+        yield StatusFinding(
+            Urgency.WARNING, "given_up_bookie", sentence, f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}"
+        )
 
 
 def _maintenance_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]:

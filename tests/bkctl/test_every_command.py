@@ -87,7 +87,7 @@ EFFECTS = {
     "dev cluster start": {Effect.SERVES},
     "dev cluster up": {Effect.SERVES},
     "dev zookeeper": {Effect.SERVES},
-    "ledger close": {Effect.HARMFUL},
+    "ledger close": {Effect.DESTROYS, Effect.HARMFUL},
     "ledger delete": {Effect.DESTROYS},
     "ledger import": {Effect.DESTROYS, Effect.HARMFUL},
     "ledger rewrite-bookie": {Effect.DESTROYS},

@@ -37,7 +37,7 @@ async def examine_notes(store: MetadataStore, cluster: NotedCluster) -> AsyncGen
     """Problems of all notes."""
     notes = RecoveryNotes(store, cluster.root)
     try:
-        for ledgers in (notes.losses, notes.failures):
+        for ledgers in (notes.losses, notes.given_up, notes.failures):
             async with contextlib.aclosing(_of_ledgers(store, cluster, ledgers)) as found:
                 async for each in found:
                     yield each

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
+from contextlib import aclosing
 from typing import TypeVar
 
 import msgspec
 
+from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.election import Candidate, read_auditor
 from runtime.metadata.replication.maintenance import Maintenance, list_maintenance
 from runtime.metadata.replication.recovery_notes import (
     DaemonNote,
+    GivenUpNote,
     LostBookieNote,
     LostLedgerNote,
     NoteDirectory,
@@ -58,6 +61,8 @@ class RecoveryLook(msgspec.Struct, frozen=True, kw_only=True):
     deadlines: tuple[tuple[str, LostBookieNote], ...] = ()
     maintenance: tuple[Maintenance, ...] = ()
     losses: NotedLosses = NotedLosses()
+    returned: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Registered bookies without which ledgers were closed as if they were lost, with these ledgers."""
     failures: int = 0
     unreadable: tuple[str, ...] = ()
 
@@ -110,6 +115,7 @@ async def look_at_recovery(store: MetadataStore, root: str, foreign: ForeignName
         deadlines=tuple(sorted(deadlines, key=lambda each: (each[1].due_ms, each[0]))),
         maintenance=tuple(maintenance),
         losses=losses,
+        returned=await _find_returned(RegistrationClient(store, root), notes.given_up),
         failures=failures,
         unreadable=tuple(unreadable),
     )
@@ -143,3 +149,27 @@ async def _read_losses(notes: RecoveryNotes, unreadable: list[str]) -> NotedLoss
         elif found is not None:
             unreadable.append(str(found))
     return NotedLosses(len(keys), tuple(first))
+
+
+async def _find_returned(
+    registrations: RegistrationClient, given_up: NoteDirectory[GivenUpNote]
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Bookies that were given up, are registered, and have the cookie of that time: so they have their old entries."""
+    count = await given_up.count()
+    if not count or count > _LOSSES_LISTED_MAX:
+        return ()
+    live = (await registrations.snapshot()).live
+    ledgers: dict[tuple[str, int], list[int]] = {}
+    async with aclosing(given_up.all()) as notes:
+        async for key, note in notes:
+            if isinstance(note, Versioned) and key.isdecimal():
+                for bookie_id, since in note.value.member_since.items():
+                    if bookie_id in live and since is not None:
+                        ledgers.setdefault((bookie_id, since), []).append(int(key))
+    return tuple(
+        [
+            (bookie_id, tuple(sorted(ledger_ids)))
+            for (bookie_id, since), ledger_ids in sorted(ledgers.items())
+            if await registrations.member_since(bookie_id) == since
+        ]
+    )

@@ -3,6 +3,7 @@
     /bkctl/autorecovery/<ledgers root>                      P, empty
     /bkctl/autorecovery/<ledgers root>/deadlines/<bookie>   P, when the ledgers of a lost bookie are to be marked
     /bkctl/autorecovery/<ledgers root>/losses/<ledger>      P, a ledger with entries of which no copy is left
+    /bkctl/autorecovery/<ledgers root>/given-up/<ledger>    P, lost bookies without which a ledger was closed
     /bkctl/autorecovery/<ledgers root>/failures/<ledger>    P, why a repair failed, and when it is tried again
     /bkctl/autorecovery/<ledgers root>/maintenance/<bookie> P, a bookie that is expected to be away for a while
     /bkctl/autorecovery/<ledgers root>/daemons/<session>    E, what a running daemon does
@@ -51,6 +52,17 @@ class LostLedgerNote(msgspec.Struct, frozen=True, kw_only=True):
     found_ms: int
     missing_bookies: tuple[str, ...]
     reason: str
+
+
+class GivenUpNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A ledger that was closed, or is being closed, without the answers of lost bookies that may have its end.
+
+    ``member_since``: when the cookie of each of them was created, in ms since 1970; None: it had none. With another
+    cookie it is a new, empty bookie.
+    """
+
+    written_ms: int
+    member_since: dict[str, int | None]
 
 
 class FailedLedgerNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -362,6 +374,7 @@ class RecoveryNotes:
     def __init__(self, store: MetadataStore, root: str) -> None:
         self.deadlines = NoteDirectory(store, root, "deadlines", LostBookieNote)
         self.losses = NoteDirectory(store, root, "losses", LostLedgerNote)
+        self.given_up = NoteDirectory(store, root, "given-up", GivenUpNote)
         self.failures = NoteDirectory(store, root, "failures", FailedLedgerNote)
         self.maintenance = NoteDirectory(store, root, "maintenance", MaintenanceNote)
         self.daemons = NoteDirectory(store, root, "daemons", DaemonNote, is_ephemeral=True)

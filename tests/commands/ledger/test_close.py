@@ -68,7 +68,10 @@ async def test_a_ledger_that_waits_for_a_dead_bookie_is_closed_when_it_is_back(c
         assert f"ledger {stuck} cannot be closed now: {dead} not registered" in left.stderr
         [failure] = left.json()["failures"]
         assert (failure["ledger_id"], failure["missing_bookies"]) == (str(stuck), [dead])
-        assert failure["next_step"] == f"once {dead} is registered, run bkctl ledger close {stuck} again"
+        assert failure["next_step"] == (
+            f"once {dead} is registered, run bkctl ledger close {stuck} again; if their disks are lost, bkctl ledger "
+            f"close {stuck} --accept-loss {dead} ends the ledger with what the others have"
+        )
         assert (await client.ports.ledgers.read(stuck)).value.state is LedgerState.OPEN
         assert (await client.ports.ledgers.read(good)).value.state is LedgerState.CLOSED
 

@@ -252,12 +252,20 @@ async def test_a_ledger_of_one_copy_is_proven_lost(stage: Stage) -> None:
     assert (await accept(stage, "b1", ledger_id)).accepted == (ledger_id,)
 
 
-async def test_an_open_ledger_without_copies_that_nothing_can_close_is_proven_lost(stage: Stage) -> None:
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_an_open_ledger_that_nothing_can_close_is_proven_lost(stage: Stage, *, is_held: bool) -> None:
     await stage.start("b2", "b3")
     await stage.add_cookie("b1")
     ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 1, state=LedgerState.OPEN))
-    assert not (await run(stage, "b1")).is_complete, "the dead end"
+    if is_held:
+        stage.world.put(stage.bookies["b2"], ledger_id, 4)
+    before = await stage.read(ledger_id)
+    stuck = await run(stage, "b1")
+    assert not stuck.is_complete, "the dead end"
+    [failure] = stuck.recoveries[0].failures
+    assert f"bkctl ledger close {ledger_id} --accept-loss b1 " in failure.detail
     assert (await accept(stage, "b1", ledger_id)).is_cookie_deleted
+    assert await stage.read(ledger_id) == before
 
 
 @pytest.mark.parametrize(
@@ -268,7 +276,6 @@ async def test_an_open_ledger_without_copies_that_nothing_can_close_is_proven_lo
         ("silent", "bookie b2 may have entry 0: "),
         ("failing", "bookie b2 may have entry 0: it answered: "),
         ("damaged", "bookie b2 may have entry 0: "),
-        ("open and held", "bookie b2 has entry 4"),
         ("open and not registered", "bookie b2 is not registered"),
         ("open and silent", "bookie b2: "),
         ("open and closable", "it can be closed, so it can be moved"),
@@ -293,9 +300,7 @@ async def test_a_loss_that_is_not_proven_is_refused_by_name_before_anything_is_c
         sample = ledger({0: ["b1", "b2"], 5: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=length_of(10))
     refused = await stage.store(sample)
     others = [await stage.store(two_copies()) for _ in range(2)]
-    if what == "open and held":
-        stage.world.put(stage.bookies["b2"], refused, 4)
-    elif what == "one segment of two":
+    if what == "one segment of two":
         for entry_id in range(5):
             del stage.bookies["b2"].ledgers[refused].entries[entry_id]
     elif what.endswith("not registered"):

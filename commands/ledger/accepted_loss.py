@@ -1,0 +1,133 @@
+"""Shared by the commands that give up lost bookies of unclosed ledgers: the option, checks, plan, records, report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from commands.parse import parse_bookie_id
+from commands.rendering import Column, Table
+from runtime.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from commands.safety.gate import Change
+    from commands.session import Session
+    from runtime.client import LedgerClient
+    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from runtime.replication.config import ReplicationConfig
+    from runtime.replication.ledger_close import LossConsent
+    from runtime.replication.loss_close import AcceptedLoss, LossClose
+
+LostBookies = Annotated[
+    list[str] | None,
+    typer.Option("--accept-loss", metavar="BOOKIE", help="A lost bookie to give up; repeatable"),
+]
+LOSS_TABLE = Table(
+    "Given up",
+    Column("ledger_id", "LEDGER", is_right=True),
+    Column("bookies", "BOOKIES"),
+    Column("entries", "ENTRIES FOUND", is_right=True),
+    Column("holes", "MISSING BEFORE THE END"),
+    Column("damaged", "DAMAGED AFTER IT", priority=1),
+)
+_NAMED_MAX = 5
+
+
+def parse_lost(texts: list[str] | None) -> frozenset[str]:
+    """The ids of the lost bookies; InvalidArgumentError."""
+    return frozenset(map(parse_bookie_id, texts or ()))
+
+
+def require_lost(ledgers: Sequence[StoredLedger], lost: Collection[str], live: Collection[str]) -> None:
+    """RefusedError unless the bookies can be given up for these ledgers, by the registrations."""
+    from runtime.replication.loss_proof import why_not_given_up
+
+    for each in ledgers:
+        assert each.metadata is not None
+        reason = why_not_given_up(each.metadata, lost, live)
+        if reason is not None:
+            raise RefusedError(f"nothing was changed: ledger {each.ledger_id}: {reason}")
+    members = {bookie_id for each in ledgers if each.metadata for bookie_id in each.metadata.last_segment.ensemble}
+    if ledgers and members.isdisjoint(lost):
+        names = ", ".join(sorted(lost))
+        raise RefusedError(f"nothing was changed: {names}: in the last segment of none of these ledgers")
+
+
+async def loss_sentences(
+    client: LedgerClient,
+    config: ReplicationConfig,
+    ledgers: Sequence[StoredLedger],
+    lost: frozenset[str],
+    live: Collection[str],
+) -> list[str]:
+    """What will be given up, for the plan; RefusedError when a member does not answer, or none can replace the lost.
+
+    Fences nothing.
+    """
+    from runtime.replication.ledger_close import joined, why_not_closable
+    from runtime.replication.loss_close import LossClose
+
+    require_lost(ledgers, lost, live)
+    closing = LossClose(client.ports, config, lost)
+    sentences = []
+    for each in ledgers:
+        metadata = each.metadata
+        assert metadata is not None
+        if why_not_closable(each.ledger_id, metadata, live) is None:
+            sentences.append(f"ledger {each.ledger_id} can probably be closed without a loss, which is tried first")
+            continue
+        known = await closing.look(each.ledger_id, metadata)
+        if isinstance(known, str):
+            raise RefusedError(f"nothing was changed: ledger {each.ledger_id}: {known}")
+        end = f"entry {known} is the highest" if known >= 0 else "no entry is known"
+        names = joined(closing.lost_members(metadata))
+        sentences.append(
+            f"ledger {each.ledger_id}: what only {names} may have is given up; {end} that the other members report"
+        )
+    more = len(sentences) - _NAMED_MAX
+    return sentences[:_NAMED_MAX] + ([f"and {more} more"] if more > 0 else [])
+
+
+async def loss_consent(
+    client: LedgerClient, session: Session, config: ReplicationConfig, lost: frozenset[str], change: Change
+) -> LossConsent:
+    """The consent that the operator gave by confirming the plan of ``change``."""
+    import asyncio
+
+    from runtime.metadata.replication.lock import ReplicationLocks
+    from runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+    from runtime.net.host import canonical_host_name
+    from runtime.replication.ledger_close import LossConsent
+    from runtime.replication.loss_close import LossClose
+
+    notes = RecoveryNotes(session.store, session.root).given_up
+
+    async def keep(ledger_id: int) -> None:
+        path = client.ports.ledgers.path(ledger_id)
+        node = await session.store.get(path)
+        change.require_lock()
+        change.trash.keep("close", path, node)
+
+    async def note(ledger_id: int, bookie_ids: Sequence[str]) -> None:
+        since = {each: await session.registrations.member_since(each) for each in bookie_ids}
+        await notes.put(str(ledger_id), GivenUpNote(written_ms=client.ports.clock.now_ms(), member_since=since))
+
+    locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
+    closing: LossClose = LossClose(client.ports, config, lost)
+    return LossConsent(lost, closing, locks, keep, note)
+
+
+def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:
+    """One ledger that was closed without its lost bookies."""
+    from runtime.replication.fragments import format_ranges
+
+    return {
+        "ledger_id": str(ledger_id),
+        "bookies": list(loss.bookie_ids),
+        "entries": loss.entries,
+        "holes": format_ranges(loss.holes, len(loss.holes)) or None,
+        "damaged": format_ranges(loss.damaged, len(loss.damaged)) or None,
+    }

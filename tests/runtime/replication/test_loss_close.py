@@ -1,0 +1,247 @@
+"""Closing ledgers without their lost bookies, in virtual time: what goes wrong between the steps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.protocol.status import Status
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.fragments import EntryRange
+from runtime.replication.ledger_close import CloseOutcome, CloseResult, LedgerCloser, LossConsent
+from runtime.replication.loss_close import LossClose
+from tests.runtime.replication.samples import ledger
+from tests.sim.ledger_cluster import ROOT, LedgerCluster, ledger_cluster
+from tests.sim.loop import run_simulated
+
+ALL = ("b1", "b2", "b3", "b4", "b5", "b6")
+Hook = Callable[[], Awaitable[None]]
+
+
+async def nothing() -> None:
+    pass
+
+
+async def give_up(
+    cluster: LedgerCluster, ledger_id: int, *lost: str, before_fence: Hook = nothing, before_close: Hook = nothing
+) -> CloseResult:
+    async def keep(_: int) -> None:
+        await before_fence()
+
+    async def note(_: int, __: Sequence[str]) -> None:
+        await before_close()
+
+    consent = LossConsent(
+        frozenset(lost),
+        LossClose(cluster.ports, ReplicationConfig(), lost),
+        ReplicationLocks(cluster.store, ROOT, "this host"),
+        keep,
+        note,
+    )
+    closer = LedgerCloser(cluster.ports, consent=consent)
+    [result] = [each async for each in closer.close_all([ledger_id], grace_s=0, in_parallel=1)]
+    return result
+
+
+def three(ack_quorum: int = 2, starts: int = 0) -> LedgerMetadata:
+    segments: dict[int, Sequence[str]] = {0: ["b1", "b2", "b3"]}
+    if starts:
+        segments[starts] = ["b1", "b2", "b4"]
+    return ledger(segments, 3, ack_quorum, state=LedgerState.OPEN)
+
+
+def simulate(scenario: Callable[[LedgerCluster], Awaitable[None]], *bookie_ids: str) -> None:
+    async def run() -> None:
+        async with ledger_cluster(*(bookie_ids or ALL)) as cluster:
+            await scenario(cluster)
+
+    run_simulated(run())
+
+
+async def stuck(cluster: LedgerCluster, count: int = 5) -> int:
+    """A ledger of b1, b2 and b3, of which only b1 is left."""
+    ledger_id = await cluster.create(three())
+    await cluster.fill(ledger_id, range(count))
+    for bookie_id in ("b2", "b3"):
+        await cluster.stop(bookie_id)
+    return ledger_id
+
+
+def reason_of(result: CloseResult) -> str:
+    assert result.outcome is CloseOutcome.FAILED
+    assert result.failure is not None
+    return result.failure.reason
+
+
+async def require_closed(cluster: LedgerCluster, ledger_id: int, last_entry_id: int, members: set[str]) -> None:
+    """Closed there, b1 was fenced before anything was copied, and each member has what b1 has."""
+    kinds = [(each.bookie_id, each.is_fencing) for each in cluster.requests if each.is_fencing or each.kind == "add"]
+    assert kinds[0] == ("b1", True)
+    metadata = await cluster.metadata(ledger_id)
+    assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, last_entry_id)
+    ensemble = set(metadata.last_segment.ensemble)
+    assert len(ensemble) == 3
+    assert ensemble <= members
+    for bookie_id in ensemble:
+        assert cluster.entries[bookie_id, ledger_id] == cluster.entries["b1", ledger_id]
+
+
+def test_a_member_that_does_not_answer_the_fence_stops_it() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+
+        async def fall_silent() -> None:
+            cluster.failing["b1", -1] = Status.TIMEOUT
+
+        result = await give_up(cluster, ledger_id, "b2", "b3", before_fence=fall_silent)
+        assert "b1" in reason_of(result)
+        assert not [each for each in cluster.requests if each.kind == "add"]
+        del cluster.failing["b1", -1]
+        assert (await give_up(cluster, ledger_id, "b2", "b3")).outcome is CloseOutcome.CLOSED
+        await require_closed(cluster, ledger_id, 4, {"b1", "b4", "b5", "b6"})
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.UNKNOWN_LEDGER_STATE])
+def test_no_answer_for_an_entry_is_not_taken_for_a_hole(status: Status) -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        cluster.failing["b1", 3] = status
+        assert "bookie b1: entry 3 may exist on it" in reason_of(await give_up(cluster, ledger_id, "b2", "b3"))
+        assert (await cluster.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
+        del cluster.failing["b1", 3]
+        assert (await give_up(cluster, ledger_id, "b2", "b3")).outcome is CloseOutcome.CLOSED
+        await require_closed(cluster, ledger_id, 4, {"b1", "b4", "b5", "b6"})
+
+    simulate(scenario)
+
+
+def test_damaged_copies_are_holes_before_the_end_and_are_named_after_it() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster, 8)
+        for entry_id in (2, 6, 7):
+            cluster.failing["b1", entry_id] = Status.IO_ERROR
+        cluster.failing["b1", -1] = Status.NO_SUCH_ENTRY
+        result = await give_up(cluster, ledger_id, "b2", "b3")
+        assert result.loss is not None
+        assert (result.loss.holes, result.loss.damaged) == ((EntryRange(2, 2),), (EntryRange(6, 7),))
+        metadata = await cluster.metadata(ledger_id)
+        assert (metadata.last_entry_id, metadata.length) == (5, 60)
+
+        seen = await cluster.create(three())
+        await cluster.fill(seen, range(8), without=["b2", "b3"])
+        del cluster.failing["b1", -1]
+        result = await give_up(cluster, seen, "b2", "b3")
+        assert result.loss is not None
+        assert (result.loss.holes, result.loss.damaged) == ((EntryRange(2, 2), EntryRange(6, 7)), ())
+        metadata = await cluster.metadata(seen)
+        assert (metadata.last_entry_id, metadata.length) == (7, 60), "a good copy of entry 7 was seen"
+
+    simulate(scenario)
+
+
+def test_the_answer_for_the_last_entry_is_not_believed() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster, 3)
+        await cluster.fill(ledger_id, range(9_000, 9_002))
+        cluster.failing["b1", -1] = Status.NO_SUCH_ENTRY
+        result = await give_up(cluster, ledger_id, "b2", "b3")
+        assert result.loss is not None
+        assert result.loss.holes == (EntryRange(3, 8_999),)
+        await require_closed(cluster, ledger_id, 9_001, {"b1", "b4", "b5", "b6"})
+
+    simulate(scenario)
+
+
+def test_a_new_member_that_rejects_copies_is_replaced_by_another() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        for entry_id in range(5):
+            cluster.failing["b4", entry_id] = Status.NO_SUCH_ENTRY
+        assert (await give_up(cluster, ledger_id, "b2", "b3")).outcome is CloseOutcome.CLOSED
+        await require_closed(cluster, ledger_id, 4, {"b1", "b5", "b6"})
+
+    simulate(scenario)
+
+
+class Forgetful(dict[int, bytes]):
+    """The entries of a bookie that acknowledges adds and keeps none."""
+
+    def __setitem__(self, entry_id: int, body: bytes) -> None:
+        pass
+
+
+def test_a_copy_that_cannot_be_read_back_does_not_count() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        cluster.entries["b4", ledger_id] = Forgetful()
+        assert (await give_up(cluster, ledger_id, "b2", "b3")).outcome is CloseOutcome.CLOSED
+        await require_closed(cluster, ledger_id, 4, {"b1", "b5", "b6"})
+
+    simulate(scenario)
+
+
+def test_a_new_member_that_leaves_before_the_close_is_not_named() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        left: list[str] = []
+
+        async def leave() -> None:
+            left.append(next(each for each, of in cluster.entries if of == ledger_id and each in {"b4", "b5", "b6"}))
+            await cluster.stop(left[0])
+
+        result = await give_up(cluster, ledger_id, "b2", "b3", before_close=leave)
+        assert "left the cluster, or became read-only" in reason_of(result)
+        assert (await cluster.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
+        assert (await give_up(cluster, ledger_id, "b2", "b3")).outcome is CloseOutcome.CLOSED
+        await require_closed(cluster, ledger_id, 4, set(ALL) - {"b2", "b3", left[0]})
+
+    simulate(scenario)
+
+
+def test_a_lost_bookie_that_returns_during_the_copies_is_not_given_up() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        await cluster.fill(ledger_id, [5], without=["b1"])  # acknowledged, and only the lost bookies have it
+
+        async def return_() -> None:
+            await cluster.register("b3")
+
+        result = await give_up(cluster, ledger_id, "b2", "b3", before_close=return_)
+        assert "bookie b3 is registered, so it is not lost" in reason_of(result)
+        [closed] = [each async for each in LedgerCloser(cluster.ports).close_all([ledger_id], grace_s=0, in_parallel=1)]
+        assert closed.outcome is CloseOutcome.CLOSED
+        assert (await cluster.metadata(ledger_id)).last_entry_id == 5, "the entries of the lost one are found"
+
+    simulate(scenario)
+
+
+def test_an_empty_last_segment_has_the_end_and_the_length_of_the_segment_before() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await cluster.create(three(starts=4))
+        await cluster.fill(ledger_id, range(4))
+        for bookie_id in ("b2", "b4"):
+            await cluster.stop(bookie_id)
+        cluster.failing["b1", 3] = cluster.failing["b3", 3] = Status.IO_ERROR
+        result = await give_up(cluster, ledger_id, "b2", "b4")
+        assert (result.outcome, result.loss is not None) == (CloseOutcome.CLOSED, True)
+        metadata = await cluster.metadata(ledger_id)
+        assert (metadata.last_entry_id, metadata.length) == (3, 30), "the length up to the entry that can be read"
+        assert {"b2", "b4"}.isdisjoint(metadata.last_segment.ensemble)
+
+    simulate(scenario)
+
+
+def test_two_at_once_agree_on_one_end() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        both = await asyncio.gather(*(give_up(cluster, ledger_id, "b2", "b3") for _ in range(2)))
+        assert CloseOutcome.CLOSED in {each.outcome for each in both}
+        await require_closed(cluster, ledger_id, 4, {"b1", "b4", "b5", "b6"})
+
+    simulate(scenario)
