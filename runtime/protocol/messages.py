@@ -193,7 +193,7 @@ class ReadAnswer(msgspec.Struct, frozen=True, gc=False):
     def entry_status(self) -> Status:
         """The outcome for the entry itself, if the read does not fence.
 
-        A Java bookie answers with the error of its last entry, and the body, if it cannot tell the last add confirmed
+        A Java bookie answers with the error of its last entry, and the body, if it cannot find the last add confirmed
         (wire section 5.2). The digest shows whether the body is good.
         """
         return Status.OK if self.body and self.status in _ERRORS_OF_LAST_ENTRY else self.status

@@ -200,7 +200,7 @@ class LedgerChecker:
     async def _end_of(
         self, metadata: LedgerMetadata, credentials: LedgerCredentials, scope: CheckScope
     ) -> tuple[int, BkctlError | None]:
-        """The last entry that is certainly part of the ledger, and why the bookies do not tell it, if it is so."""
+        """The last entry that is certainly part of the ledger, and why it is unknown where the ledger ends, or None."""
         if metadata.is_closed:
             return metadata.last_entry_id, None
         # Earlier segments are complete, regardless of the last add confirmed.
@@ -279,7 +279,7 @@ class LedgerChecker:
 def _problem_of(
     metadata: LedgerMetadata, scope: CheckScope, failure: BkctlError | None, tally: _CheckCounts
 ) -> str | None:
-    """What is unknown about the end of the ledger; ``failure``: why the bookies do not tell it."""
+    """What is unknown about the end of the ledger; ``failure``: why it is unknown."""
     doubt = f"entries {format_ranges(tally.uncertain.ranges())} may exist on bookies that gave no certain answer"
     if failure is None:
         return doubt if tally.uncertain.count else None
