@@ -50,6 +50,10 @@ class CountingStore:
         return self._store.session_id
 
     @property
+    def zxid(self) -> int:
+        return self._store.zxid
+
+    @property
     def measures(self) -> MetadataMeasures:
         return self._store.measures
 

@@ -30,7 +30,7 @@ class TroubleAnswer(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Since when and why an operator keeps the bookie read-only."""
+    """Since when and why an operator keeps the bookie read-only, or deletion is stopped."""
 
     since_ms: Number
     reason: str
@@ -93,6 +93,7 @@ class StateAnswer(ModeState, frozen=True, kw_only=True):
     uptime_s: Seconds | None = None
     ledger_directories: tuple[str, ...] | None = None
     repair: dict[str, Any] | None = None
+    deletion_stopped: Order | None = None
     jobs: tuple[JobAnswer, ...] = ()
 
     @property

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 
 from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
 from commands.bookie.admin_answers import CollectionDetails, ForcedCollection, StateAnswer, SuspendedCompaction, Truth
-from commands.bookie.admin_state import change_plan, read_state
+from commands.bookie.admin_state import change_plan, read_state, require_own
 from commands.command import command, group
 from commands.context import CommandContext
 from commands.effect import Effect
@@ -43,17 +44,22 @@ async def show_status(context: CommandContext, bookie_id: IdArgument = None, dir
         forced = await client.get(_GC, ForcedCollection)
         details = await client.get("/api/v1/bookie/gc_details", tuple[CollectionDetails, ...])
         suspended = await _suspended(client)
+    stopped = state.deletion_stopped
     names = itertools.chain(state.ledger_directories or (), itertools.repeat(None))  # a Java bookie does not name them
     rows = [_row(name, each) for each, name in zip(details, names, strict=False)]
     body = {
         "bookie_id": state.bookie_id,
         "forced": _is_true(forced.is_in_force_gc),
         **{f"{kind}_suspended": suspended[kind] for kind in _KINDS},
+        "deletion_stopped": None if stopped is None else stopped.reason,
+        "deletion_stopped_since": None if stopped is None else time_text(stopped.since_ms),
     }
     context.console.record(
         "GarbageCollection", body, name="bookie_id", details={"directories": rows}, lines=Lines(_DIRECTORIES, rows)
     )
     context.console.table(_DIRECTORIES, rows)
+    if stopped is not None:
+        context.console.warn(f"no ledger is deleted; to allow it: bkctl bookie gc confirm {state.bookie_id}")
 
 
 @command("run", example="bookie gc run --minor", effect=Effect.REVERSIBLE)
@@ -108,6 +114,40 @@ async def resume(
 ) -> None:
     """Resume compaction that was suspended."""
     await _switch(context, bookie_id, directory, token_file, "resume", _kinds(major=major, minor=minor))
+
+
+@command("confirm", example="bookie gc confirm 10.0.0.5:3181", effect=Effect.DESTROYS)
+async def confirm(
+    context: CommandContext,
+    bookie_id: IdArgument = None,
+    directory: DirectoryOption = None,
+    token_file: TokenOption = None,
+) -> None:
+    """Allow a bookie to delete ledgers again, although the metadata is older than it was.
+
+    A bookie deletes no ledgers after ZooKeeper was set back, replaced, or restored from a backup: it may have entries
+    of newer ledgers that the metadata no longer has. Confirm only if the newer metadata is lost: the next garbage
+    collection deletes these entries. gc status shows the reason.
+    """
+    from commands.safety.gate import nothing_to_change, open_change
+    from runtime.admin.calls import BKCTL_API
+
+    async with open_admin(context, bookie_id, directory, token_file) as client:
+        state = await read_state(client)
+        require_own(state, "it has no such protection")
+        name, stopped = state.bookie_id, state.deletion_stopped
+        if stopped is None:
+            summary = f"bookie {name}: nothing to confirm: it deletes ledgers that are missing from the metadata"
+            nothing_to_change(context, msgspec.structs.replace(change_plan(state, {}), items=(), summary=(summary,)))
+        else:
+            summary = (
+                f"will let bookie {name} delete the entries of all ledgers that are missing from the metadata, "
+                f"although {stopped.reason}"
+            )
+            async with open_change(context, change_plan(state, {"action": "gc-confirm"}, summary=(summary,))):
+                await client.put(f"{BKCTL_API}/gc/confirm", object, {"confirm": True})
+    body = {"bookie_id": name, "changed": stopped is not None, "reason": None if stopped is None else stopped.reason}
+    context.console.record("GarbageCollectionConfirmed", body, name="bookie_id")
 
 
 async def _switch(
@@ -180,4 +220,4 @@ def _time(count: int, time_ms: int) -> str | None:
     return time_text(time_ms) if count else None
 
 
-app = group("Control garbage collection of a running bookie.", run, show_status, suspend, resume)
+app = group("Control garbage collection of a running bookie.", run, show_status, suspend, resume, confirm)

@@ -137,6 +137,10 @@ async def _run(
     }
     context.console.record("ClusterRestore", body, name="root", details={"conflict_items": tally.conflicts})
     context.console.table(CONFLICT_TABLE, tally.conflicts)
+    context.console.warn(
+        "bookies of bkctl delete no ledgers until bkctl bookie gc confirm is run for each of them; Java bookies delete "
+        "what is missing from the metadata at their next garbage collection"
+    )
     if tally.conflicts_count and not tally.changed_count:
         raise ConflictError(f"nothing was restored: {tally.conflicts_count} nodes differ and were not changed")
     return Outcome.PARTIAL if is_partial else Outcome.OK
@@ -216,10 +220,11 @@ def _summary(
         f"will restore the backup of {archive.header.created} with {archive.ledgers} ledgers into {where} at "
         f"{target.root}: {expected.ledgers_created} ledgers will be created, {expected.ledgers_advanced} advanced, "
         f"{expected.conflicts_count} nodes differ and will not be changed",
-        "bookies will delete the entries of ledgers that are in neither: those created after "
-        f"{archive.header.created} and are not in the cluster now",
+        f"ledgers created after {archive.header.created} that are not in the cluster now stay missing; bookies of "
+        "bkctl keep their entries: they delete no ledgers until bkctl bookie gc confirm is run for each of them",
+        "Java bookies delete these entries at their next garbage collection: do not start them while that matters",
         *_told_of_maintenance(archive, target),
-        *_left_out("ledger", "bookies will delete their entries", expected.invalid_count, expected.invalid),
+        *_left_out("ledger", "missing from the cluster afterwards", expected.invalid_count, expected.invalid),
         *_left_out("other node", "unusable, or harmful to Java processes", expected.bad_count, expected.bad),
         *_told_of_ids(archive, new_ids),
     )

@@ -61,6 +61,11 @@ class BudgetedStore:
         return self._store.session_id
 
     @property
+    def zxid(self) -> int:
+        """Number of the last transaction that the server had carried out when it last answered."""
+        return self._store.zxid
+
+    @property
     def measures(self) -> MetadataMeasures:
         """Durations of the operations, without the wait for their turn."""
         return self._store.measures

@@ -175,6 +175,13 @@ class MetadataStore(Protocol):
         """Id of the current session; 0 between two sessions."""
 
     @property
+    def zxid(self) -> int:
+        """Number of the last transaction that the server had carried out when it last answered this session.
+
+        It grows with every change in the store, and with every election of a leader. 0: not known yet.
+        """
+
+    @property
     def measures(self) -> MetadataMeasures:
         """Durations of the operations."""
 

@@ -186,6 +186,7 @@ def findings_of(status: ClusterLook) -> list[StatusFinding]:
         *_unreferenced_findings(status),
         *_bookie_findings(status),
         *_disk_findings(status.bookies),
+        *_collection_findings(status),
         *_replication_findings(status),
         *_mark_findings(status),
         *_note_findings(status),
@@ -348,6 +349,18 @@ def _disk_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFin
             limit = DISK_CRITICAL_FRACTION if severity is Urgency.CRITICAL else DISK_WARNING_FRACTION
             sentence = f"disks of {these_bookies(full, 'is', 'are')} at least {limit:.0%} full"
             yield StatusFinding(severity, "disks", sentence, "bkctl bookie info")
+
+
+def _collection_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    """A bookie that was removed may have left its note."""
+    known = {each.bookie_id for each in status.bookies or ()}
+    stopped = () if status.recovery is None else status.recovery.stopped
+    found = {bookie_id: note for bookie_id, note in stopped if status.bookies is None or bookie_id in known}
+    if found:
+        first = next(iter(found))
+        which = these_bookies(list(found), "deletes", "delete")
+        sentence = f"{which} no ledgers, because the metadata is older than it was: {found[first].stopped}"
+        yield StatusFinding(Urgency.CRITICAL, "deletion_stopped", sentence, f"bkctl bookie gc status {first}")
 
 
 def _replication_findings(status: ClusterLook) -> Iterator[StatusFinding]:

@@ -36,6 +36,7 @@ _FIXED = {
     filenames.LAST_ID: FileKind("hint", "newest entry log id"),
     filenames.DIRTY: FileKind("marker", "the bookie is running, or did not shut down cleanly"),
     filenames.BOOKIE_STATUS: FileKind("status", "read-only or writable, kept over restarts"),
+    filenames.METADATA_SEEN: FileKind("status", "how far the metadata store was when the bookie last looked"),
     filenames.OPERATOR_MODE: FileKind("status", "the mode that an operator set while the bookie ran, and why"),
     filenames.LOCK: FileKind("lock", "held by a bkctl process"),
     filenames.JOURNAL_CATALOG: FileKind("record", "list of the journals that bkctl wrote, and where they end"),

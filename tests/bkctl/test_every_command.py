@@ -59,6 +59,7 @@ EFFECTS = {
     "bookie drain": {Effect.HARMFUL},
     "bookie format": {Effect.DESTROYS},
     "bookie index rebuild": {Effect.HARMFUL, Effect.REVERSIBLE},
+    "bookie gc confirm": {Effect.DESTROYS},
     "bookie gc resume": {Effect.REVERSIBLE},
     "bookie gc run": {Effect.REVERSIBLE},
     "bookie gc suspend": {Effect.REVERSIBLE},
@@ -141,7 +142,7 @@ def words_for(name: str) -> list[str]:
         "bookie sanity": [BOOKIE],
         "recover ledger": ["0"],
         **{f"bookie {name}": ["--dir", "/nowhere"] for name in ("log-level", "set-mode", "stop")},
-        **{f"bookie gc {name}": ["--dir", "/nowhere"] for name in ("resume", "run", "suspend")},
+        **{f"bookie gc {name}": ["--dir", "/nowhere"] for name in ("confirm", "resume", "run", "suspend")},
     }
     return [*words, *more.get(name, ())]
 
@@ -341,6 +342,7 @@ def test_a_pinned_context_stops_every_command_that_changes_another_cluster(
         "autorecovery trigger",
         "bookie format",
         "bookie index rebuild",
+        "bookie gc confirm",
         "bookie gc resume",
         "bookie gc run",
         "bookie gc suspend",

@@ -105,6 +105,7 @@ class Invocations:
             "bookie list": (),
             "bookie sanity": (live,),
             "bookie show": (live,),
+            "bookie gc confirm": (live, "--confirm", live),
             "bookie gc resume": (live,),
             "bookie gc run": (live, "--minor"),
             "bookie gc status": (live,),

@@ -272,6 +272,10 @@ class ModelMetadataStore:
         await self.close()
 
     @property
+    def zxid(self) -> int:
+        return self._server.zxid
+
+    @property
     def session_id(self) -> int:
         return self._session_id
 

@@ -1,15 +1,18 @@
-"""Garbage collection of a bookie: Java's paths."""
+"""Garbage collection of a bookie: Java's paths, and the stop of deletion after older metadata was found."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 
+from runtime.admin.calls import BKCTL_API
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, fields_of, json_answer, truth
 from runtime.bookie.admin.mode_routes import require_running
 from runtime.bookie.collection.collector import GarbageCollector
 from runtime.bookie.collection.long_work import CompactionKind
 from runtime.bookie.view import BookieView
+from storage.advice import with_path
+from storage.errors import BkctlError
 
 _KINDS = {"Major": CompactionKind.MAJOR, "Minor": CompactionKind.MINOR}
 
@@ -31,6 +34,7 @@ class GarbageCollectionRoutes:
             Route("GET", f"{gc}/suspend_compaction", self._suspended),
             Route("PUT", f"{gc}/suspend_compaction", self._suspend, changes=True),
             Route("PUT", f"{gc}/resume_compaction", self._resume, changes=True),
+            Route("PUT", f"{BKCTL_API}/gc/confirm", self._confirm, changes=True),
         ]
 
     @property
@@ -70,6 +74,16 @@ class GarbageCollectionRoutes:
                 for status, logs in zip(collector.compactions, collector.log_metrics, strict=True)
             ]
         )
+
+    async def _confirm(self, request: AdminRequest) -> AdminAnswer:
+        """Accept the present metadata; the answer has what had stopped the deletion."""
+        if truth(fields_of(request, "confirm"), "confirm") is not True:
+            raise AdminError(Problem.INVALID, 'confirm in the body: {"confirm": true}')
+        try:
+            stopped = await self._collector.proof.confirm()
+            return json_answer({"confirmed": None if stopped is None else stopped.reason})
+        except (BkctlError, OSError) as error:
+            raise AdminError(Problem.UNAVAILABLE, f"not confirmed, run it again: {with_path(error)}") from error
 
     async def _suspended(self, _: AdminRequest) -> AdminAnswer:
         suspended = self._collector.compactions[0].suspended

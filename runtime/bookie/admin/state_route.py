@@ -56,9 +56,15 @@ class StateRoute:
                 "http_port": view.http_port,
                 "ledger_directories": list(view.config.storage.ledger_directories),
                 "repair": self._repair(),
+                "deletion_stopped": self._deletion_stopped(),
                 "jobs": view.jobs.all,
             }
         )
+
+    def _deletion_stopped(self) -> dict[str, Any] | None:
+        """Why garbage collection deletes no ledgers; None: it does, or it has not begun."""
+        stopped = None if self._view.collector is None else self._view.collector.proof.stopped
+        return None if stopped is None else {"since_ms": stopped.since_ms, "reason": stopped.reason}
 
     def _repair(self) -> dict[str, Any]:
         progress = self._view.integrity_progress

@@ -26,6 +26,7 @@ from typing import Final
 
 from runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTools, LogScanner, finish_jobs
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from runtime.bookie.collection.forward_proof import ForwardProof
 from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
 from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
 from runtime.bookie.collection.long_work import CompactionKind, CompactionStatus, DirectoryCompaction, DiskReaction
@@ -60,6 +61,8 @@ _BATCH_COUNT_MAX: Final = 256
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerPasses:
     """The part of a round that deletes ledgers. ``flush``: runs a checkpoint, which makes the deletions durable."""
+
+    proof: ForwardProof
 
     open_ledgers: Callable[[], Awaitable[LedgerStore]]
     deleted: LedgerCollector
@@ -101,6 +104,7 @@ class GarbageCollector:
         self._forces_count = 0
         self._is_stopping = False
         self._waiting: list[asyncio.Future[None]] = []
+        self.proof = passes.proof
         self.metrics = metrics
         self.log_metrics = tuple(directory.metrics for directory in directories)
         """Of each ledger directory."""
@@ -200,6 +204,7 @@ class GarbageCollector:
         await self._cut_off()
         for ended in self._waiting:
             ended.cancel()
+        await self.proof.end()
 
     # -- rounds -------------------------------------------------------------------------------------------------
 
@@ -289,6 +294,7 @@ class GarbageCollector:
         if deleted_count:
             logger.info("deleted %d ledgers", deleted_count)
             await self._flush_deletions()
+        await self.proof.advance()
 
     async def _flush_deletions(self) -> None:
         wait_s = FLUSH_WAIT_FULL_S_MAX if self._disks.is_room_scarce else FLUSH_WAIT_S_MAX
@@ -331,7 +337,12 @@ async def assemble_garbage_collector(
     budgeted = BudgetedStore(store, budget)
     metrics = GarbageCollectionMetrics()
     local = LocalLedgers(path.storage, workers, path.handles.forget)
-    guard = ClusterGuard(store, uri.root, names.known_as[0], names.instance_id)
+    folders = [engine.ledger_directory for engine in path.storage.engines]
+    own_id = names.known_as[0]
+    local_ids = local.snapshot_with_collected
+    proof = ForwardProof(store, uri.root, own_id, ports.file_system, folders, workers, ports.clock, metrics, local_ids)
+    await proof.begin()
+    guard = ClusterGuard(store, uri.root, own_id, names.instance_id, proof)
     batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))
     locks = ReplicationLocks(budgeted, uri.root, await workers.run(COMPACTION_LANE, ports.host.canonical_name))
     in_flight_max = settings.overreplicated_in_flight_max
@@ -343,6 +354,7 @@ async def assemble_garbage_collector(
         return await workers.run(COMPACTION_LANE, read_integrity_flag, path.storage.engines[0])
 
     passes = LedgerPasses(
+        proof=proof,
         open_ledgers=open_ledgers,
         deleted=LedgerCollector(
             local, guard, store, ports.clock, metrics, batch_count_max, settings.confirmation_pause_s

@@ -2,9 +2,10 @@
 
 A ledger is deleted only if it was here before the listing began, and its part of the tree was listed without an error
 and without it. Its metadata must then be missing in two reads, with a pause and a ``sync`` in between, in one session
-and in the very cluster that this bookie booted in, and no client may have used it since. Otherwise it is kept until the
-next round. None of this depends on what is stored here: a ledger in limbo is deleted like any other, since no repair
-can end its limbo without metadata. Source: storage section 7.2, metadata section 4.3.
+and in the very cluster that this bookie booted in, the metadata must not be older than it was (``forward_proof``), and
+no client may have used the ledger since. Otherwise it is kept until the next round. None of this depends on what is
+stored here: a ledger in limbo is deleted like any other, since no repair can end its limbo without metadata. Source:
+storage section 7.2, metadata section 4.3.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from runtime.bookie.collection.forward_proof import ForwardProof
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from runtime.errors import LedgerNotFoundError, MetadataError
 from runtime.metadata.bookies.cookies import CookieStore
@@ -113,15 +115,18 @@ class LocalLedgers:
 class ClusterGuard:
     """Makes sure that the metadata store still belongs to this bookie's cluster."""
 
-    def __init__(self, store: MetadataStore, root: str, bookie_id: str, instance_id: str | None) -> None:
+    def __init__(
+        self, store: MetadataStore, root: str, bookie_id: str, instance_id: str | None, proof: ForwardProof
+    ) -> None:
         self._store = store
         self._root = root
         self._bookie_id = bookie_id
         self._instance_id = instance_id
+        self.proof = proof
         self._root_ctime_ms: int | None = None
 
     async def require_own_cluster(self) -> None:
-        """MetadataError unless the root, the instance id and this bookie's cookie are unchanged."""
+        """MetadataError unless root, instance id and this bookie's cookie are unchanged, and nothing is older."""
         await self._store.sync(self._root)
         stat = await self._store.exists(self._root)
         if stat is None:
@@ -147,6 +152,7 @@ class ClusterGuard:
                 f"the cluster at {self._root} has no cookie of {self._bookie_id}; skipping garbage collection",
                 self._root,
             )
+        await self.proof.require()
 
 
 class LedgerCollector:
@@ -174,6 +180,8 @@ class LedgerCollector:
         self._batch_count_max = batch_count_max
         self._confirmation_pause_s = confirmation_pause_s
         self._was_nothing_listed = False
+        self._listed_max: LedgerId | None = None
+        """Highest id that the last listing had, -1 without ledgers; None: a part could not be listed."""
 
     async def collect(self, ledgers: LedgerStore) -> int:
         """One pass; returns how many ledgers were deleted. BkctlError if no ledger can be checked."""
@@ -181,6 +189,7 @@ class LedgerCollector:
         await self._guard.require_own_cluster()
         candidates = await self._unlisted(ledgers, local_ids)
         missing = await _without_metadata(ledgers, candidates)
+        await self._guard.proof.require_given(ledgers, missing, self._listed_max)
         if missing:
             await self._clock.sleep(self._confirmation_pause_s)
         deleted_count = 0
@@ -204,12 +213,14 @@ class LedgerCollector:
         """Local ledgers that are not listed; ledgers in a part that cannot be listed are not included."""
         unlisted: list[LedgerId] = []
         listed_count = failed_count = 0
+        listed_max = -1
         parts = ledgers.list_parts()
         async with aclosing(parts):
             async for part in parts:
                 here = _within(part, local_ids)
                 if part.error is None:
                     listed_count += len(part.ledger_ids)
+                    listed_max = max((listed_max, *part.ledger_ids[-1:]))
                     unlisted += sorted(set(here).difference(part.ledger_ids))
                     continue
                 failed_count += 1
@@ -220,6 +231,7 @@ class LedgerCollector:
                     part.last_ledger_id,
                     part.error,
                 )
+        self._listed_max = None if failed_count else listed_max
         # An empty cluster is more likely a mistake: accept it only if two passes in a row find it.
         is_empty = not listed_count and not failed_count
         is_believed, self._was_nothing_listed = not is_empty or self._was_nothing_listed, is_empty

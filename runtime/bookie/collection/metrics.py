@@ -35,7 +35,7 @@ class LogMetrics(msgspec.Struct):
 
 
 class GarbageCollectionMetrics(msgspec.Struct):
-    """Counters of the whole bookie since the start of the process; the last one is a current value."""
+    """Counters of the whole bookie since the start of the process; the last two are current values."""
 
     rounds_count: int = 0
     rounds_failed_count: int = 0
@@ -61,6 +61,8 @@ class GarbageCollectionMetrics(msgspec.Struct):
     compactions_resumed_count: int = 0
     """Logs whose interrupted compaction was finished later."""
 
+    deletion_stopped: int = 0
+    """1 while no ledger is deleted because the metadata is older than it was, else 0."""
     compactions_running: int = 0
     """Ledger directories that are being compacted."""
 

@@ -42,6 +42,7 @@ _WITHOUT_LEDGERS = frozenset(
         filenames.JOURNAL_CATALOG,
         filenames.LAST_ID,
         filenames.BOOKIE_STATUS,
+        filenames.METADATA_SEEN,
         filenames.OPERATOR_MODE,
     }
 )

@@ -171,6 +171,12 @@ COLLECTION: Final = (
         lambda collection: collection.compactions_failed_count,
     ),
     gauge(
+        "bkctl_gc_deletion_stopped",
+        COLLECTOR,
+        "1 while no ledger is deleted because the metadata is older than it was (bkctl bookie gc status), else 0.",
+        lambda collection: collection.deletion_stopped,
+    ),
+    gauge(
         "bkctl_compactions_running",
         COLLECTOR,
         "Ledger directories that are being compacted.",

@@ -7,6 +7,8 @@ restore as unfinished and identifies the archive, so that it can continue after 
 In an existing cluster with the same instance id, missing ledgers and cookies are added. An existing ledger is replaced,
 by compare-and-set, only where the archive is ahead of it; otherwise the cluster's version is kept and reported.
 Switches, delays, marks and bookies in maintenance are not changed, because their absence is information too.
+
+In both cases, bookies of ours delete no ledgers afterwards until an operator confirms it (``CollectionNote.restored``).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from runtime.errors import (
     RefusedError,
 )
 from runtime.ledger.changes import find_regression, has_other_end
-from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id
 from runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
 from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader
 from runtime.metadata.backup.backup import (
@@ -37,6 +39,7 @@ from runtime.metadata.backup.backup import (
     is_left_out,
     look_at_ledger,
 )
+from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.cluster.root import RESTORE_MARK, clear_restore_mark, read_instance_id
 from runtime.metadata.doctor.places import Kind, place_of
 from runtime.metadata.doctor.rules import Surroundings, examine
@@ -44,7 +47,7 @@ from runtime.metadata.ledgers.ids import RestoredIds, advance_ids, least_new_id
 from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
 from runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
 from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
+from runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
 from runtime.metadata.store import NODE_BYTES_MAX, CreateNode, MetadataStore, Node, NodeStat, find_node
 from runtime.metadata.tree import WINDOW
 from runtime.ports import Clock
@@ -78,6 +81,8 @@ class ArchiveSummary(msgspec.Struct, frozen=True):
     nodes: int
     ledgers: int
     ids: RestoredIds
+    bookies: frozenset[str]
+    """Ids of the cookies."""
     faults: tuple[str, ...]
     faults_count: int
 
@@ -126,6 +131,7 @@ async def read_archive(
     if tree is None:
         raise MetadataFormatError(f"{reader.path} has the unknown layout {reader.header.layout!r}")
     ids = RestoredIds()
+    bookies: set[str] = set()
     faults: list[str] = []
     faults_count = ledgers_count = nodes_count = 0
     for node in reader.nodes():
@@ -140,6 +146,8 @@ async def read_archive(
                 faults += [ledger.fault] if len(faults) < _FAULTS_KEPT_MAX else []
         elif node.path.startswith(f"{LONG_IDS}/"):
             ids.add_generator(node.path.removeprefix(f"{LONG_IDS}/"))
+        elif is_valid_bookie_id(bookie_id := node.path.removeprefix(f"{COOKIES}/")) and bookie_id != node.path:
+            bookies.add(bookie_id)
         if nodes_count % _YIELD_EVERY_NODES == 0:
             await clock.sleep(0)
             if on_progress is not None:
@@ -148,7 +156,15 @@ async def read_archive(
     if reader.end.ledgers != ledgers_count:
         raise MetadataFormatError(f"backup {reader.path} is damaged: it should have {reader.end.ledgers} ledgers")
     return ArchiveSummary(
-        reader.header, tree, reader.end.sha256, nodes_count, ledgers_count, ids, tuple(faults), faults_count
+        header=reader.header,
+        tree=tree,
+        sha256=reader.end.sha256,
+        nodes=nodes_count,
+        ledgers=ledgers_count,
+        ids=ids,
+        bookies=frozenset(bookies),
+        faults=tuple(faults),
+        faults_count=faults_count,
     )
 
 
@@ -215,6 +231,7 @@ class ClusterRestore:
         """Restore each node; call ``finish`` afterwards."""
         if self._target.is_fresh:
             await self._begin()
+        await self._stop_deletion()
         fates = pipelined(each_of(reader.nodes()), self._restore_node, WINDOW)
         async with contextlib.aclosing(fates):
             async for fate in fates:
@@ -260,6 +277,17 @@ class ClusterRestore:
         for bookie_id, note in (self._archive.header.maintenance or {}).items():
             self._before_each()
             await RecoveryNotes(self._store, self._target.root).maintenance.add(bookie_id, note)
+
+    async def _stop_deletion(self) -> None:
+        """Bookies may have ledgers that are newer than the archive: none is deleted until an operator confirms it.
+
+        Only bookies of ours read these notes.
+        """
+        notes = RecoveryNotes(self._store, self._target.root).collection
+        cookies = await CookieStore(self._store, self._target.root).ids()
+        for bookie_id in sorted(self._archive.bookies.union(filter(is_valid_bookie_id, cookies))):
+            self._before_each()
+            await notes.put(bookie_id, CollectionNote(restored=self._archive.header.created))
 
     async def _create_registration_nodes(self) -> None:
         nodes = [CreateNode(self._paths.available), CreateNode(self._paths.read_only)]

@@ -271,6 +271,12 @@ _WARNINGS = (
         "Start the bookie, then bkctl autorecovery maintenance end {subject}.",
     ),
     (
+        "deletion-stopped",
+        "A bookie deletes no ledgers, because the metadata is older than it was.",
+        "Newer ledgers are missing from the metadata; their entries are still on the bookie. Its disks fill up.",
+        "Put the newer metadata back. If it is lost, bkctl bookie gc confirm {subject} allows to delete these entries.",
+    ),
+    (
         "unreadable-vote",
         "A vote cannot be parsed.",
         "The auditor cannot be determined; elections continue to work.",

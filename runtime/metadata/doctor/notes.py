@@ -44,6 +44,8 @@ async def examine_notes(store: MetadataStore, cluster: NotedCluster) -> AsyncGen
         for bookies in (notes.deadlines, notes.maintenance):
             async for each in _of_bookies(cluster, bookies):
                 yield each
+        async for each in _of_collection(cluster, notes):
+            yield each
         async for each in _of_daemons(store, notes):
             yield each
     except MetadataAuthError as error:
@@ -87,6 +89,18 @@ async def _of_bookies(cluster: NotedCluster, directory: NoteDirectory[Any]) -> A
             minutes = (cluster.now_ms - note.value.end_ms) // 60_000
             problem = f"The maintenance of bookie {key} should have ended {minutes} minutes ago."
             yield finding("maintenance-overdue", path, problem, key)
+
+
+async def _of_collection(cluster: NotedCluster, notes: RecoveryNotes) -> AsyncGenerator[MetadataFinding, None]:
+    """A bookie that was removed leaves its note."""
+    async for key, note in notes.collection.all():
+        path = notes.collection.path_of(key)
+        if not is_valid_bookie_id(key):
+            yield _stray(path)
+        elif not isinstance(note, Versioned):
+            yield finding("unreadable-note", path, sentence(note), key)
+        elif note.value.stopped and (cluster.bookies is None or key in cluster.bookies):
+            yield finding("deletion-stopped", path, f"Bookie {key} deletes no ledgers: {note.value.stopped}.", key)
 
 
 async def _of_daemons(store: MetadataStore, notes: RecoveryNotes) -> AsyncGenerator[MetadataFinding, None]:

@@ -20,7 +20,7 @@ from runtime.errors import MetadataError, MetadataFormatError, NodeExistsError, 
 from runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree
 from runtime.metadata.paths import HIGH_ORDER_PREFIX, ID_PREFIX, Paths
 from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.store import MetadataStore
+from runtime.metadata.store import MetadataStore, children_of
 from runtime.metadata.tree import WINDOW
 
 logger = logging.getLogger(__name__)
@@ -113,6 +113,23 @@ class LedgerIdGenerator:
             logger.debug("%s stays until the session expires: %s", path, error)
         number = int(path[len(prefix) :])
         return number if 0 <= number < SHORT_ID_LIMIT else None
+
+
+async def read_next_id(store: MetadataStore, root: str, tree: LedgerTree) -> int | None:
+    """An id that no counter of the cluster has given yet, nor any higher one; None if there is no counter.
+
+    Clients may choose ids themselves, also higher ones.
+    """
+    paths = Paths(root)
+    high = 0
+    directory = root if tree is LedgerTree.FLAT else paths.short_ids
+    if tree in _TREES_OF_LONG_IDS:
+        found = map(_HIGH_NAME.fullmatch, await children_of(store, paths.long_ids))
+        high = max((int(match[1]) for match in found if match), default=0)
+        if high:
+            directory = f"{paths.long_ids}/{HIGH_ORDER_PREFIX}{high:010d}"
+    stat = await store.exists(directory)
+    return None if stat is None else (high << 32) + stat.children_created_count
 
 
 class RestoredIds:

@@ -1,7 +1,7 @@
 """What autorecovery does now, as its notes and the election show it. Reads a bounded number of nodes.
 
-There are as many daemons, deadlines and maintenance notes as bookies at most. Losses and failures are counted by one
-operation each, however many there are, and only the first losses are read.
+There are as many daemons, deadlines, maintenance notes and notes of collection as bookies at most. Losses and failures
+are counted by one operation each, however many there are, and only the first losses are read.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import itertools
+import operator
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.election import Candidate, read_auditor
 from runtime.metadata.replication.maintenance import Maintenance, list_maintenance
 from runtime.metadata.replication.recovery_notes import (
+    CollectionNote,
     DaemonNote,
     GivenUpNote,
     LostBookieNote,
@@ -64,6 +66,8 @@ class RecoveryLook(msgspec.Struct, frozen=True, kw_only=True):
     returned: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Registered bookies without which ledgers were closed as if they were lost, with these ledgers."""
     failures: int = 0
+    stopped: tuple[tuple[str, CollectionNote], ...] = ()
+    """Bookies that delete no ledgers."""
     unreadable: tuple[str, ...] = ()
 
     @property
@@ -94,16 +98,19 @@ def kind_of_auditor(auditor: Candidate | None, daemons: tuple[DaemonNote, ...]) 
 
 
 async def look_at_recovery(store: MetadataStore, root: str, foreign: ForeignNames) -> RecoveryLook:
-    """One look. One operation for each daemon, deadline and maintenance, and a few more."""
+    """One look. One operation for each daemon, deadline, maintenance and bookie of ours, and a few more."""
     notes = RecoveryNotes(store, root)
     unreadable: list[str] = []
-    auditor, daemons, deadlines, maintenance, losses, failures = await asyncio.gather(
-        read_auditor(store, root, foreign),
-        _read_all(notes.daemons, unreadable),
-        _read_all(notes.deadlines, unreadable),
-        list_maintenance(notes),
-        _read_losses(notes, unreadable),
-        notes.failures.count(),
+    (auditor, daemons, deadlines, maintenance, losses, failures), collection = await asyncio.gather(
+        asyncio.gather(
+            read_auditor(store, root, foreign),
+            _read_all(notes.daemons, unreadable),
+            _read_all(notes.deadlines, unreadable),
+            list_maintenance(notes),
+            _read_losses(notes, unreadable),
+            notes.failures.count(),
+        ),
+        _read_all(notes.collection, unreadable),
     )
     unreadable += [each.problem for each in maintenance if each.problem is not None]
     daemon_notes = tuple(note for _, note in sorted(daemons, key=lambda each: (each[1].host, each[1].pid)))
@@ -117,6 +124,7 @@ async def look_at_recovery(store: MetadataStore, root: str, foreign: ForeignName
         losses=losses,
         returned=await _find_returned(RegistrationClient(store, root), notes.given_up),
         failures=failures,
+        stopped=tuple(sorted((each for each in collection if each[1].stopped), key=operator.itemgetter(0))),
         unreadable=tuple(unreadable),
     )
 

@@ -8,6 +8,7 @@
     /bkctl/autorecovery/<ledgers root>/maintenance/<bookie> P, a bookie that is expected to be away for a while
     /bkctl/autorecovery/<ledgers root>/daemons/<session>    E, what a running daemon does
     /bkctl/autorecovery/<ledgers root>/checks/<check>       P, how far a periodic check is, and its last results
+    /bkctl/autorecovery/<ledgers root>/collection/<bookie>  P, for the garbage collection of a bookie of ours
 
 Root and bookie ids are percent-encoded. Java's auditor and workers see none of these nodes, and Java's
 nukeexistingcluster would refuse unknown nodes below the ledgers root (metadata section 3.5).
@@ -26,7 +27,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from runtime.errors import MetadataFormatError, NodeExistsError, NoNodeError
+from runtime.errors import BadVersionError, MetadataFormatError, NodeExistsError, NoNodeError
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned, children_of, decode_node, find_node
 from storage.json_text import JsonTextError, decode_json
@@ -90,6 +91,21 @@ class MaintenanceNote(msgspec.Struct, frozen=True, kw_only=True):
     rack: str | None = None
     stored_delay_s: int | None = None
     set_delay_s: int | None = None
+
+
+class CollectionNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A bookie replaces its note in each round of garbage collection, and remembers the number ``step``.
+
+    So a bookie that finds a lower number, or no note, knows that the metadata is older than it was.
+    """
+
+    step: int = 0
+    restored: str = ""
+    """Creation time of the backup that ``cluster restore`` restored, until an operator confirms it."""
+    stopped: str = ""
+    """Why the bookie deletes no ledgers; empty: it does."""
+    stopped_ms: int = 0
+    """Since when."""
 
 
 class LaneStatus(msgspec.Struct, kw_only=True):
@@ -317,6 +333,14 @@ class NoteDirectory(Generic[NoteT]):
             if await self.add(key, note):
                 return
 
+    async def replace(self, key: str, note: NoteT, expected_version: int) -> bool:
+        """Replace a note; False if it has another version, or is gone. One operation."""
+        try:
+            await self._store.set(self.path_of(key), msgspec.json.encode(note), expected_version)
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
     async def add(self, key: str, note: NoteT) -> bool:
         """Write a note; False if there is one, which stays. One operation."""
         try:
@@ -377,6 +401,7 @@ class RecoveryNotes:
         self.given_up = NoteDirectory(store, root, "given-up", GivenUpNote)
         self.failures = NoteDirectory(store, root, "failures", FailedLedgerNote)
         self.maintenance = NoteDirectory(store, root, "maintenance", MaintenanceNote)
+        self.collection = NoteDirectory(store, root, "collection", CollectionNote)
         self.daemons = NoteDirectory(store, root, "daemons", DaemonNote, is_ephemeral=True)
         self.copy_check = CheckNote(store, root, "copies", CopyCheckNote)
         self.replica_count = CheckNote(store, root, "replicas", ReplicaCountNote)

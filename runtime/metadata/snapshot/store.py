@@ -27,6 +27,11 @@ class FileStore:
         """There is no session, and it does not change."""
         return 1
 
+    @property
+    def zxid(self) -> int:
+        """A file does not change."""
+        return 0
+
     async def get(self, path: str) -> Node:
         """Contents; NoNodeError."""
         node = self._find(path)

@@ -151,6 +151,11 @@ class ZooKeeperStore:
         """Id of the current session; 0 between two sessions."""
         return self._session_id
 
+    @property
+    def zxid(self) -> int:
+        """Number of the last transaction that the server had carried out when it last answered."""
+        return int(self._client.last_zxid)
+
     def on_session_lost(self, callback: Callable[[], None]) -> None:
         """Call back on the loop, once per session that ended by expiry."""
         self._session_lost_callbacks.append(callback)

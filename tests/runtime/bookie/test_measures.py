@@ -31,8 +31,7 @@ from tests.storage.engines import explicit_lac
 TESTED_ELSEWHERE = {
     "JournalMeasures.groups_by_size_count",  # in test_group_commit: they need other settings
     "JournalMeasures.groups_by_wait_count",
-    "MetadataMeasures.sets",  # in the tests of the ZooKeeper adapter: the bookie does neither here
-    "MetadataMeasures.transactions",
+    "MetadataMeasures.transactions",  # in the tests of the ZooKeeper adapter: the bookie does none here
 }
 IN_PROGRESS = {"RequestMeasures.adds_in_progress"}
 """Back to 0 in the end."""

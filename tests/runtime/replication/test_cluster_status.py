@@ -10,7 +10,7 @@ import pytest
 
 from runtime.metadata.replication.maintenance import Maintenance
 from runtime.metadata.replication.recovery_look import RecoveryLook
-from runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote
+from runtime.metadata.replication.recovery_notes import CollectionNote, LostBookieNote, MaintenanceNote
 from runtime.metadata.replication.switch_note import SwitchNote
 from runtime.replication.cluster_status import (
     AuditorStatus,
@@ -279,3 +279,13 @@ def test_a_bookie_that_answers_with_an_error_is_not_called_silent() -> None:
     sentences = {each.part: each.sentence for each in findings_of(look)}
     assert sentences["bookies_refusing"] == "bookie b7:3181 is registered, but answered: no login"
     assert sentences["bookies_silent"] == "bookie b5:3181 is registered, but did not answer"
+
+
+def test_bookies_that_delete_no_ledgers() -> None:
+    stopped = tuple((each, CollectionNote(stopped="ZooKeeper has note 4")) for each in ("b1:3181", "b9:3181"))
+    status = msgspec.structs.replace(HEALTHY, recovery=RecoveryLook(stopped=stopped), bookies=(GOOD,))
+    (finding,) = [each for each in findings_of(status) if each.part == "deletion_stopped"]
+    assert (finding.severity, finding.command) == (Urgency.CRITICAL, "bkctl bookie gc status b1:3181")
+    assert finding.sentence == (
+        "bookie b1:3181 deletes no ledgers, because the metadata is older than it was: ZooKeeper has note 4"
+    )

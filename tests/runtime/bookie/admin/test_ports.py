@@ -63,6 +63,7 @@ async def test_over_tcp_a_change_needs_the_token_and_a_look_does_not(
                 ("PUT", "/api/v1/bookie/gc"),
                 ("PUT", "/api/v1/bookie/gc/suspend_compaction"),
                 ("PUT", "/api/v1/bookie/gc/resume_compaction"),
+                ("PUT", "/api/v1/bkctl/gc/confirm"),
                 ("GET", "/api/v1/bookie/sanity"),
                 ("POST", "/api/v1/bkctl/stop"),
                 ("PUT", "/api/v1/bkctl/log-level"),

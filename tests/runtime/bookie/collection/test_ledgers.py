@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from runtime.bookie.collection.forward_proof import ForwardProof
 from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
 from runtime.errors import MetadataError
@@ -84,7 +85,20 @@ class World:
         await CookieStore(self._store, self.root).create(cookie)
         self.workers = LaneWorkers()
         local = LocalLedgers(self.storage, self.workers, self.forgotten.append)
-        guard = ClusterGuard(self.hooked, self.root, OWN_ID, self._instance_id)  # type: ignore[arg-type]
+        folders = [engine.ledger_directory for engine in self.storage.engines]
+        self.proof = ForwardProof(
+            self._store,
+            self.root,
+            OWN_ID,
+            OsFileSystem(),
+            folders,
+            self.workers,
+            LoopClock(),
+            self.metrics,
+            local.snapshot_with_collected,
+        )
+        await self.proof.begin()
+        guard = ClusterGuard(self.hooked, self.root, OWN_ID, self._instance_id, self.proof)  # type: ignore[arg-type]
         self.collector = LedgerCollector(local, guard, self.hooked, LoopClock(), self.metrics, 3, 0.01)  # type: ignore[arg-type]
         self.overreplicated = OverreplicatedCollector(
             local, guard, self._store, ReplicationLocks(self._store, self.root, "here"), [OWN_ID], self.metrics, 8

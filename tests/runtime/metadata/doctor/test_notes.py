@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runtime.metadata.doctor.doctor import examine_cluster
 from runtime.metadata.replication.recovery_notes import (
+    CollectionNote,
     DaemonNote,
     FailedLedgerNote,
     LostBookieNote,
@@ -48,6 +49,8 @@ async def test_sound_notes(store: ZooKeeperStore, root: str) -> None:
     await notes.deadlines.put(BOOKIES[0], LostBookieNote(lost_ms=1, due_ms=2))
     await notes.maintenance.put(BOOKIES[0], MaintenanceNote(start_ms=1, end_ms=LATER_MS, user="ann"))
     await notes.daemons.put("1", DAEMON)
+    await notes.collection.put(BOOKIES[0], CollectionNote(step=4))
+    await notes.collection.put(GONE_BOOKIE, CollectionNote(step=4, stopped="why", stopped_ms=1))
     assert await found_in(store, root) == {}
 
 
@@ -58,6 +61,7 @@ async def test_bad_notes(store: ZooKeeperStore, root: str) -> None:
     await notes.failures.put(GONE_LEDGER, FAILED)
     await notes.deadlines.put(GONE_BOOKIE, LostBookieNote(lost_ms=1, due_ms=2))
     await notes.maintenance.put(BOOKIES[0], MaintenanceNote(start_ms=1, end_ms=999, user="ann"))
+    await notes.collection.put(BOOKIES[0], CollectionNote(step=4, stopped="why", stopped_ms=1))
     top = notes_path(root)
     for path in (f"losses/{LEDGER}", "failures/00x", "failures/9223372036854775808", "deadlines/no%20id"):
         await store.create(f"{top}/{path}", b"junk", make_parents=True)
@@ -70,4 +74,5 @@ async def test_bad_notes(store: ZooKeeperStore, root: str) -> None:
         "unreadable-note": {f"losses/{LEDGER}", f"maintenance/{BOOKIES[1].replace(':', '%3A')}"},
         "stray-node": {"failures/00x", "failures/9223372036854775808", "deadlines/no%20id"},
         "session-node-without-session": {"daemons/9"},
+        "deletion-stopped": {f"collection/{BOOKIES[0].replace(':', '%3A')}"},
     }

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from runtime.errors import MetadataFormatError
-from runtime.metadata.ledgers.ids import LedgerIdGenerator
+from runtime.metadata.ledgers.ids import LedgerIdGenerator, read_next_id
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 
@@ -137,3 +137,18 @@ async def test_names_that_are_no_high_half_are_passed_over(store: ZooKeeperStore
         await store.create(f"{root}/idgen-long/{name}", make_parents=True)
     generator = LedgerIdGenerator(store, root, LedgerTree.LONG_HIERARCHICAL)
     assert await generator.next_id() == 2 << 32
+
+
+@pytest.mark.parametrize("tree", list(LedgerTree))
+async def test_the_next_id_is_higher_than_all_that_were_given(
+    store: ZooKeeperStore, root: str, tree: LedgerTree
+) -> None:
+    assert await read_next_id(store, root, tree) is None
+    await store.create(f"{root}/LAYOUT", make_parents=True)
+    generator = LedgerIdGenerator(store, root, tree)
+    for _ in range(3):
+        given = await generator.next_id()
+        assert await read_next_id(store, root, tree) == given + 1
+    if tree in {LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL}:
+        await store.create(f"{root}/idgen-long/HOB-0000000007", make_parents=True)
+        assert await read_next_id(store, root, tree) == 7 << 32

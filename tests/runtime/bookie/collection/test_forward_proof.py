@@ -1,0 +1,164 @@
+"""What shows that the metadata is older than it was, and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from kazoo.client import KazooClient
+from kazoo.security import make_digest_acl
+
+from runtime.bookie.collection.forward_proof import ForwardProof, find_older
+from runtime.errors import MetadataError
+from runtime.metadata.ledgers.ids import LedgerIdGenerator
+from runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
+from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from runtime.net.loop import LoopClock
+from storage.adapters.filesystem import OsFileSystem
+from storage.filenames import METADATA_SEEN
+from storage.metadata_seen import MetadataSeen, read_metadata_seen
+from tests.runtime.bookie.collection.test_ledgers import OWN_ID, World, tree, world
+from tests.runtime.metadata.conftest import root, store
+from tests.storage.engines import checkpoint
+
+__all__ = ["root", "store", "tree", "world"]
+
+SEEN = MetadataSeen(bookie_id="own:3181", zxid=100, step=5)
+RESTORED = CollectionNote(step=9, restored="2026-01-31T12:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("seen", "note", "zxid", "reason"),
+    [
+        (None, None, 0, None),
+        (None, CollectionNote(step=7), 0, None),
+        (SEEN, CollectionNote(step=5), 100, None),
+        (SEEN, CollectionNote(step=6), 1 << 32, None),
+        (SEEN, CollectionNote(step=4), 1 << 32, "has note 4"),
+        (SEEN, None, 1 << 32, "has note 0"),
+        (SEEN, CollectionNote(step=6), 99, "0x63"),
+        (SEEN, RESTORED, 101, "the backup of 2026"),
+        (None, RESTORED, 101, "the backup of 2026"),
+        (msgspec.structs.replace(SEEN, bookie_id="former:3181"), None, 101, None),
+        (msgspec.structs.replace(SEEN, suspect=12), CollectionNote(step=6), 101, "ledger 12"),
+    ],
+)
+def test_the_rule(seen: MetadataSeen | None, note: CollectionNote | None, zxid: int, reason: str | None) -> None:
+    found = find_older(seen, note, "own:3181", zxid)
+    assert (found is None) is (reason is None)
+    assert (reason or "") in (found or "")
+
+
+def again(world: World) -> ForwardProof:
+    """The proof of the same bookie after a restart."""
+    return ForwardProof(
+        *(world.store, world.root, OWN_ID, OsFileSystem(), folders(world)),
+        *(world.workers, LoopClock(), world.metrics, lambda: sorted(world.local_ids())),
+    )
+
+
+def folders(world: World) -> list[str]:
+    return [engine.ledger_directory for engine in world.storage.engines]
+
+
+async def give(world: World, count: int) -> list[int]:
+    """Let the cluster's counter give ids."""
+    generator = LedgerIdGenerator(world.store, world.root, world.ledgers.tree)
+    return [await generator.next_id() for _ in range(count)]
+
+
+async def test_an_id_that_was_not_given_yet_stops_all_until_an_operator_confirms(world: World) -> None:
+    await give(world, 10)
+    world.store_locally(6, 9, 10, 11)
+    with pytest.raises(MetadataError, match=r"ledger 11 is here.* bkctl bookie gc confirm own:3181"):
+        await world.collect()
+    assert (world.local_ids(), world.metrics.deletion_stopped) == ({6, 9, 10, 11}, 1)
+    note = await RecoveryNotes(world.store, world.root).collection.find(OWN_ID)
+    assert note is not None
+    assert "ledger 11" in note.value.stopped
+    await give(world, 10)  # new ledgers use these ids again
+    restarted = again(world)
+    await restarted.begin()
+    assert restarted.stopped is not None
+    assert restarted.stopped.since_ms == note.value.stopped_ms
+    confirmed = await world.proof.confirm()
+    assert confirmed is not None
+    assert world.metrics.deletion_stopped == 0
+    assert await world.collect() == 4
+    checkpoint(world.storage)
+
+
+async def test_ids_that_clients_choose_stop_nothing(world: World) -> None:
+    await give(world, 10)
+    await world.create(1000)
+    world.store_locally(500, 900)
+    assert await world.collect() == 2
+    await world.ledgers.delete(1000)
+    checkpoint(world.storage)
+    world.store_locally(1000, 8)
+    assert await world.collect() == 2, "the highest id that clients chose is remembered"
+
+
+async def test_a_confirmation_holds_for_all_ledgers_that_are_here(world: World) -> None:
+    await world.proof.advance()
+    await give(world, 4)
+    world.store_locally(20, 21)
+    await RecoveryNotes(world.store, world.root).collection.put(OWN_ID, RESTORED)
+    with pytest.raises(MetadataError, match="the backup of 2026"):
+        await world.collect()
+    await world.proof.confirm()
+    assert await world.collect() == 2
+
+
+async def test_the_newer_metadata_ends_the_stop_by_itself(world: World) -> None:
+    notes = RecoveryNotes(world.store, world.root).collection
+    await world.proof.advance()
+    newer = await notes.find(OWN_ID)
+    assert newer is not None
+    await notes.put(OWN_ID, CollectionNote(step=newer.value.step - 1))
+    for _ in range(2):
+        with pytest.raises(MetadataError, match="has note"):
+            await world.proof.advance()
+    await notes.put(OWN_ID, newer.value)
+    await world.proof.advance()
+    assert (world.proof.stopped, world.metrics.deletion_stopped) == (None, 0)
+
+
+async def test_a_damaged_record_stops_the_deletion(world: World) -> None:
+    world.store_locally(50)
+    for folder in folders(world):
+        Path(folder, METADATA_SEEN).write_bytes(b"x")
+    restarted = again(world)
+    await restarted.begin()
+    assert restarted.stopped is not None
+    assert "bkctl.metadata" in restarted.stopped.reason
+    await restarted.confirm()
+    seen = read_metadata_seen(OsFileSystem(), folders(world))
+    assert seen is not None
+    assert seen.chosen == 50
+    assert 0 < seen.zxid <= world.store.zxid
+
+
+async def test_a_new_bookie_does_not_inherit_the_stop_of_a_former_one(world: World) -> None:
+    for folder in folders(world):
+        Path(folder, METADATA_SEEN).unlink()
+    await RecoveryNotes(world.store, world.root).collection.put(OWN_ID, RESTORED)
+    restarted = again(world)
+    await restarted.begin()
+    assert restarted.stopped is None
+
+
+async def test_a_bookie_that_may_keep_no_note_collects(world: World, zookeeper: EmbeddedZooKeeper) -> None:
+    world.store_locally(50)
+    path = RecoveryNotes(world.store, world.root).collection.path_of(OWN_ID)
+    owner = KazooClient(zookeeper.connect_string, auth_data=[("digest", "other:secret")])
+    owner.start()
+    try:
+        owner.set_acls(path, [make_digest_acl("other", "secret", all=True)])
+        for _ in range(2):
+            await world.proof.advance()
+        assert await world.collect() == 1
+    finally:
+        owner.stop()
+        owner.close()
