@@ -66,8 +66,17 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def flood(port: int, kind: str) -> None:
-    """Send requests without an end, and drop the answers. Prints a line once the bookie has answered."""
+    """Send requests without an end, and drop the answers; connect again whenever the bookie closes the connection."""
     frames = b"".join(FLOODS[kind](number) for number in range(_FRAME_COUNT))
+    while True:
+        try:
+            _flood_once(port, frames)
+        except ConnectionError:
+            print(f"port {port} closed the connection of a flood: {kind}", file=sys.stderr, flush=True)
+
+
+def _flood_once(port: int, frames: bytes) -> None:
+    """Flood over one connection; prints a line once the bookie has answered. ConnectionError."""
     with socket.create_connection((LOOPBACK, port)) as connection, selectors.DefaultSelector() as selector:
         connection.setblocking(False)
         selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
@@ -75,7 +84,8 @@ def flood(port: int, kind: str) -> None:
         while True:
             for _, events in selector.select():
                 if events & selectors.EVENT_READ:
-                    assert connection.recv(1 << 18), "the bookie has closed the connection"
+                    if not connection.recv(1 << 18):
+                        raise ConnectionResetError
                     if not has_answer:
                         print("flooding", flush=True)
                         has_answer = True
@@ -183,7 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     directory = os.path.abspath(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, directory)
-        turns = _measure(_bookies(undo, directory, options.against), options.rounds, options.seconds)
+        ports = _bookies(undo, directory, options.against)
+        print(f"ports: {ports}", file=sys.stderr)
+        turns = _measure(ports, options.rounds, options.seconds)
     Console().print(_table(turns, f"{options.rounds} rounds, {options.seconds:g} s for each"))
 
 
