@@ -271,12 +271,15 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _take_requests(self) -> None:
         self._dispatch_calls()
-        while self._turn_room and not self._is_reading_paused and (payloads := self._next_payloads(self._turn_room)):
+        count_max = (
+            self._limits.turn_requests_max
+        )  # not what is left of it: that would cut runs of adds into small ones
+        while self._turn_room > 0 and not self._is_reading_paused and (payloads := self._next_payloads(count_max)):
             self._decode(payloads)
             self._dispatch_calls()
         if self._is_reading_paused:
             self._splitter.set_aside()
-        elif self._turn_room:
+        elif self._turn_room > 0:
             self._admit_long_frame()
         else:  # the next turn goes on, after it has looked at the other connections
             self._turn_room = self._limits.turn_requests_max
