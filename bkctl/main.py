@@ -10,7 +10,9 @@ import bkctl.early_stop  # noqa: F401  before the imports that take long
 # isort: split
 import atexit
 import contextlib
+import errno
 import gc
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -120,6 +122,7 @@ class _BookieSettingsLoader(_SettingsLoader):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run bkctl with these arguments (default: the process's own) and return the exit code."""
     reopen_closed()
+    raise_open_files_limit()
     atexit.register(gc.freeze)  # the interpreter's last searches for reference cycles would take 30 ms
     with contextlib.ExitStack() as at_end:
         command_line = list(sys.argv[1:] if arguments is None else arguments)
@@ -156,6 +159,9 @@ def describe(error: BaseException, settings: Settings) -> str:
         )
     if isinstance(error, BkctlError):
         return str(error)
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"{error.strerror}: bkctl may have only {files_max} open, raise the limit (ulimit -n)"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"internal error, {type(error).__name__}: {error} (run it again with --debug for the traceback)"
@@ -195,6 +201,16 @@ def reopen_closed() -> None:
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def raise_open_files_limit() -> None:
+    """Let this process and its children have as many files open as they are allowed to.
+
+    Shells and service managers often set a lower limit first, 1,024, for programs that cannot handle more.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(OSError, ValueError):  # some systems refuse a soft limit above another one of theirs
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _is_open(descriptor: int) -> bool:

@@ -410,7 +410,7 @@ class BookieConfig(msgspec.Struct, frozen=True, kw_only=True):
         unit="s", above=0, java=Java("flushInterval", "ms"))] = 10.0
     throttle_max_s: Annotated[float, Setting("Longest wait of an add for space in the write cache",
         unit="s", above=0, java=Java("dbStorage_maxThrottleTimeMs", "ms"))] = 10.0
-    connections_max: Annotated[int, Setting("Client connections; a further one is closed",
+    connections_max: Annotated[int, Setting("Client connections; a further one replaces the longest idle one",
         unit="connections", low=1)] = 2000
     connection_memory_bytes_max: Annotated[int, Setting(
         "Memory of all connections for requests and responses, besides 64 KiB each; at the limit reads are refused",

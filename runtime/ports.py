@@ -75,7 +75,7 @@ class Workers(Protocol):
 
 
 class Host(Protocol):
-    """Names, addresses and ports of this machine. All methods may block."""
+    """Names, addresses, ports and limits of this machine. All methods may block."""
 
     def name(self) -> str:
         """Host name of this machine."""
@@ -94,6 +94,9 @@ class Host(Protocol):
 
     def describe_owner(self, port: int) -> str:
         """The process that listens on a port, for error messages: "process 4711 (java)", or "another process"."""
+
+    def open_files_max(self) -> int | None:
+        """How many files and connections this process may have open; None: no limit."""
 
 
 class ServiceManager(Protocol):

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _CHECK_TABLE = Table(
     "Checks", Column("name", "CHECK"), Column("result", "RESULT"), Column("detail", "DETAIL"), name="name"
 )
-_SPARE_FILES = 512
-"""Open files of a bookie besides its connections: logs, journals, tables of the index."""
 _NEW_DIRECTORY_BYTES = 64 * 1024
 """What a start writes to a new directory: cookie, lock, empty index. Seen to be enough; a quarter of it is not."""
 
@@ -141,14 +139,14 @@ def _directories(config: BookieConfig) -> Finding:
 
 
 def _file_limits(config: BookieConfig) -> Finding:
-    """The limits of this shell; a service manager may set others."""
+    """The limits of this shell; a service manager may set others. ConfigurationError."""
+    from runtime.bookie.boot.open_files import connections_warning, fit_open_files
     from runtime.bookie.boot.start_checks import Finding
+    from runtime.net.host import OsHost
 
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     size_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    needed = config.connections_max + _SPARE_FILES
-    if files != resource.RLIM_INFINITY and files < needed:
-        text = f"{files} open files, but connections_max and the bookie's files may need {needed}: raise ulimit -n"
+    files_max = OsHost().open_files_max()
+    if text := connections_warning(config, fit_open_files(config, files_max), files_max):
         return Finding(text, is_warning=True)
     largest = max(config.storage.journal.size_bytes_max, config.storage.engine.entry_log.size_bytes_max)
     if size_bytes != resource.RLIM_INFINITY and size_bytes < largest:

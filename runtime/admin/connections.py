@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from runtime.admin.messages import AdminError, Problem, error_answer
+from runtime.net.connection_room import ConnectionRoom
 
 SERVER_NAME = "bkctl"
 """Header of each answer; aiohttp's own would name versions."""
@@ -40,40 +42,27 @@ class AdminLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Of all answers that clients have not read yet."""
 
 
-class ConnectionRoom:
-    """The connections of one listening socket."""
+_FILES_SHARE: Final = 16
+
+
+def admin_limits(open_files_max: int | None) -> AdminLimits:
+    """Limits of a process that may have so many files open (None: no limit): its other work needs most of them."""
+    limits = AdminLimits()
+    if open_files_max is None:
+        return limits
+    connections_max = max(1, min(limits.connections_max, open_files_max // _FILES_SHARE))
+    return msgspec.structs.replace(limits, connections_max=connections_max)
+
+
+class AdminRoom(ConnectionRoom["AdminConnection"]):
+    """The connections of one listening socket, and the answers that their clients have not read yet."""
 
     def __init__(self, limits: AdminLimits, report: Callable[[str, str], None]) -> None:
         """``report`` logs the origin and the reason of a refusal."""
+        super().__init__(limits.connections_max)
         self.limits = limits
         self.report = report
-        self._idle: dict[AdminConnection, None] = {}
-        self._busy: set[AdminConnection] = set()
         self._unread: dict[AdminConnection, int] = {}
-
-    def enter(self, connection: AdminConnection) -> None:
-        """Accept a connection. At the limit the longest idle one is closed, or this one if all are busy."""
-        if len(self._idle) + len(self._busy) >= self.limits.connections_max:
-            replaced = next(iter(self._idle), connection)
-            self.report(connection.origin, f"more than {self.limits.connections_max} connections; closing one")
-            self._idle.pop(replaced, None)
-            replaced.abort()
-            if replaced is connection:
-                return
-        self._idle[connection] = None
-
-    def leave(self, connection: AdminConnection) -> None:
-        """A connection has ended."""
-        self._idle.pop(connection, None)
-        self._busy.discard(connection)
-
-    def note_busy(self, connection: AdminConnection, *, is_busy: bool) -> None:
-        """A request of this connection is complete, or has been answered."""
-        self.leave(connection)
-        if is_busy:
-            self._busy.add(connection)
-        elif connection.transport is not None:
-            self._idle[connection] = None
 
     @contextlib.contextmanager
     def unread(self, connection: AdminConnection, size_bytes: int) -> Iterator[None]:
@@ -93,7 +82,7 @@ class ConnectionRoom:
 class AdminConnection(web.RequestHandler):
     """One connection, with a limit for the time and size of what arrives before a request is complete."""
 
-    def __init__(self, server: web.Server, room: ConnectionRoom, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: web.Server, room: AdminRoom, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
             server,
             loop=loop,
@@ -105,7 +94,8 @@ class AdminConnection(web.RequestHandler):
         )
         self._room = room
         self._head_bytes = 0
-        self._is_busy = False
+        self.is_busy = False
+        """Whether a request of it is complete and not answered yet."""
         self._body: StreamReader | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.origin = ""
@@ -115,7 +105,8 @@ class AdminConnection(web.RequestHandler):
         peer = transport.get_extra_info("peername")
         self.origin = f"admin client {peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "admin client on the socket"
         super().connection_made(transport)
-        self._room.enter(self)
+        if self._room.enter(self) is not None:
+            self._room.report(self.origin, f"more than {self._room.connections_max} connections; closing one")
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The connection has ended."""
@@ -125,7 +116,7 @@ class AdminConnection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request. The limit of its headers must not end a connection whose body has its own answer."""
-        if data and not self._is_busy and (self._body is None or self._body.is_eof()):
+        if data and not self.is_busy and (self._body is None or self._body.is_eof()):
             if self._timer is None:
                 seconds = self._room.limits.request_s_max
                 self._timer = asyncio.get_running_loop().call_later(seconds, self._end_slow_request)
@@ -135,19 +126,18 @@ class AdminConnection(web.RequestHandler):
                 return
             self._head_bytes += len(data)
         super().data_received(data)
-        self._is_busy = self._is_busy or bool(self._messages)  # headers are complete; the handler starts later
+        self.is_busy = self.is_busy or bool(self._messages)  # headers are complete; the handler starts later
 
     @contextlib.contextmanager
     def answering(self, request: web.BaseRequest) -> Iterator[None]:
         """The headers of a request are complete; within the block it is answered."""
         self._stop_timer()
-        self._is_busy, self._head_bytes, self._body = True, 0, request.content
-        self._room.note_busy(self, is_busy=True)
+        self.is_busy, self._head_bytes, self._body = True, 0, request.content
         try:
             yield
         finally:
-            self._is_busy = bool(self._messages)
-            self._room.note_busy(self, is_busy=False)
+            self.is_busy = bool(self._messages)
+            self._room.note_activity(self)
 
     async def write(self, request: web.BaseRequest, response: web.Response, size_bytes: int) -> None:
         """Send an answer. The connection ends if the client does not read it.

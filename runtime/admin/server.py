@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from runtime.admin.connections import SERVER_NAME, AdminConnection, AdminLimits, ConnectionRoom
+from runtime.admin.connections import SERVER_NAME, AdminConnection, AdminLimits, AdminRoom
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, RouteTable, error_answer
 from runtime.net.limited_log import LimitedLog
 from runtime.ports import Listen, ListeningSocket, ListenLocal
@@ -94,7 +94,7 @@ class AdminServer:
 
     def _accepting(self, routes: RouteTable, access: TcpAccess | None) -> Callable[[], AdminConnection]:
         """Creates the protocol of each connection of one socket."""
-        room = ConnectionRoom(self._limits, self._refusals.report)
+        room = AdminRoom(self._limits, self._refusals.report)
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             connection = request.protocol

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from runtime.admin.calls import ALL_ADDRESSES
+from runtime.admin.connections import admin_limits
 from runtime.admin.exposition import ViewCollector
 from runtime.admin.server import AdminServer
 from runtime.admin.tcp_ports import open_tcp_ports, require_token_file
@@ -94,7 +95,7 @@ async def _serve(
 ) -> None:
     ports = client.ports
     routes = DaemonRoutes(daemon, client.store, ports.ledgers.root, ports.clock)
-    server, workers = AdminServer(routes.routes()), LaneWorkers()
+    server, workers = AdminServer(routes.routes(), admin_limits(OsHost().open_files_max())), LaneWorkers()
     try:
         address = await _open_admin(config.autorecovery, place, server, routes, workers)
         daemon.identity = msgspec.structs.replace(daemon.identity, admin=address)

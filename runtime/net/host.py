@@ -1,4 +1,4 @@
-"""Adapters of the ports Host and Listen: names, addresses and TCP ports of this machine."""
+"""Adapters of the ports Host and Listen: names, addresses, limits and TCP ports of this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import resource
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -51,6 +52,11 @@ class OsHost:
         user has no permission to see it."""
         owners = [f"process {pid} ({_command_name(pid)})" for pid in sorted(_processes_with(_listening_inodes(port)))]
         return " and ".join(owners) or "another process"
+
+    def open_files_max(self) -> int | None:
+        """How many files and connections this process may have open; None: no limit."""
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return None if limit == resource.RLIM_INFINITY else limit
 
 
 def canonical_host_name() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from runtime.net.connection_room import ConnectionRoom
 from runtime.net.limited_log import LimitedLog
 from runtime.net.memory_budget import MemoryBudget
 from runtime.net.read_lanes import ReadLanes
@@ -34,7 +35,7 @@ class BookieListener:
         self.measures = RequestMeasures(now_ns)
         self._handler: RequestHandler | None = None
         self._port: ListeningPort | None = None
-        self._connections: dict[ServerConnection, None] = {}
+        self._connections: ConnectionRoom[ServerConnection] = ConnectionRoom(limits.connections_max)
         self._all_closed = asyncio.Event()
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._log = LimitedLog(logger, _LOG_INTERVAL_S, "connections")
@@ -47,6 +48,7 @@ class BookieListener:
             read_buffer=read_buffer(),
             log=self._log,
             admit=self._admit,
+            note_activity=self._connections.note_activity,
             forget=self._forget,
         )
 
@@ -102,16 +104,18 @@ class BookieListener:
     def _admit(self, connection: ServerConnection) -> RequestHandler | None:
         if self._handler is None:
             return None
-        if len(self._connections) >= self._limits.connections_max:
-            self._log.report(f"connection from {connection.peer} rejected", f"{len(self._connections)} are open")
-            return None
-        self._connections[connection] = None
+        if (replaced := self._connections.enter(connection)) is not None:
+            reason = f"at most {self._limits.connections_max} may be open, and "
+            reason += "no other is idle" if replaced is connection else "no other has been idle for longer"
+            self._log.report(f"connection from {replaced.peer} closed", reason)
+            if replaced is connection:
+                return None
         if self._sweep_timer is None:
             self._begin_sweep()
         return self._handler
 
     def _forget(self, connection: ServerConnection) -> None:
-        self._connections.pop(connection, None)
+        self._connections.leave(connection)
         if not self._connections:
             self._all_closed.set()
             if self._sweep_timer is not None:

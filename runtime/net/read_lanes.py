@@ -128,6 +128,11 @@ class RequestsUnderWay:
         self._cost_of: dict[int, int] = {}
         self._costs_of_repeated: dict[int, list[int]] = {}
 
+    @property
+    def has_any(self) -> bool:
+        """Whether a read is in progress."""
+        return bool(self._cost_of)
+
     def begin(self, txn_id: int, cost_bytes: int) -> None:
         """Count a read that begins."""
         if txn_id in self._cost_of:  # a peer may use an id twice
@@ -180,6 +185,11 @@ class ConnectionReads:
         self._fencing = _ReadQueue(lanes.fencing, begin)
         self._queues = (self._ordinary, self._urgent, self._fencing)
 
+    @property
+    def has_any(self) -> bool:
+        """Whether a read waits or is in progress."""
+        return any(queue.has_any for queue in self._queues)
+
     def submit(self, call: QueuedRead) -> bool:
         """Begin a read now or when its turn comes. False if too many are waiting: reject it."""
         return self._queue_of(call).submit(call)
@@ -224,6 +234,10 @@ class _ReadQueue:
         self._is_held = False
         self.under_way = RequestsUnderWay(lane)
         self.next_cost_bytes = _READ_COST_BYTES_MIN
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._waiting) or self.under_way.has_any
 
     def submit(self, call: QueuedRead) -> bool:
         lane = self._lane

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 _REQUEST_COST_BYTES = 256
 """Approximate memory of a request in addition to its body."""
 
+_ADDS_PER_REQUEST = 8
+
 SWEEPS_PER_STALL = 4
 """Progress checks of a peer per ``stall_s_max``."""
 
@@ -52,7 +54,10 @@ class ListenerLimits(msgspec.Struct, frozen=True, kw_only=True):
     frame_bytes_max: int = FRAME_BYTES_MAX
     """Largest frame, including its length word (nettyMaxFrameSizeBytes)."""
     connections_max: int = 2000
-    """Maximum open connections; further ones are closed."""
+    """Maximum open connections; a further one replaces the longest idle one."""
+    turn_requests_max: int = 128
+    """Requests that the bookie takes from one connection until it has looked at the others: one turn of the event loop.
+    Adds travel in runs and cost less: ``_ADDS_PER_REQUEST`` count as one."""
     unanswered_bytes_max: int = 64 * 1024 * 1024
     """Limit for a connection's requests in progress (except reads), and also for its unsent answers. At the first limit
     the bookie stops reading from it until half is answered; at the second it rejects its reads."""
@@ -98,13 +103,15 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     read_buffer: memoryview
     log: LimitedLog
     admit: Callable[[ServerConnection], RequestHandler | None]
+    note_activity: Callable[[ServerConnection], None]
     forget: Callable[[ServerConnection], None]
 
 
 class ServerConnection(asyncio.BufferedProtocol):
     """Connection of one client: decodes requests, passes calls on, sends all answers of a loop tick in one write.
 
-    The limits on unanswered requests also apply within one socket read: further calls wait, and reading is paused.
+    The limits on unanswered requests, and on requests per turn of the loop, also apply within one socket read: the
+    further ones wait, and reading is paused.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -123,6 +130,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._requests_bytes = 0
         self._reads = ConnectionReads(shared.read_lanes, self._begin_read)
         self._long_frame = LongFrame(shared.budget, self.resume_if_possible)
+        self._received_ns = 0
+        self._turn_room = shared.limits.turn_requests_max
         self._is_reading_paused = False
         self._is_resume_scheduled = False
         self._standstill = StandstillWatch()
@@ -159,8 +168,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._splitter.free_space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Serve all complete requests."""
+        """Serve the complete requests."""
         self._splitter.advance(nbytes)
+        self._received_ns = self._measures.now_ns()
+        self._shared.note_activity(self)
         if self._budget.is_full:  # this connection was accepted after all others were paused
             self._splitter.set_aside()
             self.pause_reading()
@@ -182,6 +193,13 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     # Called by the listener.
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in progress. A peer that does not read its answers waits for none."""
+        if self._queue.is_blocked:
+            return False
+        return self._requests_bytes > 0 or bool(self._calls) or self._splitter.has_waiting or self._reads.has_any
+
     def close(self) -> None:
         """Send the available answers, then close."""
         if self._transport is not None:
@@ -190,6 +208,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close immediately."""
+        self._calls.clear()
+        self._splitter.drop()
         if self._transport is not None:
             self._transport.abort()
 
@@ -250,22 +270,45 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._budget.end_request(cost_bytes)
 
     def _take_requests(self) -> None:
-        received_ns = self._measures.now_ns()
+        self._dispatch_calls()
+        count_max = (
+            self._limits.turn_requests_max
+        )  # not what is left of it: that would cut runs of adds into small ones
+        while self._turn_room > 0 and not self._is_reading_paused and (payloads := self._next_payloads(count_max)):
+            self._decode(payloads)
+            self._dispatch_calls()
+        if self._is_reading_paused:
+            self._splitter.set_aside()
+        elif self._turn_room > 0:
+            self._admit_long_frame()
+        else:  # the next turn goes on, after it has looked at the other connections
+            self._turn_room = self._limits.turn_requests_max
+            self._splitter.set_aside()
+            self.pause_reading()
+            self.resume_if_possible()
+
+    def _next_payloads(self, count_max: int) -> list[bytes]:
         try:
-            while payloads := self._splitter.payloads():
-                self._long_frame.end()  # a long frame, if any, ended with the first payload
-                for call in self._codec.decode(payloads):
-                    if isinstance(call, BookieRequest):
-                        call.received_ns = received_ns
-                    self._calls.append(call)
+            payloads = self._splitter.payloads(count_max)
         except ProtocolError as error:
-            self._calls.append(Junk(str(error)))
+            self._dispatch(Junk(str(error)))
+            return []
+        if payloads:
+            self._long_frame.end()  # a long frame, if any, ended with the first payload
+        return payloads
+
+    def _decode(self, payloads: list[bytes]) -> None:
+        for call in self._codec.decode(payloads):
+            if isinstance(call, BookieRequest):
+                call.received_ns = self._received_ns
+            self._turn_room -= -(-len(call.bodies) // _ADDS_PER_REQUEST) if isinstance(call, AddRun) else 1
+            self._calls.append(call)
+
+    def _dispatch_calls(self) -> None:
         while self._calls and not self._is_reading_paused:
             self._dispatch(self._calls.popleft())
             if self._requests_bytes > self._requests_bytes_max:
                 self.pause_reading()
-        if not self._is_reading_paused:
-            self._admit_long_frame()
 
     def _dispatch(self, call: Call) -> None:
         if isinstance(call, QueuedRead):
@@ -275,7 +318,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         elif isinstance(call, HandshakeCall):
             self._send_answer(call, self._handshake.answer(call))
         elif isinstance(call, Junk):
-            self._calls.clear()
             if call.is_logged:
                 self._shared.log.report(f"connection from {self.peer} closed", call.reason)
             self.abort()
@@ -332,7 +374,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             handler.handle(self, call)
         except Exception:
             logger.exception("connection from %s closed: a request failed", self.peer)
-            self._calls.clear()
             self.abort()
             return False
         return True

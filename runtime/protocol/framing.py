@@ -72,8 +72,13 @@ class FrameSplitter:
         fresh = self._buffer[:received_bytes]
         self._received = memoryview(bytes(self._received) + bytes(fresh)) if self._received else fresh
 
-    def payloads(self) -> list[bytes]:
-        """Remove and return the payloads of complete frames; call again until there are none.
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there are bytes from which ``payloads`` has taken nothing yet."""
+        return len(self._received) > self._start
+
+    def payloads(self, count_max: int | None = None) -> list[bytes]:
+        """Remove and return the payloads of complete frames, at most ``count_max``; call again until there are none.
 
         ProtocolError for an empty or too long frame, after all earlier frames were returned. The length word is enough
         to detect it.
@@ -88,6 +93,9 @@ class FrameSplitter:
         start, end = 0, len(received)
         unpack, word_bytes, payload_bytes_max = LENGTH.unpack_from, LENGTH.size, self._frame_bytes_max - LENGTH.size
         while start + word_bytes <= end:
+            if len(payloads) == count_max:
+                self._start += start
+                return payloads
             (payload_bytes,) = unpack(received, start)
             if not 0 < payload_bytes <= payload_bytes_max:
                 if not payloads:

@@ -37,7 +37,7 @@ IN_FLIGHT: Final = (16, 256, 2048)
 _KEY: Final = bytes(20)
 _OK: Final = bytes.fromhex("1000aa06")
 """Status 0 and the beginning of an answer to an add: what follows the header of a positive one."""
-_ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class Side:
         self.name = name
         self.turns: dict[int, list[Turn]] = {in_flight: [] for in_flight in IN_FLIGHT}
         self._cluster = DevCluster(directory)
-        with _environment("PYTHONPATH", tree):
+        with environment("PYTHONPATH", tree):
             self._cluster.up(1)
         bookie = self._cluster.bookies[0]
         self._pid = bookie.pid
@@ -102,7 +102,7 @@ def cpu_s(pid: int) -> float:
 
 
 @contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
+def environment(name: str, value: str) -> Iterator[None]:
     former = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -114,14 +114,14 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _checked_out(revision: str, directory: str) -> Iterator[str]:
+def checked_out(revision: str, directory: str) -> Iterator[str]:
     """A folder with the files of a commit."""
     tree = os.path.join(directory, "tree")
-    subprocess.run(["git", "-C", _ROOT, "worktree", "add", "--quiet", "--detach", tree, revision], check=True)
+    subprocess.run(["git", "-C", ROOT, "worktree", "add", "--quiet", "--detach", tree, revision], check=True)
     try:
         yield tree
     finally:
-        subprocess.run(["git", "-C", _ROOT, "worktree", "remove", "--force", tree], check=True)
+        subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", tree], check=True)
 
 
 def _frames(ledger_id: int, count: int) -> list[bytes]:
@@ -186,9 +186,9 @@ def main() -> None:
     directory = os.path.abspath(tempfile.mkdtemp(prefix="bench-", dir=arguments.directory))
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, directory)
-        tree = undo.enter_context(_checked_out(arguments.against, directory))
+        tree = undo.enter_context(checked_out(arguments.against, directory))
         sides: list[Side] = []
-        for name, path in ((arguments.against, tree), ("this tree", _ROOT)):
+        for name, path in ((arguments.against, tree), ("this tree", ROOT)):
             sides.append(Side(name, path, os.path.join(directory, f"cluster-{len(sides)}")))
             undo.callback(sides[-1].stop)
         _run(sides, arguments.rounds, arguments.adds)

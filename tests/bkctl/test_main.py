@@ -265,7 +265,10 @@ def test_no_descriptors_for_an_event_loop_is_one_sentence() -> None:
     )
     command = [sys.executable, "-P", "-c", code]
     finished = subprocess.run(command, capture_output=True, text=True, env=bkctl_environment(), check=False)
-    assert (finished.returncode, finished.stderr) == (1, "error: Too many open files\n")
+    assert (finished.returncode, finished.stderr) == (
+        1,
+        "error: Too many open files: bkctl may have only 8 open, raise the limit (ulimit -n)\n",
+    )
 
 
 def test_a_reader_that_goes_away_is_no_crash() -> None:

@@ -61,6 +61,9 @@ class ModelHost:
     def describe_owner(self, port: int) -> str:
         return "another process"
 
+    def open_files_max(self) -> int | None:
+        return None
+
 
 class Machine:
     """One bookie and its metadata store. Made and used on a virtual loop."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from runtime.admin.calls import ALL_ADDRESSES
+from runtime.admin.connections import admin_limits
 from runtime.admin.server import AdminServer
 from runtime.admin.tcp_ports import open_tcp_ports
 from runtime.bookie.admin.cluster_routes import ClusterRoutes
@@ -41,7 +42,8 @@ class AdminInterface:
             GarbageCollectionRoutes(view),
             ClusterRoutes(view),
         )
-        self._server = AdminServer([route for part in parts for route in part.routes()])
+        limits = admin_limits(view.ports.host.open_files_max())
+        self._server = AdminServer([route for part in parts for route in part.routes()], limits)
 
     async def open_port(self) -> None:
         """Open the TCP port for everything or for scrapes alone, if configured; ConfigurationError."""

@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 from runtime.admin.exposition import CONTENT_TYPE
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer, text_answer
 from runtime.bookie.admin.server_config import java_settings
+from runtime.bookie.disks.monitor import total_space
 from runtime.bookie.metrics.catalogue import bookie_metrics
-from runtime.bookie.serving.request_path import disk_space
 from runtime.bookie.view import BookieView
 from storage.filenames import current_directory, parse_entry_log_file_name, parse_journal_file_name
 from storage.journal.log_mark import read_last_mark
@@ -57,7 +57,7 @@ class JavaRoutes:
 
     async def _info(self, _: AdminRequest) -> AdminAnswer:
         file_system, directories = self._view.ports.file_system, self._view.config.storage.ledger_directories
-        space = await self._in_lane(lambda: disk_space(file_system, directories))
+        space = await self._in_lane(lambda: total_space(map(file_system.space, directories)))
         return json_answer({"freeSpace": space.free_bytes, "totalSpace": space.total_bytes})
 
     async def _server_config(self, _: AdminRequest) -> AdminAnswer:

@@ -24,6 +24,7 @@ from runtime.admin.jobs import Jobs
 from runtime.admin.tcp_ports import require_token_file
 from runtime.bookie.admin.interface import AdminInterface, published_address, read_admin_secret
 from runtime.bookie.boot.folder_claim import FolderClaim, release
+from runtime.bookie.boot.open_files import connections_warning, fit_open_files
 from runtime.bookie.boot.port_error import port_error
 from runtime.bookie.boot.stages import Stages
 from runtime.bookie.boot.start_record import log_start
@@ -76,6 +77,9 @@ class BookieServer:
     """A bookie in this process; ``async with`` boots it and shuts it down cleanly."""
 
     def __init__(self, config: BookieConfig, ports: BookiePorts) -> None:
+        open_files_max = ports.host.open_files_max()
+        configured, config = config, fit_open_files(config, open_files_max)
+        self._warning = connections_warning(configured, config, open_files_max)
         self._config = config
         self._ports = ports
         self._identity = resolve_identity(config, ports.host)
@@ -92,7 +96,7 @@ class BookieServer:
             is_read_only_mode_enabled=config.disks.is_read_only_mode_enabled,
             position_count=len(config.storage.ledger_directories),
         )
-        self._live = LiveSettings(config)
+        self._live = LiveSettings(configured)
         self.view = BookieView(
             config=config,
             ports=ports,
@@ -171,7 +175,7 @@ class BookieServer:
         ledgers = await metadata.open_ledgers()
         noting = boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
         is_repair_due = await run("note lost entries", noting)
-        path = await run("journals and checkpoints", self._start(storage, checkpoints), self._flush)
+        path = await run("journals and checkpoints", self._start(storage, checkpoints, disks), self._flush)
         await run("write DIRTY marks", self._leave_dirty_marks())
         self.view.path = path
         await run("serve requests", self._serve(listener, path), BookieListener.close)
@@ -198,6 +202,8 @@ class BookieServer:
 
     async def _bind(self) -> BookieListener:
         config = self._config
+        if self._warning:
+            logger.warning("%s", self._warning)
         await require_token_file(config.admin, functools.partial(read_admin_secret, self._ports))  # before any change
         listener = BookieListener(
             ListenerLimits(
@@ -251,8 +257,8 @@ class BookieServer:
         await checkpoints.begin()
         return monitor
 
-    async def _start(self, storage: LedgerStorage, checkpoints: CheckpointService) -> RequestPath:
-        path = RequestPath(self._ports, self._config, storage, checkpoints, self._modes)
+    async def _start(self, storage: LedgerStorage, checkpoints: CheckpointService, disks: DiskMonitor) -> RequestPath:
+        path = RequestPath(self._ports, self._config, storage, checkpoints, self._modes, disks)
         path.start(self._watch)
         return path
 

@@ -7,16 +7,16 @@ fill up between two checks. A directory that has become unusable ends the bookie
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, DiskVerdict, judge, next_look_s
 from runtime.config import DiskConfig
-from runtime.ports import Clock, Workers
+from runtime.ports import BookieInfo, Clock, Workers
 from storage.config import StorageConfig
 from storage.errors import DiskUnusableError
 from storage.filenames import current_directory
-from storage.ports import FileSystem
+from storage.ports import DiskSpace, FileSystem
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +62,13 @@ class DiskMonitor:
         """Space of the directories at the last check; None before the first one."""
         self.verdict: DiskVerdict | None = None
         """Result of the last check; None before the first one."""
+        self.ledger_space = BookieInfo(0, 0)
+        """What clients get as the disk space of this bookie, at the last check (wire 5.7). A request must not make a
+        system call on the event loop: on a disk that hangs it would never end."""
 
     async def check(self) -> DiskVerdict:
         """Check once. DiskUnusableError, and errors from ``on_verdict``."""
-        disks = await self._workers.run(DISKS_LANE, self._sample)
+        disks, self.ledger_space = await self._workers.run(DISKS_LANE, self._sample)
         verdict = judge(self._states, disks, self._config, self._room_bytes)
         self._states = verdict.states
         for change in dict.fromkeys(verdict.changes):
@@ -87,21 +90,28 @@ class DiskMonitor:
             await self._clock.sleep(self._interval_s)
             await self.check()
 
-    def _sample(self) -> BookieDisks:
-        found = {
-            directory: self._sample_one(directory) for directory in (*self._journals, *self._ledgers, *self._indexes)
-        }
+    def _sample(self) -> tuple[BookieDisks, BookieInfo]:
+        found = {directory: self._space(directory) for directory in (*self._journals, *self._ledgers, *self._indexes)}
         journals, ledgers, indexes = (
-            tuple(found[directory] for directory in directories)
+            tuple(DiskSample(each, found[each].total_bytes, found[each].usable_bytes) for each in directories)
             for directories in (self._journals, self._ledgers, self._indexes)
         )
-        return BookieDisks(journals, ledgers, indexes)
+        return BookieDisks(journals, ledgers, indexes), total_space(found[each] for each in self._ledgers)
 
-    def _sample_one(self, directory: str) -> DiskSample:
+    def _space(self, directory: str) -> DiskSpace:
         try:
             space = self._file_system.space(directory)
         except OSError as error:
             raise DiskUnusableError(f"{directory}: cannot use the disk ({error.strerror})") from error
         if space.is_read_only:
             raise DiskUnusableError(f"{directory}: cannot write to the disk (mounted read-only)")
-        return DiskSample(directory, space.total_bytes, space.usable_bytes)
+        return space
+
+
+def total_space(spaces: Iterable[DiskSpace]) -> BookieInfo:
+    """Sums over the distinct file systems (wire 5.7)."""
+    by_filesystem = {space.filesystem_id: space for space in spaces}
+    return BookieInfo(
+        total_bytes=sum(space.total_bytes for space in by_filesystem.values()),
+        free_bytes=sum(space.usable_bytes for space in by_filesystem.values()),
+    )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from runtime.bookie.disks.modes import BookieModes
+from runtime.bookie.disks.monitor import DiskMonitor
 from runtime.bookie.ports import BookiePorts
 from runtime.bookie.serving.adds import AddPath
 from runtime.bookie.serving.checkpoints import CheckpointService
@@ -15,9 +16,7 @@ from runtime.bookie.serving.group_commit import GroupCommit
 from runtime.bookie.serving.handler import BookieRequestHandler
 from runtime.bookie.serving.ledger_handles import LedgerHandles
 from runtime.config import BookieConfig
-from runtime.ports import BookieInfo
 from storage.engine.ledger_storage import LedgerStorage
-from storage.ports import FileSystem
 
 
 class RequestPath:
@@ -30,6 +29,7 @@ class RequestPath:
         storage: LedgerStorage,
         checkpoints: CheckpointService,
         modes: BookieModes,
+        disks: DiskMonitor,
     ) -> None:
         self.journal_lanes = [f"journal-{index}" for index in range(len(storage.journals))]
         self.journals = [
@@ -48,9 +48,14 @@ class RequestPath:
         for journal in self.journals:
             journal.on_room(self.adds.retry_waiting)
         modes.on_no_room(self.adds.refuse_waiting)
-        read_space = functools.partial(disk_space, ports.file_system, config.storage.ledger_directories)
         self.handler = BookieRequestHandler(
-            storage, self.handles, self.adds, ports.workers, read_space, modes, ports.clock.monotonic_ns
+            storage,
+            self.handles,
+            self.adds,
+            ports.workers,
+            lambda: disks.ledger_space,
+            modes,
+            ports.clock.monotonic_ns,
         )
         self.storage = storage
         self.checkpoints = checkpoints
@@ -70,12 +75,3 @@ class RequestPath:
             journal.stop()
         self.checkpoints.stop()
         await asyncio.gather(*self._services, return_exceptions=True)
-
-
-def disk_space(file_system: FileSystem, directories: tuple[str, ...]) -> BookieInfo:
-    """Sums over the distinct file systems of the ledger directories (wire 5.7)."""
-    by_filesystem = {space.filesystem_id: space for space in map(file_system.space, directories)}
-    return BookieInfo(
-        total_bytes=sum(space.total_bytes for space in by_filesystem.values()),
-        free_bytes=sum(space.usable_bytes for space in by_filesystem.values()),
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -16,6 +17,13 @@ from runtime.net.loop import LoopClock
 from runtime.net.pool import BookiePool
 from tests.processes import BkctlProcess, bkctl_command, bkctl_environment, free_port, start_bkctl
 from tests.runtime.bookie.conftest import Peer
+
+
+def open_files(soft: int, hard: int) -> list[str]:
+    """Prefix of a command that may have so many files open."""
+    code = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))"
+    return [sys.executable, "-c", f"{code}; os.execvp(sys.argv[1], sys.argv[1:])"]
+
 
 RunningBookie = BkctlProcess | subprocess.Popen[bytes]
 
@@ -40,7 +48,7 @@ class BookieUnderTest:
     ) -> None:
         self._folder = folder
         self._bookie_id = bookie_id
-        self._port = str(free_port())
+        self.port = free_port()
         self._uri = metadata_uri
         self._settings = settings
         self._environment = environment
@@ -73,7 +81,7 @@ class BookieUnderTest:
         return (self._folder / "bookie.log").read_text()[self._log_start :]
 
     def _arguments(self) -> list[str]:
-        arguments = ("--metadata-uri", self._uri, "--port", self._port, "--bookie-id", self._bookie_id)
+        arguments = ("--metadata-uri", self._uri, "--port", str(self.port), "--bookie-id", self._bookie_id)
         folders = ("--journal-dir", str(self._folder / "journal"), "--ledger-dir", str(self._folder / "ledgers"))
         keys = ("allowLoopback=true", f"zkTimeout={_ZOOKEEPER_TIMEOUT_MS}", "journalPreAllocSizeMB=1")
         settings = ("--advertised-address", "127.0.0.1", *(word for key in keys for word in ("--set", key)))

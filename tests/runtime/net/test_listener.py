@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -167,21 +167,79 @@ async def test_before_the_bookie_serves_connections_are_closed() -> None:
     await listener.close()
 
 
-async def test_connections_beyond_the_limit_are_closed_until_one_ends() -> None:
-    async with memory_bookie(ListenerLimits(connections_max=1)) as bookie:
-        async with peer_of(bookie.port) as first:
-            first.send(add_frame(1))
-            await first.answer()
-            async with peer_of(bookie.port) as second:
-                assert await second.is_closed_by_the_bookie()
-            first.send(add_frame(2))
-            assert await first.answer() == AddAnswer(2, Status.OK)
-        while True:  # the bookie learns of the end a moment later
-            async with peer_of(bookie.port) as third:
-                third.send(add_frame(3))
-                with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-                    assert await third.answer() == AddAnswer(3, Status.OK)
-                    break
+async def test_at_the_limit_a_new_connection_replaces_the_longest_idle_one() -> None:
+    async with (
+        memory_bookie(ListenerLimits(connections_max=3)) as bookie,
+        peer_of(bookie.port) as busy,
+        peer_of(bookie.port) as idle,
+        peer_of(bookie.port) as active,
+    ):
+        for txn_id, peer in enumerate((busy, idle, active)):
+            peer.send(add_frame(txn_id))
+            assert await peer.answer() == AddAnswer(txn_id, Status.OK)
+        bookie.is_holding = True
+        busy.send(add_frame(10))
+        await bookie.holds(1)
+        bookie.is_holding = False
+        async with peer_of(bookie.port) as fresh:
+            fresh.send(add_frame(20))
+            assert await fresh.answer() == AddAnswer(20, Status.OK)
+            assert await idle.is_closed_by_the_bookie()
+            active.send(add_frame(30))
+            assert await active.answer() == AddAnswer(30, Status.OK)
+            bookie.release()
+            assert await busy.answer() == AddAnswer(10, Status.OK)
+
+
+async def test_at_the_limit_a_new_connection_is_closed_while_all_others_are_busy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with memory_bookie(ListenerLimits(connections_max=1)) as bookie, peer_of(bookie.port) as busy:
+        bookie.is_holding = True
+        busy.send(add_frame(1))
+        await bookie.holds(1)
+        async with peer_of(bookie.port) as refused:
+            assert await refused.is_closed_by_the_bookie()
+        assert "no other is idle" in caplog.text
+        bookie.release()
+        assert await busy.answer() == AddAnswer(1, Status.OK)
+        async with peer_of(bookie.port) as fresh:
+            fresh.send(v3.encode_bookie_info_request(2))
+            await bookie.holds(1)
+            assert await busy.is_closed_by_the_bookie()
+
+
+async def test_a_peer_that_reads_no_answers_is_replaced_too() -> None:
+    async with memory_bookie(ListenerLimits(connections_max=1)) as bookie, peer_of(bookie.port) as peer:
+        bookie.entries[1, 0] = bytes(200_000)
+        peer.send(*([v3.encode_read_request(1, 1, 0, None, False)] * 300))
+        assert 0 < await bookie.reads_no_more() < 300
+        async with peer_of(bookie.port) as fresh:
+            fresh.send(add_frame(2))
+            assert await fresh.answer() == AddAnswer(2, Status.OK)
+
+
+@pytest.mark.parametrize("kind", ["bookie info", "read", "add"])
+async def test_a_flood_of_tiny_requests_delays_another_client_by_one_turn(kind: str) -> None:
+    requests: dict[str, Callable[[int], bytes]] = {
+        "bookie info": v3.encode_bookie_info_request,
+        "read": lambda txn_id: v3.encode_read_request(txn_id, 1, 0, None, False),
+        "add": add_frame,
+    }
+    limits = ListenerLimits(turn_requests_max=50)
+    async with memory_bookie(limits) as bookie, peer_of(bookie.port) as greedy, peer_of(bookie.port) as other:
+        for peer in (other, greedy):
+            peer.send(add_frame(0))
+            await peer.answer()
+        # Sent within one turn of the loop: the bookie finds both at once.
+        greedy.send(*(requests[kind](txn_id) for txn_id in range(1, 1001)))
+        other.send(vectors()["v3 force, ledger 2"])
+        while not bookie.forced:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        share = 50 * (8 if kind == "add" else 1)
+        assert bookie.request_count <= 2 + 1 + 2 * share, "requests that came before that of the other client"
+        await other.frame()
+        assert [(await greedy.answer()).txn_id for _ in range(1000)] == list(range(1, 1001))
 
 
 async def test_unanswered_requests_stop_the_reading_until_they_are_answered() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from runtime.bookie.boot.process import real_ports, running_bookie
 from runtime.config import BookieConfig
 from runtime.errors import (
     ConfigurationError,
@@ -22,9 +25,14 @@ from runtime.errors import (
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.protocol import v3
+from runtime.protocol.messages import BookieInfoAnswer
 from runtime.protocol.status import Status
+from storage.adapters.filesystem import OsFileSystem
 from storage.errors import DirectoryLockedError
+from storage.ports import DiskSpace
 from tests.runtime.bookie.conftest import KEY, Peer
+from tests.runtime.net.test_listener import peer_of
 
 Boot = Callable[[BookieConfig], AbstractAsyncContextManager[Peer]]
 
@@ -150,6 +158,34 @@ async def test_disk_space_is_that_of_the_ledger_directory(boot: Boot, bookie_con
     async with boot(bookie_config) as peer:
         directory = bookie_config.storage.ledger_directories[0]
         assert abs(await peer.free_bytes() - shutil.disk_usage(directory).free) < 2**30
+
+
+class WatchedFileSystem(OsFileSystem):
+    """Notes which threads ask for disk space."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.askers: list[int] = []
+
+    def space(self, path: str) -> DiskSpace:
+        self.askers.append(threading.get_ident())
+        return super().space(path)
+
+
+async def test_a_client_that_asks_for_disk_space_makes_the_event_loop_wait_for_no_disk(
+    bookie_config: BookieConfig,
+) -> None:
+    disk = WatchedFileSystem()
+    ports = dataclasses.replace(real_ports(), file_system=disk)
+    async with running_bookie(bookie_config, ports) as server, peer_of(server.port) as peer:
+        disk.askers.clear()
+        peer.send(*map(v3.encode_bookie_info_request, range(100)))
+        for txn_id in range(100):
+            answer = await peer.answer()
+            assert isinstance(answer, BookieInfoAnswer)
+            assert (answer.txn_id, answer.status) == (txn_id, Status.OK)
+            assert answer.free_bytes
+        assert threading.get_ident() not in disk.askers
 
 
 async def test_two_bookies_cannot_share_folders(boot: Boot, bookie_config: BookieConfig) -> None:
