@@ -23,9 +23,17 @@ from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_
 from runtime.replication.fragments import Fragment, fragments_naming, stripe
 from storage.ids import INVALID_ENTRY_ID
 
+UNPROVEN_MAX = 1_000_000
+"""Entries without a good copy, none of which is proven lost, after which the search for a lost one ends. The metadata
+may claim any number of entries."""
+
 
 class _LostEntryError(Exception):
     """An entry is lost, so the fragment cannot be moved."""
+
+
+class _UnprovenError(Exception):
+    """The search has ended without a proof."""
 
 
 class LossProof:
@@ -64,8 +72,10 @@ class LossProof:
         credentials = credentials_of(ledger_id, metadata)
         sizes = (metadata.ensemble_size, metadata.write_quorum_size)
         first_unproven: dict[int, str] = {}
+        unproven_count = 0
 
         async def check(entry_id: int, lease: Lease) -> None:
+            nonlocal unproven_count
             members = dict.fromkeys(fragment.ensemble[index] for index in write_set(entry_id, *sizes))
             copies = await reader.read_all([member for member in members if member != dead], credentials, entry_id)
             lease.resize(sum(len(copy.body) for copy in copies))
@@ -76,12 +86,17 @@ class LossProof:
             if entry_id < min(first_unproven, default=entry_id + 1):
                 first_unproven.clear()
                 first_unproven[entry_id] = _sentence(entry_id, unproven)
+            unproven_count += good is None
+            if unproven_count >= UNPROVEN_MAX:
+                raise _UnprovenError
 
         try:
             entry_bytes = entry_bytes_estimate(metadata) * metadata.write_quorum_size
             await for_each_leased(_stored_entries(fragment, sizes), check, window, lambda: entry_bytes)
         except _LostEntryError:
             return None
+        except _UnprovenError:
+            pass
         return next(iter(first_unproven.values()), "its segment has no entry on this bookie, so it can be moved")
 
     async def _why_open_not_lost(
