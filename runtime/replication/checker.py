@@ -213,7 +213,7 @@ class LedgerChecker:
             named = dict.fromkeys(ensemble[index] for index in indexes)
             return [each for each in named if each in bookie_ids]
 
-        run, seen = BarrenRun(), dict[str, Copy]()
+        run, seen = BarrenRun(self._config.barren_entries_max), dict[str, Copy]()
         gaps = CopyGaps(self._ports.bookies, self._copies, credentials)
 
         async def check_batch(entry_ids: tuple[int, ...], lease: Lease) -> None:

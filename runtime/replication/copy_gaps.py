@@ -24,9 +24,6 @@ from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 LOOK_AFTER = 64
 """Entries in a row without a good copy after which the bookies are asked where to go on."""
 
-BARREN_MAX = 1_000_000
-"""Entries in a row without a good copy after which the rest of a segment is not read."""
-
 _NONE = ENTRY_ID_MAX + 1
 
 BatchT = TypeVar("BatchT", bound=Sequence[int])
@@ -42,7 +39,9 @@ class CopyGap(msgspec.Struct, frozen=True):
 class BarrenRun:
     """Counts entries in a row without a good copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, entries_max: int) -> None:
+        """``entries_max``: after so many the rest of a segment is not read."""
+        self.entries_max = entries_max
         self._entries = 0
         self._look_at = LOOK_AFTER
         self.read_to = INVALID_ENTRY_ID
@@ -72,7 +71,7 @@ class BarrenRun:
     @property
     def is_hopeless(self) -> bool:
         """Whether to stop reading."""
-        return self._entries >= BARREN_MAX
+        return self._entries >= self.entries_max
 
     def note_look(self, gap: EntryRange) -> None:
         """After a look that found no gap, the next one is due after twice as many entries."""
@@ -101,7 +100,7 @@ class CopyGaps:
         next_entry_id = min((entry_id for entry_id, _ in found), default=_NONE)
         if next_entry_id <= entries.first_entry_id and run.is_hopeless:
             next_entry_id = _NONE
-            reason = f"not read: no bookie has a good copy of the {BARREN_MAX} entries before"
+            reason = f"not read: no bookie has a good copy of the {run.entries_max} entries before"
             copies = {each: Copy(each, CopyState.FAILED, reason) for each in bookie_ids}
         gap = EntryRange(entries.first_entry_id, min(next_entry_id - 1, entries.last_entry_id))
         run.note_look(gap)

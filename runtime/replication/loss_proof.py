@@ -23,10 +23,6 @@ from runtime.replication.copies import Copy, CopyReader, CopyState, entry_bytes_
 from runtime.replication.fragments import Fragment, fragments_naming, stripe
 from storage.ids import INVALID_ENTRY_ID
 
-UNPROVEN_MAX = 1_000_000
-"""Entries without a good copy, none of which is proven lost, after which the search for a lost one ends. The metadata
-may claim any number of entries."""
-
 
 class _LostEntryError(Exception):
     """An entry is lost, so the fragment cannot be moved."""
@@ -87,7 +83,7 @@ class LossProof:
                 first_unproven.clear()
                 first_unproven[entry_id] = _sentence(entry_id, unproven)
             unproven_count += good is None
-            if unproven_count >= UNPROVEN_MAX:
+            if unproven_count >= self._config.barren_entries_max:
                 raise _UnprovenError
 
         try:

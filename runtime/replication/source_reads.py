@@ -158,7 +158,7 @@ class SourceReader:
         self._unprobed: EntryRange | None = None
         self.reason = ""
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
-        self.run = BarrenRun()
+        self.run = BarrenRun(config.barren_entries_max)
         """When it ends a walk, ``after_gap`` is where to go on."""
         self._seen: dict[str, Copy] = {}
         self._gaps = CopyGaps(ports.bookies, copies, job.credentials)

@@ -6,21 +6,22 @@ import pytest
 
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.protocol.status import Status
-from runtime.replication import copy_gaps, loss_proof
 from runtime.replication.check_scope import WHOLE, CheckScope, Sample
+from runtime.replication.checker import LedgerChecker
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copies import CopyState
 from runtime.replication.fragments import EntryRange
 from runtime.replication.in_place_plan import LeftReason
+from runtime.replication.loss_proof import LossProof
 from runtime.replication.recovery_report import FailureReason
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 from tests.sim.test_in_place_repair import adds, recover
-from tests.sim.test_verification import checker
 
 LAST = 2**62
+IMPATIENT = ReplicationConfig(barren_entries_max=1000)
 BOOKIES = ["b1", "b2", "b3"]
 REQUESTS_MAX = 20_000
 
@@ -30,6 +31,11 @@ def limit_requests(cluster: RepairCluster, count_max: int = REQUESTS_MAX) -> Non
         assert len(cluster.requests) <= count_max, f"still asking: {request}"
 
     cluster.rules.append(rule)
+
+
+async def impatient(cluster: RepairCluster) -> LedgerChecker:
+    live = (await cluster.ports.registrations.snapshot()).live
+    return LedgerChecker(cluster.ports, live, IMPATIENT)
 
 
 async def claim(cluster: RepairCluster, *, ensemble: list[str], quorum: int, entries: int = 0, last: int = LAST) -> int:
@@ -57,7 +63,7 @@ def test_what_no_bookie_has_is_missing_at_once(entries: int, scope: CheckScope) 
         ledger_id = await claim(cluster, ensemble=BOOKIES, quorum=3, entries=entries)
         limit_requests(cluster)
 
-        check = await (await checker(cluster)).check(ledger_id, scope)
+        check = await (await impatient(cluster)).check(ledger_id, scope)
 
         assert check.problem is None
         assert check.lost[-1].last_entry_id == LAST
@@ -77,7 +83,7 @@ def test_copies_of_a_stripe_are_counted_without_reading_them() -> None:
         ledger_id = await claim(cluster, ensemble=BOOKIES, quorum=2, last=3 * 10**15 - 1)
         limit_requests(cluster)
 
-        check = await (await checker(cluster)).check(ledger_id)
+        check = await (await impatient(cluster)).check(ledger_id)
 
         assert {each.bookie_id: each.copies for each in check.defects} == dict.fromkeys(BOOKIES, 2 * 10**15)
         assert (check.copies_expected, check.copies_missing) == (6 * 10**15, 6 * 10**15)
@@ -93,7 +99,7 @@ def test_entries_after_a_wide_hole_are_read() -> None:
         put(cluster, ledger_id, LAST, *BOOKIES)
         limit_requests(cluster)
 
-        check = await (await checker(cluster)).check(ledger_id)
+        check = await (await impatient(cluster)).check(ledger_id)
 
         assert check.lost == (EntryRange(10, 2**61 - 1), EntryRange(2**61 + 1, LAST - 1))
         assert check.copies_good == 10 * 3 + 1 + 3
@@ -101,9 +107,8 @@ def test_entries_after_a_wide_hole_are_read() -> None:
     simulate(scenario)
 
 
-def test_a_bookie_that_gives_no_list_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bookie_that_gives_no_list_is_read_up_to_a_limit() -> None:
     """As Java's DbLedgerStorage, with an entry at the claimed end."""
-    monkeypatch.setattr(copy_gaps, "BARREN_MAX", 1000)
 
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b1", "b2")
@@ -113,7 +118,7 @@ def test_a_bookie_that_gives_no_list_is_read_up_to_a_limit(monkeypatch: pytest.M
         cluster.refuse("list", "b2", Status.TIMEOUT)
         limit_requests(cluster)
 
-        check = await (await checker(cluster)).check(ledger_id)
+        check = await (await impatient(cluster)).check(ledger_id)
 
         assert check.lost[0].first_entry_id == 10
         (unread,) = check.unreadable
@@ -128,10 +133,9 @@ def test_a_bookie_that_gives_no_list_is_read_up_to_a_limit(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("status", [Status.UNAVAILABLE, Status.UNKNOWN_LEDGER_STATE, None])
 def test_a_bookie_that_does_not_say_what_it_has_loses_nothing_and_ends_the_walk(
-    status: Status | None, monkeypatch: pytest.MonkeyPatch
+    status: Status | None,
 ) -> None:
     """None: it is not registered."""
-    monkeypatch.setattr(copy_gaps, "BARREN_MAX", 1000)
 
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b1", *(["b2"] if status else []))
@@ -141,7 +145,7 @@ def test_a_bookie_that_does_not_say_what_it_has_loses_nothing_and_ends_the_walk(
             cluster.refuse("list", "b2", status)
         limit_requests(cluster)
 
-        check = await (await checker(cluster)).check(ledger_id)
+        check = await (await impatient(cluster)).check(ledger_id)
 
         assert check.lost == ()
         assert check.unreadable == (EntryRange(0, LAST),)
@@ -182,14 +186,13 @@ def test_a_repair_in_place_leaves_what_no_bookie_has() -> None:
     simulate(scenario)
 
 
-def test_the_proof_of_a_loss_ends_if_a_bookie_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proof_of_a_loss_ends_if_a_bookie_is_gone() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start("b3")
         ledger_id = await claim(cluster, ensemble=BOOKIES, quorum=3)
         limit_requests(cluster)
-        monkeypatch.setattr(loss_proof, "UNPROVEN_MAX", 1000)
         registration = RegistrationClient(cluster.metadata_store, ROOT)
-        proof = loss_proof.LossProof(cluster.ports, registration, ReplicationConfig())
+        proof = LossProof(cluster.ports, registration, IMPATIENT)
         reason = await proof.why_not_lost(ledger_id, "b1")
         assert reason == "bookie b2 may have entry 0: not registered"
 
