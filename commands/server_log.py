@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 
@@ -85,7 +86,8 @@ class ServerLog:
         if self._restore_python is not None:
             self._restore_python()
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # lines that a full disk did not take: what ended the server counts
+                self._file.close()
 
     def _open(self, path: str) -> None:
         handler = logging.FileHandler(path, encoding="utf-8")

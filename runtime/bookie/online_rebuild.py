@@ -33,7 +33,7 @@ from runtime.bookie.integrity.refill import INTEGRITY_LANE
 from runtime.bookie.integrity.repair import ROWS_PER_TURN, IntegrityService, in_batches
 from runtime.bookie.ports import BookiePorts
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE
+from runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
 from runtime.bookie.serving.request_path import RequestPath
 from runtime.errors import ConflictError, RefusedError
 from storage.config import StorageConfig
@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 REBUILD_LANE = "rebuild"
 CHILD_MODULE = "storage.rebuild.online_child"
-_LANES_AT_REST = (READS_LANE, URGENT_READS_LANE, CHECKPOINT_LANE, COMPACTION_LANE, INTEGRITY_LANE)
+_LANES_AT_REST = (READS_LANE, URGENT_READS_LANE, LISTS_LANE, CHECKPOINT_LANE, COMPACTION_LANE, INTEGRITY_LANE)
 """All lanes that read or change a location index."""
 
 

@@ -31,7 +31,8 @@ class LocalSocket:
         """Stop accepting connections; open ones stay. Safe to repeat."""
         self._server.close()
         for path in self._paths:
-            _delete(path)
+            with contextlib.suppress(OSError):  # the next process replaces it
+                _delete(path)
         self._paths = ()
 
 

@@ -1,9 +1,10 @@
 """Fair queues for the reads of all connections.
 
-Reads that need the disk wait here. There are three lanes: ordinary reads, reads with high priority, and reads with a
-fence. So a backlog of ordinary reads does not delay a recovery, and fences that wait for a full journal disk delay no
-other read. In each lane the connections take turns: a client with thousands of reads delays another client's read by
-one round, not by its whole backlog.
+Reads that need the disk wait here. There are four lanes: ordinary reads, reads with high priority, reads with a fence,
+and lists of entries. So a backlog of ordinary reads does not delay a recovery, fences that wait for a full journal disk
+delay no other read, and lists, which may look at millions of rows, delay no read of an entry. In each lane the
+connections take turns: a client with thousands of reads delays another client's read by one round, not by its whole
+backlog.
 
 A waiting read uses memory only for its request. Memory for its answer is counted once it starts.
 """
@@ -14,13 +15,16 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from runtime.protocol.messages import QueuedRead, ReadCall
+from runtime.protocol.messages import ListEntriesCall, QueuedRead, ReadCall
 
 UNDER_WAY_MAX = 32
 """Concurrent reads without a fence. Few, because the next read waits until these are answered."""
 
 FENCING_UNDER_WAY_MAX = 256
 """Concurrent reads with a fence. More, because they wait for a journal sync."""
+
+LISTS_UNDER_WAY_MAX = 4
+"""Concurrent lists of entries. Very few: each is kept in memory until it is complete."""
 
 WAITING_READS_MAX = 10_000
 """Maximum waiting reads of one connection in one lane; further ones are rejected."""
@@ -161,16 +165,18 @@ class ReadLanes:
         self.ordinary = ReadLane(lane_bytes_max, UNDER_WAY_MAX)
         self.urgent = ReadLane(lane_bytes_max, UNDER_WAY_MAX)
         self.fencing = ReadLane(lane_bytes_max, FENCING_UNDER_WAY_MAX)
+        self.lists = ReadLane(lane_bytes_max // 16, LISTS_UNDER_WAY_MAX)
+        self._all = (self.ordinary, self.urgent, self.fencing, self.lists)
 
     @property
     def under_way_count(self) -> int:
         """Reads in progress in all lanes."""
-        return self.ordinary.under_way_count + self.urgent.under_way_count + self.fencing.under_way_count
+        return sum(lane.under_way_count for lane in self._all)
 
     @property
     def waiting_count(self) -> int:
         """Reads that wait for their turn in any lane."""
-        return self.ordinary.waiting_count + self.urgent.waiting_count + self.fencing.waiting_count
+        return sum(lane.waiting_count for lane in self._all)
 
 
 class ConnectionReads:
@@ -183,7 +189,8 @@ class ConnectionReads:
         self._ordinary = _ReadQueue(lanes.ordinary, begin)
         self._urgent = _ReadQueue(lanes.urgent, begin)
         self._fencing = _ReadQueue(lanes.fencing, begin)
-        self._queues = (self._ordinary, self._urgent, self._fencing)
+        self._lists = _ReadQueue(lanes.lists, begin)
+        self._queues = (self._ordinary, self._urgent, self._fencing, self._lists)
 
     @property
     def has_any(self) -> bool:
@@ -199,6 +206,8 @@ class ConnectionReads:
         self._queue_of(call).under_way.end(call.txn_id)
 
     def _queue_of(self, call: QueuedRead) -> _ReadQueue:
+        if isinstance(call, ListEntriesCall):
+            return self._lists
         if isinstance(call, ReadCall) and call.fence_with is not None:
             return self._fencing
         return self._urgent if isinstance(call, ReadCall) and call.is_high_priority else self._ordinary

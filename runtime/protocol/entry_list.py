@@ -47,6 +47,15 @@ class EntryList:
             return False
         return (entry_id - first) % period < size if period else entry_id - first < size
 
+    def first_from(self, entry_id: int) -> int | None:
+        """The first id of the list that is not below ``entry_id``."""
+        position = bisect.bisect_right(self._starts, entry_id) - 1
+        if position >= 0:
+            first, last, size, period = self.groups[position]
+            if entry_id < last + size:
+                return entry_id if entry_id in self else first + ((entry_id - first) // period + 1) * period
+        return self._starts[position + 1] if position + 1 < len(self._starts) else None
+
     def __len__(self) -> int:
         return sum(group.size * _run_count(group) for group in self.groups)
 

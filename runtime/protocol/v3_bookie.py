@@ -68,6 +68,11 @@ _FREE_DISK_SPACE: Final = int(GetBookieInfoRequest.FREE_DISK_SPACE)
 _FIRST_BYTE_MIN: Final = 3
 """A protobuf message cannot start with 0 to 2; these are the versions of binary packets (wire section 2)."""
 
+_MASTER_KEY_BYTES_MAX: Final = 64
+"""Keys have 20 bytes (wire section 9). A bookie keeps the key of each ledger in memory, so none may be large."""
+_EXPLICIT_LAC_BYTES_MAX: Final = 36
+"""Two ids and the largest digest (wire section 8.4); kept in memory like the key."""
+
 _LIST_FRAME_OVERHEAD_BYTES: Final = 128
 """Maximum size of a frame with an entry list, without the list."""
 
@@ -179,10 +184,10 @@ def decode_request(payload: bytes) -> Call:
     return call
 
 
-def _decode_add(message: Request, header: BKPacketHeader) -> AddRun:
+def _decode_add(message: Request, header: BKPacketHeader) -> AddRun | RefusedCall:
     _demand(message, "addRequest")
     add = message.addRequest
-    return AddRun(
+    call = AddRun(
         add.ledgerId,
         add.masterKey,
         add.HasField("flag"),  # RECOVERY_ADD is the only value; an unknown one counts as not set (wire 4.1)
@@ -192,6 +197,7 @@ def _decode_add(message: Request, header: BKPacketHeader) -> AddRun:
         [add.entryId],
         [add.body],
     )
+    return RefusedCall(call, Status.BAD_REQUEST) if len(add.masterKey) > _MASTER_KEY_BYTES_MAX else call
 
 
 def _decode_read(message: Request, header: BKPacketHeader) -> ReadCall | RefusedCall:
@@ -204,6 +210,8 @@ def _decode_read(message: Request, header: BKPacketHeader) -> ReadCall | Refused
     )
     if flag == ReadRequest.FENCE_LEDGER and not is_fencing:
         return RefusedCall(call, Status.UNAUTHORIZED)
+    if is_fencing and len(read.masterKey) > _MASTER_KEY_BYTES_MAX:
+        return RefusedCall(call, Status.BAD_REQUEST)
     if flag == ReadRequest.ENTRY_PIGGYBACK and read.HasField("previousLAC") and read.entryId != INVALID_ENTRY_ID:
         # Long polls (wire 5.4) must ask for the last entry; those are answered immediately, like plain reads.
         return RefusedCall(call, Status.BAD_REQUEST)
@@ -215,10 +223,12 @@ def _decode_read_lac(message: Request, header: BKPacketHeader) -> ReadLacCall:
     return ReadLacCall(header.txnId, message.readLacRequest.ledgerId)
 
 
-def _decode_write_lac(message: Request, header: BKPacketHeader) -> WriteLacCall:
+def _decode_write_lac(message: Request, header: BKPacketHeader) -> WriteLacCall | RefusedCall:
     _demand(message, "writeLacRequest")
     write = message.writeLacRequest
-    return WriteLacCall(header.txnId, write.ledgerId, write.masterKey, write.body)
+    call = WriteLacCall(header.txnId, write.ledgerId, write.masterKey, write.body)
+    is_too_large = len(write.masterKey) > _MASTER_KEY_BYTES_MAX or len(write.body) > _EXPLICIT_LAC_BYTES_MAX
+    return RefusedCall(call, Status.BAD_REQUEST) if is_too_large else call
 
 
 def _decode_force_ledger(message: Request, header: BKPacketHeader) -> ForceLedgerCall:

@@ -18,7 +18,7 @@ import msgspec
 
 from runtime.client.reader import ENTRIES_WITHOUT_END_MAX
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.replication.fragments import EntryRange, first_stored, last_stored
+from runtime.replication.fragments import EntryRange, first_stored, in_and_out_of, last_stored
 from storage.ids import ENTRY_ID_MAX
 
 
@@ -50,15 +50,15 @@ class CheckScope(msgspec.Struct, frozen=True):
 
     def entry_ids(self, ledger_id: int, metadata: LedgerMetadata, segment: EntryRange) -> Iterator[int]:
         """The entries to check of one segment, ascending."""
-        for each in self.ranges:
-            first = max(each.first_entry_id, segment.first_entry_id)
-            last = min(each.last_entry_id, segment.last_entry_id)
-            if first > last:
-                continue
+        for each in self.within(segment):
             if self.sample is None:
-                yield from range(first, last + 1)
+                yield from range(each.first_entry_id, each.last_entry_id + 1)
             else:
-                yield from _sampled(self.sample, ledger_id, metadata, EntryRange(first, last))
+                yield from _sampled(self.sample, ledger_id, metadata, each)
+
+    def within(self, entries: EntryRange) -> tuple[EntryRange, ...]:
+        """The parts of ``entries`` that are in the ranges."""
+        return in_and_out_of((entries,), self.ranges)[0]
 
 
 WHOLE = CheckScope()

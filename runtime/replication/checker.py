@@ -8,7 +8,7 @@ distinguishes missing from unreachable copies.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Container, Sequence
+from collections.abc import AsyncIterable, Callable, Container, Mapping, Sequence
 
 import msgspec
 
@@ -31,8 +31,16 @@ from runtime.replication.copies import (
     entry_bytes_estimate,
     marked_different,
 )
+from runtime.replication.copy_gaps import BarrenRun, CopyGaps
 from runtime.replication.copy_rate import CopyRate
-from runtime.replication.fragments import EntryRange, EntryRangeSet, batches, format_ranges, segment_entries
+from runtime.replication.fragments import (
+    EntryRange,
+    EntryRangeSet,
+    batches,
+    format_ranges,
+    segment_entries,
+    stripe_count,
+)
 from storage.errors import BkctlError
 from storage.ids import INVALID_ENTRY_ID
 
@@ -229,40 +237,68 @@ class LedgerChecker:
         if scope.bookie_ids is not None and scope.bookie_ids.isdisjoint(ensemble):
             return
         is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
+        bookie_ids = [each for each in dict.fromkeys(ensemble) if scope.bookie_ids is None or each in scope.bookie_ids]
 
         def members(entry_id: int) -> list[str]:
             indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
-            bookie_ids = dict.fromkeys(ensemble[index] for index in indexes)
-            return [each for each in bookie_ids if scope.bookie_ids is None or each in scope.bookie_ids]
+            named = dict.fromkeys(ensemble[index] for index in indexes)
+            return [each for each in named if each in bookie_ids]
+
+        run, seen = BarrenRun(self._config.barren_entries_max), dict[str, Copy]()
+        gaps = CopyGaps(self._ports.bookies, self._copies, credentials)
 
         async def check_batch(entry_ids: tuple[int, ...], lease: Lease) -> None:
             wanted = {entry_id: members(entry_id) for entry_id in entry_ids}
-            bytes_taken = tally.entry_bytes * sum(map(len, wanted.values()))
-            await self._rate.take(bytes_taken)
-            found = await self._copies.read_each(wanted, credentials)
-            bytes_read = sum(len(copy.body) for copies in found.values() for copy in copies.values())
-            self._rate.correct(bytes_taken, bytes_read)
-            lease.resize(bytes_read)
-            if is_open:
-                await self._ask_late_ones(found, credentials)
-            for entry_id, bookie_ids in wanted.items():
-                if not bookie_ids:
-                    continue
-                copies = marked_different([found[entry_id][bookie_id] for bookie_id in bookie_ids])
-                if is_confirmed:
-                    tally.add(entry_id, copies)
-                else:
-                    tally.add_if_found(entry_id, copies)
+            found = await self._read_batch(wanted, credentials, tally, lease, is_open=is_open)
+            copies = [copy for row in found.values() for copy in row.values()]
+            if copies:
+                run.note(len(entry_ids), has_good_copy=any(copy.entry is not None for copy in copies))
+            seen.update((copy.bookie_id, copy) for copy in copies if copy.entry is None)
+            add = tally.add if is_confirmed else tally.add_if_found
+            for entry_id, each_wanted in wanted.items():
+                if each_wanted:
+                    add(entry_id, marked_different([found[entry_id][each] for each in each_wanted]))
 
         def count_max() -> int:
             return batch_entries_max(tally.entry_bytes * metadata.write_quorum_size)
 
-        await for_each_leased(
-            batches(scope.entry_ids(credentials.ledger_id, metadata, entries), count_max),
-            check_batch,
-            self._window,
-            lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),
-        )
+        rest = entries
+        while rest.count:
+            found = batches(scope.entry_ids(credentials.ledger_id, metadata, rest), count_max)
+            await for_each_leased(
+                run.until_look(found, rest.last_entry_id),
+                check_batch,
+                self._window,
+                lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),
+            )
+            rest = EntryRange(run.read_to + 1, rest.last_entry_id)
+            if rest.count:
+                gap = await gaps.at(rest, bookie_ids, seen, run)
+                if is_confirmed:
+                    tally.add_gap(metadata, ensemble, scope.within(gap.entries), gap.copies)
+                else:
+                    tally.add_gap_if_found(scope.within(gap.entries), gap.copies)
+                rest = EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
+
+    async def _read_batch(
+        self,
+        wanted: dict[int, list[str]],
+        credentials: LedgerCredentials,
+        tally: _CheckCounts,
+        lease: Lease,
+        *,
+        is_open: bool,
+    ) -> dict[int, dict[str, Copy]]:
+        """The copies of some entries, by entry and bookie."""
+        bytes_taken = tally.entry_bytes * sum(map(len, wanted.values()))
+        await self._rate.take(bytes_taken)
+        found = await self._copies.read_each(wanted, credentials)
+        bytes_read = sum(len(copy.body) for copies in found.values() for copy in copies.values())
+        self._rate.correct(bytes_taken, bytes_read)
+        lease.resize(bytes_read)
+        if is_open:
+            await self._ask_late_ones(found, credentials)
+        return found
 
     async def _ask_late_ones(self, found: dict[int, dict[str, Copy]], credentials: LedgerCredentials) -> None:
         """Ask again for missing copies: a live writer may still deliver them, because Qa of Qw confirm an entry."""
@@ -350,6 +386,35 @@ class _CheckCounts:
                 self._defects.setdefault(key, EntryRangeSet()).add(entry_id)
         if not has_good_copy:
             (self._lost if is_confirmed and not is_unknown else self._unreadable).add(entry_id)
+
+    def add_gap(
+        self,
+        metadata: LedgerMetadata,
+        ensemble: Sequence[str],
+        ranges: Sequence[EntryRange],
+        copies: Mapping[str, Copy],
+    ) -> None:
+        """Count entries of one segment that no bookie has, or that were not read. ``copies``: what all of them are."""
+        is_unknown = any(copy.state in {CopyState.UNREACHABLE, CopyState.FAILED} for copy in copies.values())
+        for entries in ranges:
+            self._entries += entries.count
+            for index, bookie_id in enumerate(ensemble):
+                copy = copies.get(bookie_id)
+                count = stripe_count(entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+                if copy is None or not count:
+                    continue
+                key = (bookie_id, copy.state)
+                self._counts[copy.state] += count
+                self._reasons.setdefault(key, copy.reason)
+                self._defects.setdefault(key, EntryRangeSet()).add_range(entries, count)
+            (self._unreadable if is_unknown else self._lost).add_range(entries)
+
+    def add_gap_if_found(self, ranges: Sequence[EntryRange], copies: Mapping[str, Copy]) -> None:
+        """Count entries that are not confirmed and that no bookie is known to have, as ``add_if_found`` does."""
+        is_absent = all(copy.state is CopyState.MISSING for copy in copies.values())
+        for entries in ranges:
+            for counted in (self.absent,) if is_absent else (self.uncertain, self._unreadable):
+                counted.add_range(entries)
 
     def result(self, ledger_id: int, ledger_state: str, last_entry_id: int, problem: str | None) -> LedgerCheck:
         """The counts as a result."""

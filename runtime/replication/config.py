@@ -63,6 +63,9 @@ class ReplicationConfig(msgspec.Struct, frozen=True, kw_only=True):
     late_copy_wait_s: Annotated[float, Setting(
         "Pause before a missing copy in an open ledger is checked again, since its add may be in flight", unit="s",
         low=0)] = 1.0
+    barren_entries_max: Annotated[int, Setting(
+        "Entries in a row without a good copy after which the rest of a ledger is not read, because its metadata may "
+        "claim any number of entries", unit="entries", low=64)] = 1_000_000
     lock_wait_s: Annotated[float, Setting(
         "Longest wait for the replication lock of a ledger that another process holds", unit="s", low=0)] = 30.0
     lock_poll_s: Annotated[float, Setting("Time between two attempts to take that lock", unit="s", above=0)] = 1.0

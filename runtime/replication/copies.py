@@ -32,6 +32,7 @@ from runtime.protocol.entry_body import DecodedEntry
 from runtime.protocol.status import Status, error_of
 from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
+from storage.ids import INVALID_ENTRY_ID
 
 ENTRY_BYTES_ASSUMED = 64 * 1024
 """Assumed size of an entry until the true size is known."""
@@ -195,7 +196,8 @@ class CopyReader:
     async def read(
         self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, *, attempts_max: int | None = None
     ) -> Copy:
-        """The copy of one entry on one bookie. A bookie that is not registered is not asked (replication section 3).
+        """The copy of one entry on one bookie, of its last one for -1. A bookie that is not registered is not asked
+        (replication section 3).
 
         A lower ``attempts_max`` than configured is for callers that can ask other bookies: with 1 this never waits for
         a bookie that did not answer another read.
@@ -295,7 +297,7 @@ def bad_copy(error: BookieError) -> Copy:
 
 def _verified(bookie_id: str, credentials: LedgerCredentials, entry_id: int, body: bytes) -> Copy:
     try:
-        entry = credentials.codec.decode(entry_id, body)
+        entry = credentials.codec.decode(None if entry_id == INVALID_ENTRY_ID else entry_id, body)
     except EntryDigestError as error:
         return Copy(bookie_id, CopyState.CORRUPT, str(error))
     return Copy(bookie_id, CopyState.PRESENT, body=body, entry=entry)

@@ -52,11 +52,11 @@ class EntryRangeSet:
         """Add an id."""
         self.add_range(EntryRange(entry_id, entry_id))
 
-    def add_range(self, entries: EntryRange) -> None:
-        """Add a range of ids, none of which is in the set."""
+    def add_range(self, entries: EntryRange, count: int | None = None) -> None:
+        """Add a range of ids, none of which is in the set. ``count``: how many of the range are meant; None: all."""
         if entries.count == 0:
             return
-        self.count += entries.count
+        self.count += entries.count if count is None else count
         first = self._first_by_last.pop(entries.first_entry_id - 1, entries.first_entry_id)
         last = self._last_by_first.pop(entries.last_entry_id + 1, entries.last_entry_id)
         if first not in self._last_by_first and len(self._last_by_first) >= self._ranges_max:

@@ -32,6 +32,10 @@ class _LostEntryError(Exception):
     """An entry is lost, so the fragment cannot be moved."""
 
 
+class _UnprovenError(Exception):
+    """The search has ended without a proof."""
+
+
 def why_not_given_up(metadata: LedgerMetadata, lost: Collection[str], live: Collection[str]) -> str | None:
     """Why the ``lost`` bookies must not be given up for the last segment while these bookies are live; None if they
     may be. Pure. Each of them must be unregistered, and each other member must be registered."""
@@ -114,8 +118,10 @@ class LossProof:
         credentials = credentials_of(ledger_id, metadata)
         sizes = (metadata.ensemble_size, metadata.write_quorum_size)
         first_unproven: dict[int, str] = {}
+        unproven_count = 0
 
         async def check(entry_id: int, lease: Lease) -> None:
+            nonlocal unproven_count
             members = dict.fromkeys(fragment.ensemble[index] for index in write_set(entry_id, *sizes))
             copies = await reader.read_all([member for member in members if member not in dead], credentials, entry_id)
             lease.resize(sum(len(copy.body) for copy in copies))
@@ -126,12 +132,17 @@ class LossProof:
             if entry_id < min(first_unproven, default=entry_id + 1):
                 first_unproven.clear()
                 first_unproven[entry_id] = _sentence(entry_id, unproven)
+            unproven_count += good is None
+            if unproven_count >= self._config.barren_entries_max:
+                raise _UnprovenError
 
         try:
             entry_bytes = entry_bytes_estimate(metadata) * metadata.write_quorum_size
             await for_each_leased(_stored_entries(fragment, sizes), check, window, lambda: entry_bytes)
         except _LostEntryError:
             return None
+        except _UnprovenError:
+            pass
         return next(iter(first_unproven.values()), "its segment has no entry on this bookie, so it can be moved")
 
 

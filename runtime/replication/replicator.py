@@ -12,7 +12,6 @@ import functools
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from itertools import islice
 from typing import NoReturn
 
 import msgspec
@@ -24,7 +23,7 @@ from runtime.replication.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.config import ReplicationConfig, VerifyMode
 from runtime.replication.copies import BATCH_BYTES, OVERLOAD, CopyReader, batch_entries_max, pause_s
 from runtime.replication.flow_window import FlowWindows
-from runtime.replication.fragments import EntryRange, first_stored, last_stored, stripe
+from runtime.replication.fragments import EntryRange, batches, first_stored, last_stored, stripe
 from runtime.replication.ledger_activity import LedgerActivity
 from runtime.replication.source_reads import (
     BATCH_ENTRIES,
@@ -128,7 +127,7 @@ class _StripeCopy:
         try:
             self._is_target_read_first = job.entries > 0 and await self._may_have_corrupt_copies()
             if job.entries <= self._batch_size():
-                await self._copy_batch(list(self._entry_ids()))
+                await self._copy_batch(list(self._entry_ids(job.fragment.entries)))
             else:
                 await for_each_bounded(self._batches(), self._copy_batch, BATCHES_IN_FLIGHT)
         except GivenUpError:
@@ -155,17 +154,23 @@ class _StripeCopy:
         )
         return answer is not Status.NO_SUCH_LEDGER
 
-    def _entry_ids(self) -> Iterator[int]:
+    def _entry_ids(self, entries: EntryRange) -> Iterator[int]:
         metadata = self._job.metadata
-        return stripe(self._job.fragment.entries, self._job.index, metadata.ensemble_size, metadata.write_quorum_size)
+        return stripe(entries, self._job.index, metadata.ensemble_size, metadata.write_quorum_size)
 
     def _batch_size(self) -> int:
         return batch_entries_max(self._reader.entry_bytes, BATCH_ENTRIES)
 
     async def _batches(self) -> AsyncIterator[Sequence[int]]:
-        entry_ids = self._entry_ids()
-        while batch := list(islice(entry_ids, self._batch_size())):
-            yield batch
+        rest = self._job.fragment.entries
+        while rest.count:
+            for batch in self._reader.run.until_look(
+                batches(self._entry_ids(rest), self._batch_size), rest.last_entry_id
+            ):
+                yield batch
+            rest = EntryRange(self._reader.run.read_to + 1, rest.last_entry_id)
+            if rest.count:
+                rest = await self._reader.after_gap(rest)
 
     async def _copy_batch(self, entry_ids: Sequence[int]) -> None:
         """Copy one batch from its sources to the target, then verify it."""

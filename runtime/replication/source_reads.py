@@ -7,13 +7,13 @@ not answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
 
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
+from runtime.ledger.write_set import is_in_write_set, write_set
 from runtime.ports import BodyOrStatus, Bookies
 from runtime.protocol.status import Status, error_of
 from runtime.replication.byte_window import ByteWindow, Lease, for_each_leased, run_all
@@ -28,6 +28,7 @@ from runtime.replication.copies import (
     entry_bytes_estimate,
     pause_s,
 )
+from runtime.replication.copy_gaps import BarrenRun, CopyGap, CopyGaps
 from runtime.replication.flow_window import FlowWindow, FlowWindows
 from runtime.replication.fragments import EntryRange, EntryRangeSet, Fragment, last_stored, stripe_count
 from runtime.replication.ledger_activity import LedgerActivity
@@ -158,6 +159,10 @@ class SourceReader:
         self._unprobed: EntryRange | None = None
         self.reason = ""
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
+        self.run = BarrenRun(config.barren_entries_max)
+        """When it ends a walk, ``after_gap`` is where to go on."""
+        self._seen: dict[str, Copy] = {}
+        self._gaps = CopyGaps(ports.bookies, copies, job.credentials)
 
     @property
     def is_hopeless(self) -> bool:
@@ -195,12 +200,35 @@ class SourceReader:
                 await self._ports.clock.sleep(pause_s(attempt - 1, self._config, self._ports.clock))
         await self._read_single(batch, dict.fromkeys(pending))
         bodies = [body for body in batch.bodies if body is not None]
+        self.run.note(len(entry_ids), has_good_copy=bool(bodies))
         if bodies:
             self.entry_bytes = max(1, (self.entry_bytes + sum(map(len, bodies)) // len(bodies)) // 2)
         if len(bodies) == len(entry_ids):
             return GoodCopies(entry_ids, bodies, batch.fingerprints)
         good = [place for place, body in enumerate(batch.bodies) if body is not None]
         return GoodCopies([entry_ids[each] for each in good], bodies, [batch.fingerprints[each] for each in good])
+
+    async def after_gap(self, rest: EntryRange) -> EntryRange:
+        """``rest`` without the entries at its start that no source has, which are recorded. GivenUpError."""
+        index, (ensemble_size, write_quorum_size) = self._job.index, self._sizes
+        round_ids = range(rest.first_entry_id, rest.first_entry_id + ensemble_size)
+        stored = [each for each in round_ids if is_in_write_set(each, index, ensemble_size, write_quorum_size)]
+        sources = list(dict.fromkeys(source for each in stored for source in self._sources(each)))
+        seen = {bookie_id: copy for bookie_id, copy in self._seen.items() if bookie_id in sources}
+        gap = await self._gaps.at(rest, sources, seen, self.run)
+        if gap.entries.count:
+            self._record_gap(gap)
+        return EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
+
+    def _record_gap(self, gap: CopyGap) -> None:
+        index, entries, sizes = self._job.index, gap.entries, self._sizes
+        states = {copy.state for copy in gap.copies.values()}
+        if CopyState.UNREACHABLE in states:
+            self._give_up_from(entries.first_entry_id)
+        count = stripe_count(entries, index, *sizes)
+        for copy in gap.copies.values():
+            self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add_range(entries, count)
+        (self._failed if CopyState.FAILED in states else self.lost).add_range(entries, count)
 
     async def _read_round(self, batch: _Batch, places: Sequence[int]) -> tuple[Sequence[int], bool]:
         """Read from the preferred sources; returns the places without an answer, and whether sources were just busy."""
@@ -316,6 +344,7 @@ class SourceReader:
             if copy.state is CopyState.UNREACHABLE:
                 self._ports.suspects.add(copy.bookie_id)
             elif copy.state is not CopyState.PRESENT:
+                self._seen[copy.bookie_id] = copy
                 self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add(entry_id)
         for copy in found.values():
             if copy.state is CopyState.PRESENT:
@@ -348,10 +377,13 @@ class SourceReader:
         reason = f"entry {entry_id}: {answers or 'no other bookie ever had it'}"
         states = {copy.state for copy in found.values()}
         if CopyState.UNREACHABLE in states:
-            # Each further entry would cost a timeout, so the rest of the range is reported without reading it.
-            first_entry_id = entry_id if self._unprobed is None else min(entry_id, self._unprobed.first_entry_id)
-            self._unprobed = EntryRange(first_entry_id, self._job.fragment.entries.last_entry_id)
             self.reason = reason
-            raise GivenUpError
+            self._give_up_from(entry_id)
         (self._failed if CopyState.FAILED in states else self.lost).add(entry_id)
         self.reason = self.reason or reason
+
+    def _give_up_from(self, entry_id: int) -> NoReturn:
+        # Each further entry would cost a timeout, so the rest of the range is reported without reading it.
+        first_entry_id = entry_id if self._unprobed is None else min(entry_id, self._unprobed.first_entry_id)
+        self._unprobed = EntryRange(first_entry_id, self._job.fragment.entries.last_entry_id)
+        raise GivenUpError

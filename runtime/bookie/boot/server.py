@@ -72,6 +72,9 @@ from storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
+_NO_THREAD = "can't start new thread"
+"""What Python says if the machine refuses one."""
+
 
 class BookieServer:
     """A bookie in this process; ``async with`` boots it and shuts it down cleanly."""
@@ -123,15 +126,15 @@ class BookieServer:
     async def __aenter__(self) -> Self:
         try:
             await self._boot()
-        except BaseException:
-            await self._stop()
+        except BaseException as error:
+            await self._stop(error)
             raise
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._stop()
+        await self._stop(exc)
 
     def reload(self, config: BookieConfig) -> None:
         """Apply the new rates of ``config``; other changes are only logged."""
@@ -350,9 +353,9 @@ class BookieServer:
         self._live.on_change(lambda changed: service.set_bytes_per_s_max(changed.integrity.bytes_per_s_max))
         return service
 
-    async def _stop(self) -> None:
+    async def _stop(self, cause: BaseException | None) -> None:
         self.view.is_running, self.view.is_stopping = False, True
-        await self._stages.undo()
+        await self._stages.undo(cause)
 
     def note_wait(self, name: str, seconds: float) -> None:
         """The stop, or the undo of a failed start, waits for the end of a part."""
@@ -403,11 +406,18 @@ async def _end_after(stop: Callable[[], Awaitable[None]], task: asyncio.Task[Non
 
 @contextlib.contextmanager
 def _failing_bookie(beginning: str = "") -> Iterator[None]:
-    """Turn storage errors into BookieFailedError: the running bookie failed, not its start."""
+    """Turn errors of storage and machine into BookieFailedError: the running bookie failed, not its start."""
     try:
         yield
     except (StorageError, OSError) as error:
         raise BookieFailedError(beginning + with_path(error)) from error
+    except MemoryError as error:
+        raise BookieFailedError(f"{beginning}out of memory: give the bookie more, or lower its caches") from error
+    except RuntimeError as error:
+        if str(error) != _NO_THREAD:
+            raise
+        limits = "raise the limit of processes (ulimit -u) or of tasks (TasksMax of the service)"
+        raise BookieFailedError(f"{beginning}{error}: {limits}") from error
 
 
 def _retrieve(failed: asyncio.Future[None]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
 from runtime.ports import Clock
+from storage.advice import with_path
 
 T = TypeVar("T")
 
@@ -48,9 +49,18 @@ class Stages:
             self._undo.push_async_callback(self._undo_one, name, undo, result)
         return result
 
-    async def undo(self) -> None:
-        """Undo all stages, even if some of them fail; raises the last failure. Can be called again."""
-        await self._undo.aclose()
+    async def undo(self, cause: BaseException | None = None) -> None:
+        """Undo all stages, even if some of them fail; raises the last failure. Can be called again.
+
+        ``cause``: the error that ends the bookie. A failure to undo is then only logged, because it must not replace
+        the error that the operator needs.
+        """
+        try:
+            await self._undo.aclose()
+        except Exception as error:
+            if cause is None:
+                raise
+            logger.error("the stop after an error failed too: %s", with_path(error))
 
     async def _undo_one(self, name: str, undo: Callable[[T], Awaitable[None]], result: T) -> None:
         logger.debug("stop: undo %s", name)

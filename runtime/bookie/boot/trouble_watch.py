@@ -14,7 +14,7 @@ from typing import Final
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.disks.monitor import DISKS_LANE
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE
+from runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
 from runtime.bookie.troubles import Trouble, TroubleState
 from runtime.bookie.view import BookieView
 from runtime.ports import Workers
@@ -32,6 +32,7 @@ _LEDGER_LANES: Final = {
     COMPACTION_LANE: "compaction",
     READS_LANE: "reads",
     URGENT_READS_LANE: "recovery reads",
+    LISTS_LANE: "lists of entries",
     DISKS_LANE: "check of the disks",
 }
 JOURNAL_HANGS: Final = "a write or sync of a journal hangs"

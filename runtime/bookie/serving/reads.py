@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 READS_LANE = "reads"
 URGENT_READS_LANE = "urgent-reads"
 """For reads with high priority or with a fence: they do not wait for ordinary reads."""
+LISTS_LANE = "lists"
+"""For lists of entries, which look at all rows of a ledger: no read of an entry waits for one."""
 
 _LOG_INTERVAL_S: Final = 10.0
 
@@ -35,7 +37,7 @@ _JOBS_PER_TURN_MAX = 64
 brings. A peer that does not read its responses gets no more."""
 
 _TURN_ENTRY_COUNT_MAX = 10_000
-"""Rows that one turn of the reads lane looks at; other reads wait for it."""
+"""Rows that one turn of the lane looks at; other lists wait for it."""
 
 GROUP_COUNT_MAX = 500_000
 """Groups in an entry list; a longer one would not fit into an answer, so the listing is abandoned."""
@@ -232,12 +234,12 @@ async def list_entries(
     while True:
         deleted_count = engine.delete_count
         # The caches first: a checkpoint may move entries from there to the disk, but never back.
-        cached = await workers.run(READS_LANE, _sorted_once, engine.list_cached_entries(ledger_id))
+        cached = await workers.run(LISTS_LANE, _sorted_once, engine.list_cached_entries(ledger_id))
         builder = EntryListBuilder()
         first_entry_id: int | None = 0
         while first_entry_id is not None and builder.group_count <= GROUP_COUNT_MAX:
             first_entry_id = await workers.run(
-                READS_LANE, _take_part, builder, engine, ledger_id, first_entry_id, cached, turn_entry_count_max
+                LISTS_LANE, _take_part, builder, engine, ledger_id, first_entry_id, cached, turn_entry_count_max
             )
         if builder.group_count > GROUP_COUNT_MAX:
             return None

@@ -19,7 +19,7 @@ from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.disks.modes import ReadOnlyReason
 from runtime.bookie.metrics.catalogue import bookie_metrics
 from runtime.bookie.online_rebuild import _LANES_AT_REST, OnlineRebuild
-from runtime.bookie.serving.reads import READS_LANE, URGENT_READS_LANE
+from runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
 from runtime.config import BookieConfig, ClientConfig
 from runtime.errors import ConflictError, NoSuchEntryError, NoSuchLedgerError, RefusedError, UnknownLedgerStateError
 from runtime.metadata.bookies.registration import RegistrationClient
@@ -565,7 +565,7 @@ async def test_lanes_stand_still_while_a_job_runs() -> None:
 
 
 def test_all_lanes_that_read_the_index_rest_while_it_is_exchanged() -> None:
-    assert {READS_LANE, URGENT_READS_LANE} <= set(_LANES_AT_REST)
+    assert {READS_LANE, URGENT_READS_LANE, LISTS_LANE} <= set(_LANES_AT_REST)
 
 
 async def test_the_metrics_show_a_rebuild_and_its_progress(config: BookieConfig) -> None:

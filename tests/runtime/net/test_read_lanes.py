@@ -13,7 +13,7 @@ from tests.runtime.net.memory_bookie import memory_bookie
 from tests.runtime.net.test_listener import add_frame, peer_of
 
 KIBIBYTE = 1024
-ORDINARY_MAX, FENCING_MAX = 32, 256
+ORDINARY_MAX, FENCING_MAX, LISTS_MAX = 32, 256, 4
 
 
 class Lanes:
@@ -45,7 +45,7 @@ async def test_connections_take_turns() -> None:
     assert all(a.submit(read(txn_id)) for txn_id in range(100))
     assert lanes.begun == [f"a{txn_id}" for txn_id in range(ORDINARY_MAX)]
     assert all(b.submit(call) for call in (read(1), ReadLacCall(2, 1)))
-    assert c.submit(ListEntriesCall(1, 1))
+    assert c.submit(ReadLacCall(1, 1))
     del lanes.begun[:]
     for txn_id in range(6):
         a.end(read(txn_id))
@@ -92,6 +92,20 @@ async def test_urgent_reads_have_a_lane_of_their_own() -> None:
     a.end(read(0))
     await ticks()
     assert lanes.begun == ["b1", "b2", "a200", "a32"]
+
+
+async def test_lists_of_entries_delay_no_read() -> None:
+    lanes = Lanes()
+    a, b = lanes.connection("a"), lanes.connection("b")
+    for txn_id in range(ORDINARY_MAX * 2):
+        assert a.submit(ListEntriesCall(txn_id, 1))
+    assert len(lanes.begun) == LISTS_MAX
+    b.submit(read(1))
+    a.submit(read(200))
+    assert lanes.begun[LISTS_MAX:] == ["b1", "a200"]
+    a.end(ListEntriesCall(0, 1))
+    await ticks()
+    assert lanes.begun[-1] == f"a{LISTS_MAX}"
 
 
 async def test_a_connection_may_have_as_many_waiting_reads_as_it_leaves_room_for() -> None:

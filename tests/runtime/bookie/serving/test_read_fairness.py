@@ -25,7 +25,7 @@ from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.net.server_connection import ListenerLimits
 from runtime.ports import BookieInfo
 from runtime.protocol import v3
-from runtime.protocol.messages import AddAnswer, ReadAnswer
+from runtime.protocol.messages import AddAnswer, ListEntriesAnswer, ReadAnswer
 from runtime.protocol.status import Status
 from storage.config import EngineConfig
 from storage.engine.replay import checkpoint_now
@@ -153,3 +153,19 @@ async def test_a_read_of_another_client_waits_for_one_round_at_most(bookie: Gate
         bookie.open_gates()
         answered += [(await greedy.answer()).txn_id for _ in range(32, BACKLOG)]
         assert sorted(answered) == list(range(BACKLOG))
+
+
+async def test_reads_and_lists_of_entries_do_not_wait_for_each_other(bookie: GatedBookie) -> None:
+    """Each in its thread: a list of a large ledger takes seconds."""
+    async with peer_of(bookie.port) as greedy, peer_of(bookie.port) as other:
+        gate = bookie.hold_reads()
+        other.send(read_frame(1, 17))
+        await add(other, 4000)
+        greedy.send(*(v3.encode_list_entries_request(txn_id, LEDGER) for txn_id in range(40)))
+        for _ in range(40):
+            answer = await greedy.answer()
+            assert isinstance(answer, ListEntriesAnswer)
+            assert answer.entries is not None
+            assert len(answer.entries) == BACKLOG
+        gate.set()
+        assert await body_read(other, 1) == 17

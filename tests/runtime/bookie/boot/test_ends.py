@@ -1,0 +1,105 @@
+"""Why a running bookie ends: the cause is reported, whatever else fails at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.bookie.boot.process import real_ports, running_bookie
+from runtime.bookie.boot.stages import Stages
+from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.config import BookieConfig
+from runtime.errors import BookieFailedError
+from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.loop import LaneWorkers, LoopClock
+from tests.runtime.bookie.bookie_process import BookieUnderTest
+from tests.runtime.bookie.serving.test_durability import JOURNAL_FAILED_EXIT_CODE, add_until, strace
+
+
+def block_removal(folder: Path) -> None:
+    """The files of the admin sockets cannot be removed, as on a disk that has become read-only."""
+    sockets = list(folder.rglob("*.sock"))
+    assert sockets
+    for path in sockets:
+        path.unlink()
+        path.mkdir()
+
+
+class FailingLane(LaneWorkers):
+    """Once armed, no job of one lane succeeds."""
+
+    def __init__(self, lane: str, error: BaseException) -> None:
+        super().__init__()
+        self._failing = lane
+        self._error = error
+        self.is_armed = False
+
+    def run(self, lane: str, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Awaitable[Any]:
+        if self.is_armed and lane == self._failing:
+            raise self._error
+        return super().run(lane, function, *arguments, **keywords)
+
+
+@pytest.mark.strace
+@pytest.mark.cluster
+async def test_a_bookie_on_a_disk_that_has_become_read_only_names_the_journal(
+    tmp_path: Path, metadata_uri: str, store: ZooKeeperStore
+) -> None:
+    bookie = BookieUnderTest(tmp_path, metadata_uri, store)
+    failing_syncs = strace(tmp_path / "strace.log", "-e", "inject=fdatasync:error=EROFS:when=12+")
+    async with bookie.running(failing_syncs) as (process, peer):
+        block_removal(tmp_path)
+        await add_until(peer, 0, 300, in_flight=5)
+        assert await asyncio.to_thread(process.wait, 60) == JOURNAL_FAILED_EXIT_CODE
+    last_line = bookie.said().strip().splitlines()[-1]
+    assert ".txn" in last_line
+    assert os.strerror(errno.EROFS) in last_line
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [(MemoryError(), "out of memory"), (RuntimeError("can't start new thread"), "can't start new thread: raise")],
+)
+@pytest.mark.parametrize("is_stop_failing", [False, True])
+async def test_a_bookie_that_gets_no_memory_or_thread_has_failed(
+    bookie_config: BookieConfig, error: Exception, sentence: str, is_stop_failing: bool
+) -> None:
+    workers = FailingLane(CHECKPOINT_LANE, error)
+
+    async def run() -> None:
+        async with running_bookie(bookie_config, dataclasses.replace(real_ports(), workers=workers)) as server:
+            if is_stop_failing:
+                for each in bookie_config.storage.ledger_directories:
+                    block_removal(Path(each))
+            workers.is_armed = True
+            assert server.view.path is not None
+            server.view.path.checkpoints.request()
+            await server.serve_until(asyncio.Event())
+
+    with pytest.raises(BookieFailedError, match=sentence):
+        await run()
+
+
+async def test_a_failure_to_undo_a_stage_never_replaces_the_cause(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        """Nothing."""
+
+    async def undo(_: None) -> None:
+        raise PermissionError(errno.EROFS, os.strerror(errno.EROFS), "/data/LOCK")
+
+    async def stages() -> Stages:
+        begun = Stages(lambda _: None, lambda *_: None, LoopClock())
+        await begun.run("lock", work(), undo)
+        return begun
+
+    await (await stages()).undo(BookieFailedError("the journal failed"))
+    assert "the stop after an error failed too: /data/LOCK: Read-only file system" in caplog.text
+    with pytest.raises(PermissionError):
+        await (await stages()).undo()
