@@ -15,7 +15,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test battery fuzz interop bench bench-recover bench-autorecovery explore soak soak-autorecovery demo lock clean
+.PHONY: help setup check test battery fuzz interop bench bench-recover bench-autorecovery explore soak soak-autorecovery faults demo lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ soak: setup ## ROUNDS recoveries while processes are killed and halted, each che
 
 soak-autorecovery: setup ## the same with two autorecovery daemons instead of commands
 	$(VENV_PYTHON) -m tests.soak --autorecovery --rounds $(ROUNDS) $(SOAK_ARGS)
+
+faults: setup ## faults of disks, clocks, limits and ZooKeeper under load; what is lost (FAULTS_ARGS="--only journal")
+	$(VENV_PYTHON) -m tests.soak.faults $(FAULTS_ARGS)
 
 bench: setup ## adds per second and latency of one bookie; AGAINST=REV: CPU time per add compared with another commit
 	$(VENV_PYTHON) -m tests.bench$(if $(AGAINST),.add_cost --against $(AGAINST)) $(BENCH_ARGS)

@@ -388,7 +388,7 @@ class Cluster:
         assert made.exit_code == 0, made.stderr
         for number in range(len(self.bookies) + 1, bookie_count + 1):
             port, directory = free_port(), f"{self.directory}/bookie-{number}"
-            os.makedirs(directory)
+            os.makedirs(directory, exist_ok=True)
             self.bookies.append(BookieProcess(f"{LOOPBACK}:{port}", 0, port, directory, f"{directory}/bookie.log"))
         self._start([bookie for bookie in self.bookies if not self._is_running(bookie.id)])
 

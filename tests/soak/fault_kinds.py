@@ -1,0 +1,108 @@
+"""The kinds of fault: what is done to a bookie under load."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from tests.runtime.bookie.bookie_process import open_files
+from tests.soak.fault_stage import Stage
+
+KIBIBYTE = 1024
+_WRITES = "pwrite64,pwritev,pwritev2,write"
+_SYNCS = "fdatasync,fsync"
+_OPENS = "openat"
+_RENAMES = "rename,renameat,renameat2"
+_CHANGES = f"pwrite64,pwritev,pwritev2,ftruncate,fallocate,unlink,mkdir,{_SYNCS},{_RENAMES}"
+"""All that a disk refuses which the kernel has made read-only. A remount is not allowed while files are written."""
+
+
+class Kind(NamedTuple):
+    """One kind of fault."""
+
+    name: str
+    strike: Sequence[Callable[[Stage], object]]
+    """Done one after the other, with time between them."""
+    prefix: Callable[[Stage], Sequence[str]] = lambda _: ()
+    disks: Sequence[str] = ()
+    needs_ensemble: bool = False
+    has_happened: Callable[[Stage], bool] = lambda _: True
+    """Whether it did what it should; asked before the bookie is restarted."""
+
+
+def _calls(name: str, calls: str, what: str, files: str) -> Kind:
+    """System calls that fail; ``what`` is strace's ``inject``: which error, and from which call on."""
+    return Kind(name, [lambda stage: stage.inject(calls, what, files)], has_happened=lambda stage: bool(stage.injected))
+
+
+def _disk(name: str, disk: str, act: Callable[[Stage, str], object]) -> Kind:
+    return Kind(name, [lambda stage: act(stage, disk)], disks=("journal", "ledgers"))
+
+
+KINDS = (
+    _calls("journal: write EIO", _WRITES, "error=EIO:when=20+", "journals"),
+    _calls("journal: one write EIO", _WRITES, "error=EIO:when=20", "journals"),
+    _calls("journal: write ENOSPC", _WRITES, "error=ENOSPC:when=20+", "journals"),
+    _calls("journal: write EDQUOT", _WRITES, "error=EDQUOT:when=20+", "journals"),
+    _calls("journal: write EROFS", _WRITES, "error=EROFS:when=20+", "journals"),
+    _calls("journal: write ENOMEM", _WRITES, "error=ENOMEM:when=20+", "journals"),
+    _calls("journal: sync EIO", _SYNCS, "error=EIO:when=10+", "journals"),
+    _calls("journal: one sync EIO", _SYNCS, "error=EIO:when=10", "journals"),
+    _calls("journal: sync ENOSPC", _SYNCS, "error=ENOSPC:when=10+", "journals"),
+    _calls("journal: syncs take 300 ms", _SYNCS, "delay_enter=300ms", "journals"),
+    _calls("journal: open EMFILE", _OPENS, "error=EMFILE", "journals"),
+    _calls("journal: open EACCES", _OPENS, "error=EACCES", "journals"),
+    _calls("journal: open ENOSPC", _OPENS, "error=ENOSPC", "journals"),
+    _calls("journal: remove EROFS", "unlink,unlinkat", "error=EROFS", "journals"),
+    _calls("entry log: write EIO", _WRITES, "error=EIO:when=3+", "logs"),
+    _calls("entry log: write ENOSPC", _WRITES, "error=ENOSPC:when=3+", "logs"),
+    _calls("entry log: one write ENOSPC", _WRITES, "error=ENOSPC:when=3", "logs"),
+    _calls("entry log: sync EIO", _SYNCS, "error=EIO", "logs"),
+    _calls("entry log: one sync EIO", _SYNCS, "error=EIO:when=2", "logs"),
+    _calls("entry log: open EMFILE", _OPENS, "error=EMFILE", "logs"),
+    _calls("entry log: read EIO", "pread64", "error=EIO:when=2+", "logs"),
+    _calls("index: write EIO", _WRITES, "error=EIO:when=3+", "index"),
+    _calls("index: write ENOSPC", _WRITES, "error=ENOSPC:when=3+", "index"),
+    _calls("index: sync EIO", _SYNCS, "error=EIO:when=2+", "index"),
+    _calls("index: one write EIO", _WRITES, "error=EIO:when=3", "index"),
+    _calls("marks: write EIO", _WRITES, "error=EIO", "marks"),
+    _calls("marks: sync EIO", _SYNCS, "error=EIO", "marks"),
+    _calls("marks: rename EIO", _RENAMES, "error=EIO", "marks"),
+    _calls("directories: sync EIO", _SYNCS, "error=EIO", "directories"),
+    _calls("every sync EIO", _SYNCS, "error=EIO:when=30+", ""),
+    _calls("every open ENFILE", _OPENS, "error=ENFILE", ""),
+    _calls("every statfs EIO", "statfs,fstatfs", "error=EIO", ""),
+    _calls("every rename ENOSPC", _RENAMES, "error=ENOSPC", ""),
+    _calls("every change EROFS", _CHANGES, "error=EROFS", ""),
+    _disk("full journal disk", "journal", Stage.fill),
+    _disk("full ledger disk", "ledgers", Stage.fill),
+    _disk("journal disk unmounted", "journal", Stage.detach),
+    _disk("ledger disk unmounted", "ledgers", Stage.detach),
+    Kind("files may have 300 KiB (ulimit -f)", [lambda stage: stage.limit(resource.RLIMIT_FSIZE, 300 * KIBIBYTE)]),
+    Kind("no more open files (prlimit -n 20)", [lambda stage: stage.limit(resource.RLIMIT_NOFILE, 20)]),
+    Kind("no more memory (prlimit -v)", [lambda stage: stage.limit(resource.RLIMIT_AS, 64 * 1024 * KIBIBYTE)]),
+    Kind(
+        "ulimit -n 64 at a start",
+        [lambda stage: stage.start_again(open_files(64, 64))],
+        has_happened=lambda stage: "may have only 64 files open, and this bookie needs" in stage.said,
+    ),
+    Kind(
+        "ulimit -n 230, 300 connections",
+        [lambda stage: stage.connect(300)],
+        prefix=lambda _: open_files(230, 230),
+        has_happened=lambda stage: "may have only 230 files open" in stage.said,
+    ),
+    Kind("halted for 5 s", [lambda stage: stage.halt(5.0)]),
+    Kind(
+        "clock jumps: a day on, two back, ten years on, back",
+        [
+            lambda stage: stage.set_clock(86_400),
+            lambda stage: stage.set_clock(-86_400),
+            lambda stage: stage.set_clock(3652 * 86_400),
+            lambda stage: stage.set_clock(0),
+        ],
+        prefix=Stage.own_clock,
+    ),
+    Kind("the leader of three ZooKeepers killed, twice", [Stage.kill_leader, Stage.kill_leader], needs_ensemble=True),
+)
