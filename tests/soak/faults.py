@@ -63,6 +63,7 @@ async def run_kind(kind: Kind, stage: Stage) -> Outcome:
         for strike in kind.strike:
             await asyncio.to_thread(strike, stage)
             await _wait_for_end(stage)
+        await _wait_until_it_happens(kind, stage)
         await load.stop()
         did = await _what_it_did(load, stage)
         lost: list[str] = []
@@ -83,6 +84,14 @@ async def _until_acknowledged(load: Load, stage: Stage) -> None:
     async with asyncio.timeout(WAIT_S):
         while load.acknowledged_by(stage.victim.id) < LOAD_BEFORE:  # noqa: ASYNC110  a count sends no event
             await asyncio.sleep(0.05)
+
+
+async def _wait_until_it_happens(kind: Kind, stage: Stage) -> None:
+    """A busy machine may take longer than ``STEP_S`` to come to the system call that fails."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(WAIT_S):
+            while stage.exit_code is None and not kind.has_happened(stage):  # noqa: ASYNC110  another process
+                await asyncio.sleep(0.1)
 
 
 async def _wait_for_end(stage: Stage) -> None:
