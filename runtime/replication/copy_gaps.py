@@ -2,7 +2,9 @@
 
 Metadata may claim any last entry, for example 2**62, and a walk that asks for each entry would never end. So after some
 entries without a good copy, the bookies are asked which entry they have next, and all before it are counted together.
-Bookies that do not say so (Java's DbLedgerStorage gives no list) are asked for a limited number of entries.
+Only a list of entries, or the answer that there is no entry at all, says so: Java's answer for the last entry may name
+a lower one than it has (protocol section 6.5). Bookies that give no list (Java's DbLedgerStorage) are asked for a
+limited number of entries.
 """
 
 from __future__ import annotations
@@ -112,8 +114,6 @@ class CopyGaps:
         if last.state in {CopyState.MISSING, CopyState.UNREACHABLE}:
             return _NONE, last
         missing = Copy(bookie_id, CopyState.MISSING, "no such entry")
-        if last.entry is not None and last.entry.entry_id < entry_id:
-            return _NONE, missing
         if bookie_id not in self._lists:
             self._lists[bookie_id] = await self._list(bookie_id)
         listed = self._lists[bookie_id]

@@ -34,8 +34,8 @@ from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper
 
 ROOT = "/ledgers"
-Rule: TypeAlias = Callable[[BookieRequest], Status | None]
-"""A fault: the status of a request that it concerns, None for all others."""
+Rule: TypeAlias = Callable[[BookieRequest], ReadReply | Status | None]
+"""A fault: the answer to a request that it concerns, None for all others."""
 
 
 def _must_not_fail(error: BkctlError) -> None:
@@ -168,9 +168,9 @@ class RepairCluster:
     def _answer(self, request: BookieRequest) -> ReadReply | LacReply | EntryList | Status:
         self.requests.append(request)
         for rule in self.rules:
-            status = rule(request)
-            if status is not None:
-                return status
+            answer = rule(request)
+            if answer is not None:
+                return answer
         stored = self.copies.get(request.bookie_id)
         if stored is None:
             return Status.UNAVAILABLE
