@@ -27,6 +27,7 @@ from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_recor
 from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from runtime.errors import (
     BookieError,
+    BookieIOError,
     EntryDigestError,
     LedgerError,
     LedgerRecoveryError,
@@ -220,15 +221,34 @@ class LossClose:
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials, *, is_fencing: bool) -> tuple[int, int]:
         bookies, ledger_id = self._ports.bookies, credentials.ledger_id
+        key = credentials.master_key if is_fencing else None
         confirmed = told = INVALID_ENTRY_ID
-        with contextlib.suppress(NoSuchEntryError, NoSuchLedgerError, EntryDigestError):
-            key = credentials.master_key if is_fencing else None
+        try:
             reply = await bookies.read(bookie_id, ledger_id, INVALID_ENTRY_ID, fence_with=key)
             last = credentials.codec.decode(None, reply.body)
             confirmed, told = last.credible_last_add_confirmed, last.entry_id
+        except (NoSuchEntryError, NoSuchLedgerError, EntryDigestError):
+            pass
+        except BookieIOError as error:
+            told = await self._last_listed(bookie_id, ledger_id, key, error)
         with contextlib.suppress(BookieError, EntryDigestError):  # a bookie may have no explicit one
             confirmed = max(confirmed, told_by(await bookies.read_lac(bookie_id, ledger_id), credentials.codec))
         return confirmed, told
+
+    async def _last_listed(self, bookie_id: str, ledger_id: int, key: bytes | None, error: BookieIOError) -> int:
+        """The last entry in the bookie's list, if it cannot read that entry; ``error`` if it sends no list.
+
+        The error may also mean that the fence failed: "no such entry" for the one after it means that it did not.
+        """
+        bookies = self._ports.bookies
+        try:
+            told = (await bookies.list_entries(bookie_id, ledger_id)).last_entry_id
+        except BookieError:
+            raise error from None
+        if key is not None:
+            with contextlib.suppress(NoSuchEntryError):
+                await bookies.read(bookie_id, ledger_id, min(told + 1, ENTRY_ID_MAX), fence_with=key)
+        return told
 
     async def _replaced(
         self,

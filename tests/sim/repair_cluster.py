@@ -20,7 +20,7 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.ports import LacReply, ReadReply
-from runtime.protocol.entry_list import EntryList, EntryListBuilder
+from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import OpenLedgers, ReplicationConfig
@@ -28,7 +28,7 @@ from runtime.replication.fragments import segment_entries
 from runtime.replication.recovery_report import RecoveryReport
 from storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload
-from tests.sim.bookies import BookieRequest, ModelBookies
+from tests.sim.bookies import BookieRequest, ModelBookies, entry_list
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper
@@ -186,12 +186,6 @@ class RepairCluster:
             return LacReply(None, entries[max(entries)])
         body = entries.get(max(entries) if request.entry_id == -1 else request.entry_id)
         return Status.NO_SUCH_ENTRY if body is None else ReadReply(body, None)
-
-
-def entry_list(entry_ids: Iterable[int]) -> EntryList:
-    builder = EntryListBuilder()
-    builder.extend(sorted(entry_ids))
-    return builder.finish()
 
 
 @contextlib.asynccontextmanager

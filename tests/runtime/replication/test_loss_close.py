@@ -145,6 +145,23 @@ def test_damaged_copies_are_holes_before_the_end_and_are_named_after_it() -> Non
     simulate(scenario)
 
 
+def test_a_member_that_cannot_read_its_last_entry_is_fenced_and_lists_what_it_has() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        cluster.failing["b1", -1] = cluster.failing["b1", 4] = Status.IO_ERROR
+        cluster.failing["b1", 5] = Status.IO_ERROR  # as after a fence that failed
+        assert "b1: input/output error" in reason_of(await give_up(cluster, ledger_id, "b2", "b3"))
+        del cluster.failing["b1", 5]
+        result = await give_up(cluster, ledger_id, "b2", "b3")
+        assert result.loss is not None
+        assert (result.loss.holes, result.loss.damaged) == ((EntryRange(4, 4),), ())
+        metadata = await cluster.metadata(ledger_id)
+        assert (metadata.last_entry_id, metadata.length) == (4, 40), "the bookie has entry 4"
+        assert ("b1", ledger_id) in cluster.fenced
+
+    simulate(scenario)
+
+
 def test_the_answer_for_the_last_entry_is_not_believed() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
         ledger_id = await stuck(cluster, 3)
