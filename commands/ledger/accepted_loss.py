@@ -124,10 +124,11 @@ def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:
     """One ledger that was closed without its lost bookies."""
     from runtime.replication.fragments import format_ranges
 
+    more = f", and {loss.unlisted} more entries after {loss.holes[-1].last_entry_id}" if loss.unlisted else ""
     return {
         "ledger_id": str(ledger_id),
         "bookies": list(loss.bookie_ids),
         "entries": loss.entries,
-        "holes": format_ranges(loss.holes, len(loss.holes)) or None,
+        "holes": format_ranges(loss.holes, len(loss.holes)) + more or None,
         "damaged": format_ranges(loss.damaged, len(loss.damaged)) or None,
     }

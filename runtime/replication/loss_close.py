@@ -71,6 +71,7 @@ class AcceptedLoss(msgspec.Struct, frozen=True, kw_only=True):
     """What a close gave up. ``holes``: entries before the end without a good copy.
 
     ``damaged``: entries after the end of which a damaged copy exists, which may have been acknowledged.
+    ``unlisted``: how many more entries are missing before the end than ``holes`` has, which are too many ranges.
     ``corrupt_left``: corrupt copies that stay next to good ones, by bookie; bkctl recover ledger replaces them.
     """
 
@@ -78,6 +79,7 @@ class AcceptedLoss(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     holes: tuple[EntryRange, ...]
     damaged: tuple[EntryRange, ...]
+    unlisted: int
     corrupt_left: Mapping[str, Sequence[int]]
 
 
@@ -171,10 +173,12 @@ class LossClose:
         closed = await self._update(ledger_id, local, lambda metadata: not metadata.is_closed, transform)
         if (closed.last_entry_id, closed.last_segment) != (end, segment):
             return local.current, None
+        holes = found.holes.ranges()
         loss = AcceptedLoss(
             bookie_ids=self.lost_members(snapshot),
             entries=found.entries,
-            holes=found.holes.ranges(),
+            holes=holes,
+            unlisted=found.holes.count - sum(each.count for each in holes),
             damaged=tuple(
                 EntryRange(max(each.first_entry_id, end + 1), each.last_entry_id)
                 for each in found.damaged.ranges()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from commands.ledger.accepted_loss import loss_row
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.protocol.status import Status
@@ -171,6 +172,20 @@ def test_the_answer_for_the_last_entry_is_not_believed() -> None:
         assert result.loss is not None
         assert result.loss.holes == (EntryRange(3, 8_999),)
         await require_closed(cluster, ledger_id, 9_001, {"b1", "b4", "b5", "b6"})
+
+    simulate(scenario)
+
+
+def test_all_holes_are_counted_if_they_are_too_many_to_be_listed() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        striped = ledger({0: ["b1", "b2"]}, 1, 1, state=LedgerState.OPEN)
+        ledger_id = await cluster.create(striped)
+        await cluster.fill(ledger_id, range(20_101))
+        await cluster.stop("b2")
+        result = await give_up(cluster, ledger_id, "b2")
+        assert result.loss is not None
+        assert (result.loss.entries, len(result.loss.holes), result.loss.unlisted) == (10_051, 10_000, 50)
+        assert loss_row(ledger_id, result.loss)["holes"].endswith(" 19999, and 50 more entries after 19999")
 
     simulate(scenario)
 
