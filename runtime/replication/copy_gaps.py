@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from runtime.client.ports import LedgerCredentials
-from runtime.errors import BookieError
+from runtime.errors import BookieError, NoSuchLedgerError
 from runtime.ports import Bookies
 from runtime.protocol.entry_list import EntryList
 from runtime.replication.copies import Copy, CopyReader, CopyState
@@ -127,3 +127,22 @@ class CopyGaps:
             return await self._bookies.list_entries(bookie_id, self._credentials.ledger_id)
         except BookieError:
             return None
+
+
+async def next_listed(bookies: Bookies, ledger_id: int, bookie_ids: Iterable[str], entry_id: int) -> int | None:
+    """The next entry from ``entry_id`` on that any of the bookies lists, ENTRY_ID_MAX + 1 if there is none; None unless
+    all of them answer."""
+    lists = await asyncio.gather(
+        *(bookies.list_entries(each, ledger_id) for each in bookie_ids), return_exceptions=True
+    )
+    following = []
+    for each in lists:
+        if isinstance(each, NoSuchLedgerError):
+            continue
+        if isinstance(each, BookieError):
+            return None
+        if isinstance(each, BaseException):
+            raise each
+        found = each.first_from(entry_id)
+        following += [] if found is None else [found]
+    return min(following, default=_NONE)

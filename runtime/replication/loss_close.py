@@ -52,6 +52,7 @@ from runtime.replication.copies import (
     marked_different,
     pause_s,
 )
+from runtime.replication.copy_gaps import next_listed
 from runtime.replication.fragments import EntryRange, EntryRangeSet
 from runtime.replication.loss_proof import why_not_given_up
 from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
@@ -244,14 +245,13 @@ class LossClose:
 
         The error may also mean that the fence failed: "no such entry" for the one after it means that it did not.
         """
-        bookies = self._ports.bookies
         try:
-            told = (await bookies.list_entries(bookie_id, ledger_id)).last_entry_id
+            told = (await self._ports.bookies.list_entries(bookie_id, ledger_id)).last_entry_id
         except BookieError:
             raise error from None
         if key is not None:
             with contextlib.suppress(NoSuchEntryError):
-                await bookies.read(bookie_id, ledger_id, min(told + 1, ENTRY_ID_MAX), fence_with=key)
+                await self._ports.bookies.read(bookie_id, ledger_id, min(told + 1, ENTRY_ID_MAX), fence_with=key)
         return told
 
     async def _replaced(
@@ -341,7 +341,7 @@ class _SegmentCopy:
     async def run(self, found: _FoundEntries, lost: Collection[str]) -> None:
         """Copy all entries; BookieError if a former member gives no answer for an entry."""
         entry_id = self._metadata.last_segment.first_entry_id
-        batch_size, largest_bytes = _FIRST_BATCH, 0
+        batch_size, largest_bytes, barren = _FIRST_BATCH, 0, 0
         while (limit := min(found.known + LOOK_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
             entry_ids = range(entry_id, min(entry_id + batch_size - 1, limit) + 1)
             wanted = {each: self._members(each, lost) for each in entry_ids}
@@ -349,13 +349,26 @@ class _SegmentCopy:
             missing: dict[str, dict[int, Copy]] = {}
             for each in entry_ids:
                 good = self._good_copy(each, copies[each], found)
+                barren += 1
                 if good is not None:
+                    barren = 0
                     largest_bytes = max(largest_bytes, len(good.body))
                     for bookie_id in await self._incomplete(each, copies[each], found):
                         missing.setdefault(bookie_id, {})[each] = good
             await asyncio.gather(*(self._write(each, entries) for each, entries in missing.items()))
             entry_id = entry_ids[-1] + 1
             batch_size = batch_entries_max(largest_bytes)
+            if barren >= LOOK_AHEAD_ENTRIES and barren % LOOK_AHEAD_ENTRIES < len(entry_ids):
+                entry_id = await self._after_gap(entry_id, barren, lost)
+
+    async def _after_gap(self, entry_id: int, barren: int, lost: Collection[str]) -> int:
+        """Where to go on after ``barren`` entries without a good copy: an entry may claim any end, like 2**62."""
+        ledger_id = self._credentials.ledger_id
+        members = {*self._old, *self._new}.difference(lost)
+        listed = await next_listed(self._ports.bookies, ledger_id, members, entry_id)
+        if listed is None and barren >= self._config.barren_entries_max:
+            raise LedgerRecoveryError(ledger_id, f"no bookie has a good copy of the {barren} entries before {entry_id}")
+        return entry_id if listed is None else listed
 
     def _write_set(self, entry_id: int) -> tuple[int, ...]:
         return write_set(entry_id, self._metadata.ensemble_size, self._metadata.write_quorum_size)

@@ -52,6 +52,8 @@ class LedgerCluster:
         self.failing: dict[str | tuple[str, int], Status] = {}
         self.unwell: set[str] = set()
         """Bookies that do not report their disk space."""
+        self.silent_lists: set[str] = set()
+        """Bookies that do not list their entries."""
         self.requests: list[BookieRequest] = []
         self._registrations: dict[str, BookieRegistration] = {}
         self.ports: ClientPorts
@@ -132,7 +134,7 @@ class LedgerCluster:
         if not entries:
             return Status.NO_SUCH_LEDGER
         if request.kind == "list":
-            return entry_list(entries)
+            return Status.TIMEOUT if request.bookie_id in self.silent_lists else entry_list(entries)
         if request.kind == "read_lac":
             return LacReply(None, entries[max(entries)])
         entry_id = max(entries) if request.entry_id < 0 else request.entry_id

@@ -28,7 +28,12 @@ async def nothing() -> None:
 
 
 async def give_up(
-    cluster: LedgerCluster, ledger_id: int, *lost: str, before_fence: Hook = nothing, before_close: Hook = nothing
+    cluster: LedgerCluster,
+    ledger_id: int,
+    *lost: str,
+    before_fence: Hook = nothing,
+    before_close: Hook = nothing,
+    config: ReplicationConfig | None = None,
 ) -> CloseResult:
     async def keep(_: int) -> None:
         await before_fence()
@@ -38,7 +43,7 @@ async def give_up(
 
     consent = LossConsent(
         frozenset(lost),
-        LossClose(cluster.ports, ReplicationConfig(), lost),
+        LossClose(cluster.ports, config or ReplicationConfig(), lost),
         ReplicationLocks(cluster.store, ROOT, "this host"),
         keep,
         note,
@@ -186,6 +191,25 @@ def test_all_holes_are_counted_if_they_are_too_many_to_be_listed() -> None:
         assert result.loss is not None
         assert (result.loss.entries, len(result.loss.holes), result.loss.unlisted) == (10_051, 10_000, 50)
         assert loss_row(ledger_id, result.loss)["holes"].endswith(" 19999, and 50 more entries after 19999")
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("has_list", [True, False])
+def test_an_entry_far_beyond_the_others_does_not_make_it_endless(has_list: bool) -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        await cluster.fill(ledger_id, [2**40], without=["b2", "b3"])
+        if not has_list:
+            cluster.silent_lists.add("b1")
+        result = await give_up(cluster, ledger_id, "b2", "b3", config=ReplicationConfig(barren_entries_max=30_000))
+        if has_list:
+            assert result.loss is not None
+            assert result.loss.holes == (EntryRange(5, 2**40 - 1),)
+            await require_closed(cluster, ledger_id, 2**40, {"b1", "b4", "b5", "b6"})
+        else:
+            assert "no bookie has a good copy of the 300" in reason_of(result)
+            assert (await cluster.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
 
     simulate(scenario)
 
