@@ -115,9 +115,12 @@ async def loss_consent(
         since = {each: await session.registrations.member_since(each) for each in bookie_ids}
         await notes.put(str(ledger_id), GivenUpNote(written_ms=client.ports.clock.now_ms(), member_since=since))
 
+    async def forget(ledger_id: int) -> None:
+        await notes.remove(str(ledger_id))
+
     locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
     closing: LossClose = LossClose(client.ports, config, lost)
-    return LossConsent(lost, closing, locks, keep, note)
+    return LossConsent(lost, closing, locks, keep, note, forget)
 
 
 def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:

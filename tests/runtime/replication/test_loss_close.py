@@ -10,6 +10,7 @@ import pytest
 from commands.ledger.accepted_loss import loss_row
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.fragments import EntryRange
@@ -38,8 +39,15 @@ async def give_up(
     async def keep(_: int) -> None:
         await before_fence()
 
-    async def note(_: int, __: Sequence[str]) -> None:
+    async def note(noted_id: int, bookie_ids: Sequence[str]) -> None:
         await before_close()
+        since = {each: await cluster.ports.registrations.member_since(each) for each in bookie_ids}
+        await notes.put(str(noted_id), GivenUpNote(written_ms=1, member_since=since))
+
+    async def forget(noted_id: int) -> None:
+        await notes.remove(str(noted_id))
+
+    notes = RecoveryNotes(cluster.store, ROOT).given_up
 
     consent = LossConsent(
         frozenset(lost),
@@ -47,6 +55,7 @@ async def give_up(
         ReplicationLocks(cluster.store, ROOT, "this host"),
         keep,
         note,
+        forget,
     )
     closer = LedgerCloser(cluster.ports, consent=consent)
     [result] = [each async for each in closer.close_all([ledger_id], grace_s=0, in_parallel=1)]
@@ -270,6 +279,7 @@ def test_a_lost_bookie_that_returns_during_the_copies_is_not_given_up() -> None:
 
         result = await give_up(cluster, ledger_id, "b2", "b3", before_close=return_)
         assert "bookie b3 is registered, so it is not lost" in reason_of(result)
+        assert await RecoveryNotes(cluster.store, ROOT).given_up.keys() == [], "it was not given up"
         [closed] = [each async for each in LedgerCloser(cluster.ports).close_all([ledger_id], grace_s=0, in_parallel=1)]
         assert closed.outcome is CloseOutcome.CLOSED
         assert (await cluster.metadata(ledger_id)).last_entry_id == 5, "the entries of the lost one are found"
