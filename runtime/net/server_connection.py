@@ -186,6 +186,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         """The peer reads its answers again."""
+        self._shared.note_activity(self)
         self._queue.unblock()
         if not self._queue.is_blocked:
             self._reads.go_on()
@@ -198,7 +199,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Whether a request is in progress. A peer that does not read its answers waits for none."""
         if self._queue.is_blocked:
             return False
-        return self._requests_bytes > 0 or bool(self._calls) or self._splitter.has_waiting or self._reads.has_any
+        return (
+            self._queue.has_frames
+            or self._requests_bytes > 0
+            or bool(self._calls)
+            or self._splitter.has_waiting
+            or self._reads.has_any
+        )
 
     def close(self) -> None:
         """Send the available answers, then close."""
@@ -236,6 +243,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
         """Answer a call. A read is rejected if too many answers are unsent."""
+        self._shared.note_activity(self)
         frame = self._codec.encode(call, answer)
         if isinstance(call, AddRun):
             size_bytes = call.size_bytes
