@@ -136,6 +136,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_resume_scheduled = False
         self._standstill = StandstillWatch()
         self.peer = "an unknown address"
+        self.address = ""
 
     # Called by the transport.
 
@@ -144,6 +145,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
         if address:
+            self.address = address[0]
             self.peer = f"{address[0]}:{address[1]}"
         self._handler = self._shared.admit(self)
         if self._handler is None:

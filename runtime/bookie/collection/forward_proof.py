@@ -10,7 +10,7 @@ missing. So before each deletion a bookie compares the store with what it rememb
 
 A zxid alone is not enough: each election of a leader increases its upper half, also the one after all servers were set
 back. If the store is older than what is remembered, no ledger is deleted until an operator confirms it, or the newer
-metadata is back. Source: docs/decisions/0024.
+metadata is back; after a ledger whose id was not given, only the operator ends it. Source: docs/decisions/0024.
 """
 
 from __future__ import annotations
@@ -207,9 +207,11 @@ class ForwardProof:
             self._metrics.deletion_stopped = 0
             return note
         await self._stop(reason, note)
+        ends_with_newer = self._seen is None or self._seen.suspect < 0
+        remedy = "Put the newer metadata back; if it is lost," if ends_with_newer else "Put newer metadata back first;"
         raise MetadataError(
-            f"no ledger is deleted: {reason}. Put the newer metadata back; if it is lost, bkctl bookie gc confirm "
-            f"{self._bookie_id} allows to delete what the present metadata does not have"
+            f"no ledger is deleted: {reason}. {remedy} bkctl bookie gc confirm {self._bookie_id} allows to delete what "
+            "the present metadata does not have"
         )
 
     async def _look(self) -> tuple[Versioned[CollectionNote] | None, str | None]:
