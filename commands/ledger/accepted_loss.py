@@ -115,19 +115,23 @@ async def loss_consent(
         since = {each: await session.registrations.member_since(each) for each in bookie_ids}
         await notes.put(str(ledger_id), GivenUpNote(written_ms=client.ports.clock.now_ms(), member_since=since))
 
+    async def forget(ledger_id: int) -> None:
+        await notes.remove(str(ledger_id))
+
     locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
     closing: LossClose = LossClose(client.ports, config, lost)
-    return LossConsent(lost, closing, locks, keep, note)
+    return LossConsent(lost, closing, locks, keep, note, forget)
 
 
 def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:
     """One ledger that was closed without its lost bookies."""
     from runtime.replication.fragments import format_ranges
 
+    more = f", and {loss.unlisted} more entries after {loss.holes[-1].last_entry_id}" if loss.unlisted else ""
     return {
         "ledger_id": str(ledger_id),
         "bookies": list(loss.bookie_ids),
         "entries": loss.entries,
-        "holes": format_ranges(loss.holes, len(loss.holes)) or None,
+        "holes": format_ranges(loss.holes, len(loss.holes)) + more or None,
         "damaged": format_ranges(loss.damaged, len(loss.damaged)) or None,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
@@ -77,23 +78,60 @@ class FoundCopies:
 
         copies = self._copies
         try:
-            last = await self._end()
+            last, may_have_more = await self._end()
             async for each in copies.entries(self._first, last):
                 yield each
+            if may_have_more:
+                async for each in self._after(last):
+                    yield each
         except NoSuchLedgerError as error:
             raise NoSuchLedgerError(copies.bookie_id, f"it does not have ledger {copies.ledger_id}") from error
 
-    async def _end(self) -> int:
-        """The last entry to ask for. The bookie's own end bounds a range that is too long to ask for each entry."""
+    async def _after(self, end: int) -> AsyncGenerator[Entry | NoGoodCopy, None]:
+        """What the bookie has after the entry that it names as its last one, until many in a row do not exist."""
+        from runtime.client.reader import Entry
+        from runtime.errors import NoSuchEntryError
+        from runtime.replication.fragments import EntryRange
+        from runtime.replication.loss_close import LOOK_AHEAD_ENTRIES
+        from storage.ids import ENTRY_ID_MAX
+
+        first, last = max(end + 1, self._first), ENTRY_ID_MAX if self._last is None else self._last
+        known, absent = first - 1, None
+        async with contextlib.aclosing(self._copies.entries(first, last)) as found:
+            async for each in found:
+                if isinstance(each, Entry) or not isinstance(each.error, NoSuchEntryError):
+                    if absent is not None:
+                        self._note(EntryRange(absent.entry_id, each.entry_id - 1), absent.error)
+                    known, absent = each.entry_id, None
+                    yield each
+                    continue
+                absent = absent or each
+                if each.entry_id - known >= LOOK_AHEAD_ENTRIES:
+                    break
+        if absent is not None and self._last is not None:
+            self._note(EntryRange(absent.entry_id, last), absent.error)
+        elif known < self._first:
+            raise self._has_none(end)
+
+    def _has_none(self, end: int) -> NotFoundError:
+        where = f"no entry from {self._first} on: its last one is {end}" if end >= 0 else "no last entry"
+        remedy = "" if end >= 0 else "; specify FIRST-LAST to ask for these entries"
+        return NotFoundError(
+            f"bookie {self._copies.bookie_id}: of ledger {self._copies.ledger_id}, it has {where}{remedy}"
+        )
+
+    async def _end(self) -> tuple[int, bool]:
+        """The last entry to ask for, and whether the bookie may have more that are wanted. The bookie's own end bounds
+        a range that is too long to ask for each entry."""
         from runtime.client.reader import ENTRIES_WITHOUT_END_MAX
         from runtime.errors import BookieIOError, EntryDigestError, NoSuchEntryError, UnknownLedgerStateError
         from runtime.replication.fragments import EntryRange
 
         first, last, copies = self._first, self._last, self._copies
         if last is not None and last - first < ENTRIES_WITHOUT_END_MAX:
-            return last
+            return last, False
         try:
-            end = await copies.last_entry_id()
+            end, may_have_more = await copies.last_entry_id()
         except (BookieIOError, UnknownLedgerStateError, EntryDigestError) as error:
             reason = str(error).removeprefix(f"bookie {copies.bookie_id}: ")
             raise BookieIOError(
@@ -101,13 +139,13 @@ class FoundCopies:
                 f"its last entry of ledger {copies.ledger_id} cannot be read ({reason}): specify FIRST-LAST with at "
                 f"most {ENTRIES_WITHOUT_END_MAX} entries",
             ) from error
+        if may_have_more:
+            return end if last is None else min(last, end), last is None or last > end
         if first > end:
-            where = f"no entry from {first} on: its last one is {end}" if end >= 0 else "no last entry"
-            remedy = "" if end >= 0 else "; specify FIRST-LAST to ask for these entries"
-            raise NotFoundError(f"bookie {copies.bookie_id}: of ledger {copies.ledger_id}, it has {where}{remedy}")
+            raise self._has_none(end)
         if last is not None and last > end:
             self._note(EntryRange(end + 1, last), NoSuchEntryError(copies.bookie_id, f"its last entry is {end}"))
-        return end if last is None else min(last, end)
+        return end if last is None else min(last, end), False
 
     def _note(self, entries: EntryRange, error: BkctlError) -> None:
         from runtime.replication.fragments import EntryRangeSet

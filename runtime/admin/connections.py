@@ -99,11 +99,15 @@ class AdminConnection(web.RequestHandler):
         self._body: StreamReader | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.origin = ""
+        self.address = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The client has connected."""
         peer = transport.get_extra_info("peername")
-        self.origin = f"admin client {peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "admin client on the socket"
+        if isinstance(peer, tuple):
+            self.address, self.origin = peer[0], f"admin client {peer[0]}:{peer[1]}"
+        else:
+            self.origin = "admin client on the socket"
         super().connection_made(transport)
         if self._room.enter(self) is not None:
             self._room.report(self.origin, f"more than {self._room.connections_max} connections; closing one")

@@ -43,22 +43,27 @@ class BookieCopies:
         self._ports = ports
         self._codec = credentials.codec
 
-    async def last_entry_id(self) -> int:
-        """The last entry that the bookie says it has; -1: it has the ledger, but no entry.
+    async def last_entry_id(self) -> tuple[int, bool]:
+        """The last entry that the bookie has, -1: none; and whether it may have more.
 
-        If the last entry cannot be read, the bookie's list of entries counts, which Java's DbLedgerStorage does not
-        send. BookieError, EntryDigestError: unknown.
+        Its list of entries names the last one, but Java's DbLedgerStorage sends none, and may name a lower last entry
+        than it has (protocol section 6.5). BookieError, EntryDigestError: unknown.
         """
+        told, failure = INVALID_ENTRY_ID, None
         try:
             reply = await self._ports.bookies.read(self.bookie_id, self.ledger_id, INVALID_ENTRY_ID)
-            return self._codec.decode(None, reply.body).entry_id
+            told = self._codec.decode(None, reply.body).entry_id
         except NoSuchEntryError:
-            return INVALID_ENTRY_ID
-        except (BookieIOError, UnknownLedgerStateError, EntryDigestError) as failure:
-            try:
-                return (await self._ports.bookies.list_entries(self.bookie_id, self.ledger_id)).last_entry_id
-            except BookieError:
+            return INVALID_ENTRY_ID, False
+        except (BookieIOError, UnknownLedgerStateError, EntryDigestError) as error:
+            failure = error
+        try:
+            listed = await self._ports.bookies.list_entries(self.bookie_id, self.ledger_id)
+        except BookieError:
+            if failure is not None:
                 raise failure from None
+            return told, True
+        return max(told, listed.last_entry_id), False
 
     async def entries(self, first: int, last: int) -> AsyncGenerator[Entry | NoGoodCopy, None]:
         """The entries ``first`` to ``last`` in order, each with a correct digest, or why there is none.

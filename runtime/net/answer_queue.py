@@ -37,6 +37,11 @@ class AnswerQueue:
         transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES_MAX)
 
     @property
+    def has_frames(self) -> bool:
+        """Whether answers wait for the end of this tick, or for the peer."""
+        return bool(self._frames)
+
+    @property
     def transport_bytes(self) -> int:
         """Bytes written that the operating system has not accepted yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()

@@ -136,6 +136,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_resume_scheduled = False
         self._standstill = StandstillWatch()
         self.peer = "an unknown address"
+        self.address = ""
 
     # Called by the transport.
 
@@ -144,6 +145,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         address = transport.get_extra_info("peername")
         if address:
+            self.address = address[0]
             self.peer = f"{address[0]}:{address[1]}"
         self._handler = self._shared.admit(self)
         if self._handler is None:
@@ -186,6 +188,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         """The peer reads its answers again."""
+        self._shared.note_activity(self)
         self._queue.unblock()
         if not self._queue.is_blocked:
             self._reads.go_on()
@@ -198,7 +201,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Whether a request is in progress. A peer that does not read its answers waits for none."""
         if self._queue.is_blocked:
             return False
-        return self._requests_bytes > 0 or bool(self._calls) or self._splitter.has_waiting or self._reads.has_any
+        return (
+            self._queue.has_frames
+            or self._requests_bytes > 0
+            or bool(self._calls)
+            or self._splitter.has_waiting
+            or self._reads.has_any
+        )
 
     def close(self) -> None:
         """Send the available answers, then close."""
@@ -236,6 +245,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def answer(self, call: BookieCall, answer: BookieAnswer) -> None:
         """Answer a call. A read is rejected if too many answers are unsent."""
+        self._shared.note_activity(self)
         frame = self._codec.encode(call, answer)
         if isinstance(call, AddRun):
             size_bytes = call.size_bytes

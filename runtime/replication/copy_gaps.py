@@ -2,7 +2,9 @@
 
 Metadata may claim any last entry, for example 2**62, and a walk that asks for each entry would never end. So after some
 entries without a good copy, the bookies are asked which entry they have next, and all before it are counted together.
-Bookies that do not say so (Java's DbLedgerStorage gives no list) are asked for a limited number of entries.
+Only a list of entries, or the answer that there is no entry at all, says so: Java's answer for the last entry may name
+a lower one than it has (protocol section 6.5). Bookies that give no list (Java's DbLedgerStorage) are asked for a
+limited number of entries.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from runtime.client.ports import LedgerCredentials
-from runtime.errors import BookieError
+from runtime.errors import BookieError, NoSuchLedgerError
 from runtime.ports import Bookies
 from runtime.protocol.entry_list import EntryList
 from runtime.replication.copies import Copy, CopyReader, CopyState
@@ -112,8 +114,6 @@ class CopyGaps:
         if last.state in {CopyState.MISSING, CopyState.UNREACHABLE}:
             return _NONE, last
         missing = Copy(bookie_id, CopyState.MISSING, "no such entry")
-        if last.entry is not None and last.entry.entry_id < entry_id:
-            return _NONE, missing
         if bookie_id not in self._lists:
             self._lists[bookie_id] = await self._list(bookie_id)
         listed = self._lists[bookie_id]
@@ -127,3 +127,22 @@ class CopyGaps:
             return await self._bookies.list_entries(bookie_id, self._credentials.ledger_id)
         except BookieError:
             return None
+
+
+async def next_listed(bookies: Bookies, ledger_id: int, bookie_ids: Iterable[str], entry_id: int) -> int | None:
+    """The next entry from ``entry_id`` on that any of the bookies lists, ENTRY_ID_MAX + 1 if there is none; None unless
+    all of them answer."""
+    lists = await asyncio.gather(
+        *(bookies.list_entries(each, ledger_id) for each in bookie_ids), return_exceptions=True
+    )
+    following = []
+    for each in lists:
+        if isinstance(each, NoSuchLedgerError):
+            continue
+        if isinstance(each, BookieError):
+            return None
+        if isinstance(each, BaseException):
+            raise each
+        found = each.first_from(entry_id)
+        following += [] if found is None else [found]
+    return min(following, default=_NONE)

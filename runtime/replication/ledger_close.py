@@ -79,7 +79,8 @@ class CloseResult(NamedTuple):
 class LossConsent(NamedTuple):
     """The lost bookies that the operator gives up. ``keep``: saves the metadata of a ledger before it is changed.
 
-    ``note``: records the ledger and its lost bookies before the ledger is closed, so that their return is noticed.
+    ``note``: records the ledger and its lost bookies before the ledger is closed, so that their return is noticed;
+    ``forget`` removes that, if it could not be closed.
     """
 
     bookie_ids: frozenset[str]
@@ -87,6 +88,7 @@ class LossConsent(NamedTuple):
     locks: ReplicationLocks
     keep: Callable[[int], Awaitable[None]]
     note: Callable[[int, Sequence[str]], Awaitable[None]]
+    forget: Callable[[int], Awaitable[None]]
 
 
 class LedgerCloser:
@@ -182,6 +184,8 @@ class LedgerCloser:
             except (BookieError, LedgerError) as error:
                 if isinstance(error, LedgerNotFoundError):
                     raise
+                if lock.is_held:
+                    await consent.forget(ledger_id)
                 reason = str(error).removeprefix(f"ledger {ledger_id}: ")
                 return _failed(
                     ledger_id, f"{reason}; it stays in recovery", "once that is corrected, run the same command again"

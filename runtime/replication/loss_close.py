@@ -27,6 +27,7 @@ from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_recor
 from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from runtime.errors import (
     BookieError,
+    BookieIOError,
     EntryDigestError,
     LedgerError,
     LedgerRecoveryError,
@@ -51,6 +52,7 @@ from runtime.replication.copies import (
     marked_different,
     pause_s,
 )
+from runtime.replication.copy_gaps import next_listed
 from runtime.replication.fragments import EntryRange, EntryRangeSet
 from runtime.replication.loss_proof import why_not_given_up
 from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
@@ -70,6 +72,7 @@ class AcceptedLoss(msgspec.Struct, frozen=True, kw_only=True):
     """What a close gave up. ``holes``: entries before the end without a good copy.
 
     ``damaged``: entries after the end of which a damaged copy exists, which may have been acknowledged.
+    ``unlisted``: how many more entries are missing before the end than ``holes`` has, which are too many ranges.
     ``corrupt_left``: corrupt copies that stay next to good ones, by bookie; bkctl recover ledger replaces them.
     """
 
@@ -77,6 +80,7 @@ class AcceptedLoss(msgspec.Struct, frozen=True, kw_only=True):
     entries: int
     holes: tuple[EntryRange, ...]
     damaged: tuple[EntryRange, ...]
+    unlisted: int
     corrupt_left: Mapping[str, Sequence[int]]
 
 
@@ -170,10 +174,12 @@ class LossClose:
         closed = await self._update(ledger_id, local, lambda metadata: not metadata.is_closed, transform)
         if (closed.last_entry_id, closed.last_segment) != (end, segment):
             return local.current, None
+        holes = found.holes.ranges()
         loss = AcceptedLoss(
             bookie_ids=self.lost_members(snapshot),
             entries=found.entries,
-            holes=found.holes.ranges(),
+            holes=holes,
+            unlisted=found.holes.count - sum(each.count for each in holes),
             damaged=tuple(
                 EntryRange(max(each.first_entry_id, end + 1), each.last_entry_id)
                 for each in found.damaged.ranges()
@@ -220,15 +226,33 @@ class LossClose:
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials, *, is_fencing: bool) -> tuple[int, int]:
         bookies, ledger_id = self._ports.bookies, credentials.ledger_id
+        key = credentials.master_key if is_fencing else None
         confirmed = told = INVALID_ENTRY_ID
-        with contextlib.suppress(NoSuchEntryError, NoSuchLedgerError, EntryDigestError):
-            key = credentials.master_key if is_fencing else None
+        try:
             reply = await bookies.read(bookie_id, ledger_id, INVALID_ENTRY_ID, fence_with=key)
             last = credentials.codec.decode(None, reply.body)
             confirmed, told = last.credible_last_add_confirmed, last.entry_id
+        except (NoSuchEntryError, NoSuchLedgerError, EntryDigestError):
+            pass
+        except BookieIOError as error:
+            told = await self._last_listed(bookie_id, ledger_id, key, error)
         with contextlib.suppress(BookieError, EntryDigestError):  # a bookie may have no explicit one
             confirmed = max(confirmed, told_by(await bookies.read_lac(bookie_id, ledger_id), credentials.codec))
         return confirmed, told
+
+    async def _last_listed(self, bookie_id: str, ledger_id: int, key: bytes | None, error: BookieIOError) -> int:
+        """The last entry in the bookie's list, if it cannot read that entry; ``error`` if it sends no list.
+
+        The error may also mean that the fence failed: "no such entry" for the one after it means that it did not.
+        """
+        try:
+            told = (await self._ports.bookies.list_entries(bookie_id, ledger_id)).last_entry_id
+        except BookieError:
+            raise error from None
+        if key is not None:
+            with contextlib.suppress(NoSuchEntryError):
+                await self._ports.bookies.read(bookie_id, ledger_id, min(told + 1, ENTRY_ID_MAX), fence_with=key)
+        return told
 
     async def _replaced(
         self,
@@ -317,7 +341,7 @@ class _SegmentCopy:
     async def run(self, found: _FoundEntries, lost: Collection[str]) -> None:
         """Copy all entries; BookieError if a former member gives no answer for an entry."""
         entry_id = self._metadata.last_segment.first_entry_id
-        batch_size, largest_bytes = _FIRST_BATCH, 0
+        batch_size, largest_bytes, barren = _FIRST_BATCH, 0, 0
         while (limit := min(found.known + LOOK_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
             entry_ids = range(entry_id, min(entry_id + batch_size - 1, limit) + 1)
             wanted = {each: self._members(each, lost) for each in entry_ids}
@@ -325,13 +349,26 @@ class _SegmentCopy:
             missing: dict[str, dict[int, Copy]] = {}
             for each in entry_ids:
                 good = self._good_copy(each, copies[each], found)
+                barren += 1
                 if good is not None:
+                    barren = 0
                     largest_bytes = max(largest_bytes, len(good.body))
                     for bookie_id in await self._incomplete(each, copies[each], found):
                         missing.setdefault(bookie_id, {})[each] = good
             await asyncio.gather(*(self._write(each, entries) for each, entries in missing.items()))
             entry_id = entry_ids[-1] + 1
             batch_size = batch_entries_max(largest_bytes)
+            if barren >= LOOK_AHEAD_ENTRIES and barren % LOOK_AHEAD_ENTRIES < len(entry_ids):
+                entry_id = await self._after_gap(entry_id, barren, lost)
+
+    async def _after_gap(self, entry_id: int, barren: int, lost: Collection[str]) -> int:
+        """Where to go on after ``barren`` entries without a good copy: an entry may claim any end, like 2**62."""
+        ledger_id = self._credentials.ledger_id
+        members = {*self._old, *self._new}.difference(lost)
+        listed = await next_listed(self._ports.bookies, ledger_id, members, entry_id)
+        if listed is None and barren >= self._config.barren_entries_max:
+            raise LedgerRecoveryError(ledger_id, f"no bookie has a good copy of the {barren} entries before {entry_id}")
+        return entry_id if listed is None else listed
 
     def _write_set(self, entry_id: int) -> tuple[int, ...]:
         return write_set(entry_id, self._metadata.ensemble_size, self._metadata.write_quorum_size)

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from runtime.config import ZooKeeperConfig
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.cluster.root import init_cluster
 from runtime.metadata.ledgers.layout import LedgerTree
@@ -58,7 +59,8 @@ async def zookeeper_with_a_snapshot(folder: Path) -> AsyncIterator[tuple[str, Pa
     """The metadata URI of a cluster, and the file that its ZooKeeper wrote when it started with all of it."""
     async with await EmbeddedZooKeeper.start(str(folder)) as first:
         uri = f"zk+hierarchical://{first.connect_string}{ROOT}"
-        async with await ZooKeeperStore.connect(first.connect_string) as store:
+        outlasting = ZooKeeperConfig(session_timeout_ms=60_000)  # the restart of ZooKeeper on a busy machine
+        async with await ZooKeeperStore.connect(first.connect_string, outlasting) as store:
             await fill(store, parse_metadata_uri(uri))
             await first.stop()
             async with await EmbeddedZooKeeper.start(str(folder), port=first.port):

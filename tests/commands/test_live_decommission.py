@@ -179,7 +179,7 @@ def test_idle_topics_that_hold_up_a_drain_are_named_with_pulsars_remedy(cluster:
         waited = cluster.run("bookie", "drain", ensemble[0], "--yes", "--wait", "1s", "-o", "json")
     finally:
         cluster.run("bookie", "undrain", ensemble[0])
-        assert cluster.run("ledger", "close", ledger_id, "--yes").exit_code == 0
+        assert cluster.run("ledger", "close", ledger_id, "--yes", "--grace", "0s").exit_code == 0
     assert waited.exit_code == 9, waited
     assert waited.json()["open_topics"] == ["persistent://public/default/idle/topic"]
     unload = "1 topic open: persistent://public/default/idle/topic: run pulsar-admin topics unload TOPIC"

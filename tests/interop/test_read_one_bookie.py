@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from runtime.client import LedgerClient
+from runtime.client.ports import credentials_of
+from runtime.ledger.changes import to_closed
+from runtime.protocol.status import Status
 from tests.interop.java import RELEASES
 from tests.interop.java_cluster import JavaCluster
 
@@ -71,3 +74,49 @@ def test_what_a_java_bookie_has_is_read_although_it_cannot_read_its_last_entry(
             assert (verified["entries"], verified["copies_good"], verified["copies_failed"]) == (10, 9, 1)
         endless = cluster.run("ledger", "read", "0", "--from-bookie", bookie_id)
         assert (endless.exit_code, "specify FIRST-LAST" in endless.stderr) == (7, True)
+
+
+def add_copies(cluster: JavaCluster, bookie_id: str, ledger_id: int, entry_ids: range) -> None:
+    async def do() -> None:
+        async with await LedgerClient.connect(cluster.metadata_uri) as client:
+            credentials = credentials_of(ledger_id, (await client.ports.ledgers.read(ledger_id)).value)
+            bodies = [(each, credentials.codec.encode(each, each - 1, 10, b"0123456789")) for each in entry_ids]
+            for batch in (bodies[start : start + 50] for start in range(0, len(bodies), 50)):
+                statuses = await client.ports.bookies.add_many(
+                    bookie_id, ledger_id, credentials.master_key, batch, is_recovery_add=True
+                )
+                assert set(statuses) == {Status.OK}
+
+    asyncio.run(do())
+
+
+def claim(cluster: JavaCluster, last_entry_id: int) -> int:
+    """A closed ledger with this end, of which no bookie has an entry."""
+
+    async def do() -> int:
+        async with await LedgerClient.connect(cluster.metadata_uri) as client:
+            writer = await client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+            stored = await client.ports.ledgers.read(writer.ledger_id)
+            closed = to_closed(stored.value, last_entry_id, 10, stored.value.segments)
+            await client.ports.ledgers.write(writer.ledger_id, closed, stored.version)
+            return writer.ledger_id
+
+    return asyncio.run(do())
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_java_bookie_names_a_lower_last_entry_than_it_has(
+    release: str, new_metadata_uri: Callable[[], str], tmp_path: Path
+) -> None:
+    with JavaCluster(str(tmp_path / "cluster"), new_metadata_uri(), release=release) as cluster:
+        (bookie_id,) = cluster.start_bookies(1)
+        ledger_id = claim(cluster, 999)
+        add_copies(cluster, bookie_id, ledger_id, range(500, 1000))
+        cluster.stop(bookie_id)  # so that these are in its index
+        cluster.restart(bookie_id)
+        add_copies(cluster, bookie_id, ledger_id, range(10))
+
+        verified = cluster.run("ledger", "verify", str(ledger_id)).json()["items"][0]
+        assert (verified["lost"], verified["copies_good"]) == ("10-499", 510)
+        read = cluster.run("ledger", "read", str(ledger_id), "--from-bookie", bookie_id)
+        assert (read.exit_code, len(read.json()["items"])) == (0, 510)

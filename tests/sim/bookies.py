@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from runtime.errors import BookieError
 from runtime.ports import AddDone, BodyOrStatus, BookieInfo, Clock, LacReply, ReadReply
-from runtime.protocol.entry_list import EntryList
+from runtime.protocol.entry_list import EntryList, EntryListBuilder
 from runtime.protocol.status import Status, error_of
 
 OutcomeT = TypeVar("OutcomeT")
@@ -138,3 +138,9 @@ class ModelBookies:
 
 def _error(status: Status, bookie_id: str) -> BookieError:
     return error_of(status, bookie_id)
+
+
+def entry_list(entry_ids: Iterable[int]) -> EntryList:
+    builder = EntryListBuilder()
+    builder.extend(sorted(entry_ids))
+    return builder.finish()

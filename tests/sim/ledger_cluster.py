@@ -19,9 +19,10 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.store import MetadataStore
 from runtime.ports import BookieInfo, LacReply, ReadReply
+from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 from storage.errors import BkctlError
-from tests.sim.bookies import Answer, BookieRequest, ModelBookies
+from tests.sim.bookies import Answer, BookieRequest, ModelBookies, entry_list
 from tests.sim.loop import VirtualClock
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper
@@ -51,6 +52,8 @@ class LedgerCluster:
         self.failing: dict[str | tuple[str, int], Status] = {}
         self.unwell: set[str] = set()
         """Bookies that do not report their disk space."""
+        self.silent_lists: set[str] = set()
+        """Bookies that do not list their entries."""
         self.requests: list[BookieRequest] = []
         self._registrations: dict[str, BookieRegistration] = {}
         self.ports: ClientPorts
@@ -113,10 +116,12 @@ class LedgerCluster:
                 if ensemble[index] not in without:
                     self.entries.setdefault((ensemble[index], ledger_id), {})[entry_id] = body
 
-    def _answer(self, request: BookieRequest) -> ReadReply | LacReply | Status:
+    def _answer(self, request: BookieRequest) -> ReadReply | LacReply | EntryList | Status:
         self.requests.append(request)
         place = (request.bookie_id, request.ledger_id)
-        status = self.failing.get(request.bookie_id) or self.failing.get((request.bookie_id, request.entry_id))
+        status = self.failing.get(request.bookie_id)
+        if status is None and request.kind != "list":
+            status = self.failing.get((request.bookie_id, request.entry_id))
         if status is not None:
             return status
         if request.is_fencing:
@@ -128,6 +133,8 @@ class LedgerCluster:
             return Status.OK
         if not entries:
             return Status.NO_SUCH_LEDGER
+        if request.kind == "list":
+            return Status.TIMEOUT if request.bookie_id in self.silent_lists else entry_list(entries)
         if request.kind == "read_lac":
             return LacReply(None, entries[max(entries)])
         entry_id = max(entries) if request.entry_id < 0 else request.entry_id

@@ -20,7 +20,7 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.ports import LacReply, ReadReply
-from runtime.protocol.entry_list import EntryList, EntryListBuilder
+from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import OpenLedgers, ReplicationConfig
@@ -28,14 +28,14 @@ from runtime.replication.fragments import segment_entries
 from runtime.replication.recovery_report import RecoveryReport
 from storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload
-from tests.sim.bookies import BookieRequest, ModelBookies
+from tests.sim.bookies import BookieRequest, ModelBookies, entry_list
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper
 
 ROOT = "/ledgers"
-Rule: TypeAlias = Callable[[BookieRequest], Status | None]
-"""A fault: the status of a request that it concerns, None for all others."""
+Rule: TypeAlias = Callable[[BookieRequest], ReadReply | Status | None]
+"""A fault: the answer to a request that it concerns, None for all others."""
 
 
 def _must_not_fail(error: BkctlError) -> None:
@@ -168,9 +168,9 @@ class RepairCluster:
     def _answer(self, request: BookieRequest) -> ReadReply | LacReply | EntryList | Status:
         self.requests.append(request)
         for rule in self.rules:
-            status = rule(request)
-            if status is not None:
-                return status
+            answer = rule(request)
+            if answer is not None:
+                return answer
         stored = self.copies.get(request.bookie_id)
         if stored is None:
             return Status.UNAVAILABLE
@@ -186,12 +186,6 @@ class RepairCluster:
             return LacReply(None, entries[max(entries)])
         body = entries.get(max(entries) if request.entry_id == -1 else request.entry_id)
         return Status.NO_SUCH_ENTRY if body is None else ReadReply(body, None)
-
-
-def entry_list(entry_ids: Iterable[int]) -> EntryList:
-    builder = EntryListBuilder()
-    builder.extend(sorted(entry_ids))
-    return builder.finish()
 
 
 @contextlib.asynccontextmanager

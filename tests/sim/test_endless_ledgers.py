@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.ports import ReadReply
 from runtime.protocol.status import Status
 from runtime.replication.check_scope import WHOLE, CheckScope, Sample
 from runtime.replication.checker import LedgerChecker
@@ -195,5 +196,39 @@ def test_the_proof_of_a_loss_ends_if_a_bookie_is_gone() -> None:
         proof = LossProof(cluster.ports, registration, IMPATIENT)
         reason = await proof.why_not_lost(ledger_id, ["b1"])
         assert reason == "bookie b2 may have entry 0: not registered"
+
+    simulate(scenario)
+
+
+def name_as_last(cluster: RepairCluster, bookie_id: str, entry_id: int) -> None:
+    """The bookie names this entry as its last one, as Java's does after low entries were added again."""
+
+    def rule(request: BookieRequest) -> ReadReply | None:
+        if (request.kind, request.bookie_id, request.entry_id) != ("read", bookie_id, -1):
+            return None
+        return ReadReply(cluster.copies[bookie_id][request.ledger_id][entry_id], None)
+
+    cluster.rules.append(rule)
+
+
+@pytest.mark.parametrize("has_list", [True, False])
+def test_entries_after_the_one_that_a_bookie_names_as_its_last_are_not_lost(has_list: bool) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3")
+        ledger_id = await claim(cluster, ensemble=["b1", "b2"], quorum=2, last=999)
+        for entry_id in (*range(10), *range(500, 1000)):
+            put(cluster, ledger_id, entry_id, "b1")
+        name_as_last(cluster, "b1", 9)
+        if not has_list:
+            cluster.refuse("list", "b1", Status.TIMEOUT)
+        limit_requests(cluster)
+
+        check = await (await impatient(cluster)).check(ledger_id)
+
+        assert (check.lost, check.unreadable) == ((EntryRange(10, 499),), ())
+        assert check.copies_good == 510
+        await cluster.stop("b2")
+        (failure,) = (await cluster.recover("b2")).failures
+        assert failure.entries == (EntryRange(10, 499),)
 
     simulate(scenario)

@@ -10,7 +10,7 @@ missing. So before each deletion a bookie compares the store with what it rememb
 
 A zxid alone is not enough: each election of a leader increases its upper half, also the one after all servers were set
 back. If the store is older than what is remembered, no ledger is deleted until an operator confirms it, or the newer
-metadata is back. Source: docs/decisions/0024.
+metadata is back; after a ledger whose id was not given, only the operator ends it. Source: docs/decisions/0024.
 """
 
 from __future__ import annotations
@@ -150,21 +150,25 @@ class ForwardProof:
         """Accept the present metadata, whatever is remembered; returns what had stopped the deletion.
 
         OSError if no ledger directory can keep it, MetadataError. The file is first: without the note, it stops again.
+        But it must not name a number that the note may never get, or the next look finds the metadata older.
         """
         async with self._lock:
             await self._store.sync(self._root)
             before = self._seen or MetadataSeen(bookie_id=self._bookie_id)
+            note = await self._find_note()
             accepted = msgspec.structs.replace(
-                self._present(before, await self._find_note()),
+                self._present(before, note),
                 # Otherwise the next round would suspect the ids of the very ledgers that this allows to delete.
                 chosen=max(before.chosen, *self._local_ids()[-1:], -1),
                 suspect=-1,
             )
-            errors = await self._write(accepted)
+            errors = await self._write(msgspec.structs.replace(accepted, step=0 if note is None else note.value.step))
             if len(errors) == len(self._folders):
                 self._seen = before
                 raise errors[0]
             await self._put_note(accepted.step)
+            if self._has_notes:
+                await self._write(msgspec.structs.replace(accepted, written=before.written + 1))
             stopped, self.stopped, self._damage = self.stopped, None, None
             self._metrics.deletion_stopped = 0
             if stopped is not None:
@@ -203,9 +207,11 @@ class ForwardProof:
             self._metrics.deletion_stopped = 0
             return note
         await self._stop(reason, note)
+        ends_with_newer = self._seen is None or self._seen.suspect < 0
+        remedy = "Put the newer metadata back; if it is lost," if ends_with_newer else "Put newer metadata back first;"
         raise MetadataError(
-            f"no ledger is deleted: {reason}. Put the newer metadata back; if it is lost, bkctl bookie gc confirm "
-            f"{self._bookie_id} allows to delete what the present metadata does not have"
+            f"no ledger is deleted: {reason}. {remedy} bkctl bookie gc confirm {self._bookie_id} allows to delete what "
+            "the present metadata does not have"
         )
 
     async def _look(self) -> tuple[Versioned[CollectionNote] | None, str | None]:

@@ -167,7 +167,7 @@ def test_entries_beyond_the_end_and_damage_on_one_bookie(cluster: Cluster) -> No
     spoil(damaged, 6, 0)
     cluster.start_bookie(lagging.id)
     cluster.start_bookie(damaged.id)
-    closed = cluster.run("ledger", "close", ledger_id, "--yes")
+    closed = cluster.run("ledger", "close", ledger_id, "--yes", "--grace", "0s")
     assert closed.exit_code == 0, closed.stderr
     cluster.start_bookie(returned.id)
     assert cluster.run("ledger", "show", ledger_id).json()["last_entry_id"] == "7"

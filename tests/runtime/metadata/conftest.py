@@ -21,7 +21,7 @@ from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 
-CONFIG = ZooKeeperConfig(session_timeout_ms=10_000, operation_timeout_s=60.0)
+CONFIG = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=60.0)
 """No pause of a busy machine ends such a session; tests that want it ended do so themselves."""
 
 _numbers = itertools.count()

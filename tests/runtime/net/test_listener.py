@@ -191,6 +191,28 @@ async def test_at_the_limit_a_new_connection_replaces_the_longest_idle_one() -> 
             assert await busy.answer() == AddAnswer(10, Status.OK)
 
 
+async def test_a_connection_is_idle_only_since_its_last_answer() -> None:
+    async with (
+        memory_bookie(ListenerLimits(connections_max=2)) as bookie,
+        peer_of(bookie.port) as waiting,
+        peer_of(bookie.port) as idle,
+    ):
+        bookie.is_holding = True
+        waiting.send(add_frame(1))
+        await bookie.holds(1)
+        bookie.is_holding = False
+        idle.send(add_frame(2))
+        assert await idle.answer() == AddAnswer(2, Status.OK)
+        bookie.release()
+        assert await waiting.answer() == AddAnswer(1, Status.OK)
+        async with peer_of(bookie.port) as fresh:
+            fresh.send(add_frame(3))
+            assert await fresh.answer() == AddAnswer(3, Status.OK)
+            waiting.send(add_frame(4))
+            assert await waiting.answer() == AddAnswer(4, Status.OK)
+            assert await idle.is_closed_by_the_bookie()
+
+
 async def test_at_the_limit_a_new_connection_is_closed_while_all_others_are_busy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

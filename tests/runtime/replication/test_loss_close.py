@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from commands.ledger.accepted_loss import loss_row
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.fragments import EntryRange
@@ -27,20 +29,33 @@ async def nothing() -> None:
 
 
 async def give_up(
-    cluster: LedgerCluster, ledger_id: int, *lost: str, before_fence: Hook = nothing, before_close: Hook = nothing
+    cluster: LedgerCluster,
+    ledger_id: int,
+    *lost: str,
+    before_fence: Hook = nothing,
+    before_close: Hook = nothing,
+    config: ReplicationConfig | None = None,
 ) -> CloseResult:
     async def keep(_: int) -> None:
         await before_fence()
 
-    async def note(_: int, __: Sequence[str]) -> None:
+    async def note(noted_id: int, bookie_ids: Sequence[str]) -> None:
         await before_close()
+        since = {each: await cluster.ports.registrations.member_since(each) for each in bookie_ids}
+        await notes.put(str(noted_id), GivenUpNote(written_ms=1, member_since=since))
+
+    async def forget(noted_id: int) -> None:
+        await notes.remove(str(noted_id))
+
+    notes = RecoveryNotes(cluster.store, ROOT).given_up
 
     consent = LossConsent(
         frozenset(lost),
-        LossClose(cluster.ports, ReplicationConfig(), lost),
+        LossClose(cluster.ports, config or ReplicationConfig(), lost),
         ReplicationLocks(cluster.store, ROOT, "this host"),
         keep,
         note,
+        forget,
     )
     closer = LedgerCloser(cluster.ports, consent=consent)
     [result] = [each async for each in closer.close_all([ledger_id], grace_s=0, in_parallel=1)]
@@ -145,6 +160,23 @@ def test_damaged_copies_are_holes_before_the_end_and_are_named_after_it() -> Non
     simulate(scenario)
 
 
+def test_a_member_that_cannot_read_its_last_entry_is_fenced_and_lists_what_it_has() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        cluster.failing["b1", -1] = cluster.failing["b1", 4] = Status.IO_ERROR
+        cluster.failing["b1", 5] = Status.IO_ERROR  # as after a fence that failed
+        assert "b1: input/output error" in reason_of(await give_up(cluster, ledger_id, "b2", "b3"))
+        del cluster.failing["b1", 5]
+        result = await give_up(cluster, ledger_id, "b2", "b3")
+        assert result.loss is not None
+        assert (result.loss.holes, result.loss.damaged) == ((EntryRange(4, 4),), ())
+        metadata = await cluster.metadata(ledger_id)
+        assert (metadata.last_entry_id, metadata.length) == (4, 40), "the bookie has entry 4"
+        assert ("b1", ledger_id) in cluster.fenced
+
+    simulate(scenario)
+
+
 def test_the_answer_for_the_last_entry_is_not_believed() -> None:
     async def scenario(cluster: LedgerCluster) -> None:
         ledger_id = await stuck(cluster, 3)
@@ -154,6 +186,39 @@ def test_the_answer_for_the_last_entry_is_not_believed() -> None:
         assert result.loss is not None
         assert result.loss.holes == (EntryRange(3, 8_999),)
         await require_closed(cluster, ledger_id, 9_001, {"b1", "b4", "b5", "b6"})
+
+    simulate(scenario)
+
+
+def test_all_holes_are_counted_if_they_are_too_many_to_be_listed() -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        striped = ledger({0: ["b1", "b2"]}, 1, 1, state=LedgerState.OPEN)
+        ledger_id = await cluster.create(striped)
+        await cluster.fill(ledger_id, range(20_101))
+        await cluster.stop("b2")
+        result = await give_up(cluster, ledger_id, "b2")
+        assert result.loss is not None
+        assert (result.loss.entries, len(result.loss.holes), result.loss.unlisted) == (10_051, 10_000, 50)
+        assert loss_row(ledger_id, result.loss)["holes"].endswith(" 19999, and 50 more entries after 19999")
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("has_list", [True, False])
+def test_an_entry_far_beyond_the_others_does_not_make_it_endless(has_list: bool) -> None:
+    async def scenario(cluster: LedgerCluster) -> None:
+        ledger_id = await stuck(cluster)
+        await cluster.fill(ledger_id, [2**40], without=["b2", "b3"])
+        if not has_list:
+            cluster.silent_lists.add("b1")
+        result = await give_up(cluster, ledger_id, "b2", "b3", config=ReplicationConfig(barren_entries_max=30_000))
+        if has_list:
+            assert result.loss is not None
+            assert result.loss.holes == (EntryRange(5, 2**40 - 1),)
+            await require_closed(cluster, ledger_id, 2**40, {"b1", "b4", "b5", "b6"})
+        else:
+            assert "no bookie has a good copy of the 300" in reason_of(result)
+            assert (await cluster.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
 
     simulate(scenario)
 
@@ -214,6 +279,7 @@ def test_a_lost_bookie_that_returns_during_the_copies_is_not_given_up() -> None:
 
         result = await give_up(cluster, ledger_id, "b2", "b3", before_close=return_)
         assert "bookie b3 is registered, so it is not lost" in reason_of(result)
+        assert await RecoveryNotes(cluster.store, ROOT).given_up.keys() == [], "it was not given up"
         [closed] = [each async for each in LedgerCloser(cluster.ports).close_all([ledger_id], grace_s=0, in_parallel=1)]
         assert closed.outcome is CloseOutcome.CLOSED
         assert (await cluster.metadata(ledger_id)).last_entry_id == 5, "the entries of the lost one are found"

@@ -10,14 +10,16 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from runtime.bookie.collection.forward_proof import ForwardProof, find_older
-from runtime.errors import MetadataError
+from runtime.errors import MetadataError, MetadataUnavailableError
 from runtime.metadata.ledgers.ids import LedgerIdGenerator
 from runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
+from runtime.metadata.store import MetadataStore, NodeStat
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.net.loop import LoopClock
 from storage.adapters.filesystem import OsFileSystem
 from storage.filenames import METADATA_SEEN
 from storage.metadata_seen import MetadataSeen, read_metadata_seen
+from tests.counting_store import CountingStore
 from tests.runtime.bookie.collection.test_ledgers import OWN_ID, World, tree, world
 from tests.runtime.metadata.conftest import root, store
 from tests.storage.engines import checkpoint
@@ -50,10 +52,10 @@ def test_the_rule(seen: MetadataSeen | None, note: CollectionNote | None, zxid: 
     assert (reason or "") in (found or "")
 
 
-def again(world: World) -> ForwardProof:
+def again(world: World, store: MetadataStore | None = None) -> ForwardProof:
     """The proof of the same bookie after a restart."""
     return ForwardProof(
-        *(world.store, world.root, OWN_ID, OsFileSystem(), folders(world)),
+        *(store or world.store, world.root, OWN_ID, OsFileSystem(), folders(world)),
         *(world.workers, LoopClock(), world.metrics, lambda: sorted(world.local_ids())),
     )
 
@@ -162,3 +164,20 @@ async def test_a_bookie_that_may_keep_no_note_collects(world: World, zookeeper: 
     finally:
         owner.stop()
         owner.close()
+
+
+async def test_a_new_bookie_that_loses_zookeeper_at_its_start_is_not_stopped_by_that(world: World) -> None:
+    for folder in folders(world):
+        Path(folder, METADATA_SEEN).unlink()
+    await RecoveryNotes(world.store, world.root).collection.remove(OWN_ID)
+    await again(world, LostAtNote(world.store)).begin()
+    restarted = again(world)
+    await restarted.begin()
+    assert restarted.stopped is None
+
+
+class LostAtNote(CountingStore):
+    """Its connection is lost when the note is written."""
+
+    async def set(self, path: str, data: bytes, expected_version: int) -> NodeStat:
+        raise MetadataUnavailableError("cut off", path)

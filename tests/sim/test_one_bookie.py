@@ -1,0 +1,50 @@
+"""``ledger read --from-bookie`` on a bookie that names a lower last entry than it has, as Java's may."""
+
+from __future__ import annotations
+
+import pytest
+
+from commands.errors import NotFoundError
+from commands.ledger.one_bookie import FoundCopies
+from runtime.client.bookie_copies import BookieCopies
+from runtime.protocol.status import Status
+from tests.runtime.client.world import credentials
+from tests.sim.repair_cluster import RepairCluster, simulate
+from tests.sim.test_endless_ledgers import claim, name_as_last, put
+
+
+def has(cluster: RepairCluster, ledger_id: int, *ranges: range) -> None:
+    for entry_ids in ranges:
+        for entry_id in entry_ids:
+            put(cluster, ledger_id, entry_id, "b1")
+
+
+async def read(
+    cluster: RepairCluster, ledger_id: int, first: int = 0, last: int | None = None
+) -> tuple[list[int], str]:
+    copies = FoundCopies(BookieCopies(cluster.ports, credentials(ledger_id), "b1"), first, last)
+    entry_ids = [each.entry_id async for each in copies.entries()]
+    return entry_ids, "; ".join(copies.left())
+
+
+@pytest.mark.parametrize("has_list", [True, False])
+def test_all_that_the_bookie_has_is_read(has_list: bool) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1")
+        ledger_id = await claim(cluster, ensemble=["b1"], quorum=1, last=5)
+        has(cluster, ledger_id, range(10), range(500, 600))
+        name_as_last(cluster, "b1", 9)
+        if not has_list:
+            cluster.refuse("list", "b1", Status.TIMEOUT)
+
+        entry_ids, left = await read(cluster, ledger_id)
+        assert entry_ids == [*range(10), *range(500, 600)]
+        assert left == "bookie b1: it does not have entry 10-499 of ledger 0"
+        assert (await read(cluster, ledger_id, 550))[0] == [*range(550, 600)]
+        entry_ids, left = await read(cluster, ledger_id, 5, 10**6)
+        assert entry_ids == [*range(5, 10), *range(500, 600)]
+        assert left == "bookie b1: it does not have entry 10-499, 600-1000000 of ledger 0"
+        with pytest.raises(NotFoundError, match="no entry from 600 on: its last one is"):
+            await read(cluster, ledger_id, 600)
+
+    simulate(scenario)
