@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from rich import box
@@ -155,25 +155,39 @@ def _measure(ports: dict[str, int], rounds: int, seconds: float) -> dict[tuple[s
     return turns
 
 
-def _bookies(undo: contextlib.ExitStack, directory: str, revision: str | None) -> dict[str, int]:
-    """Start the bookies; their ports."""
+class Target(NamedTuple):
+    """A bookie to measure; that of Java is in the cluster of this tree's."""
+
+    metadata_uri: str
+    bookie_id: str
+
+    @property
+    def port(self) -> int:
+        """Its TCP port."""
+        return int(self.bookie_id.rpartition(":")[2])
+
+
+def start_bookies(
+    undo: contextlib.ExitStack, directory: str, revision: str | None, **java_settings: str
+) -> dict[str, Target]:
+    """Start a bookie of ``revision``, if any, one of this tree, and one of Java, if ``make interop`` has built it."""
     trees = {"this tree": ROOT}
     if revision is not None:
         trees = {revision: undo.enter_context(checked_out(revision, directory)), **trees}
-    ports = {}
+    found = {}
     for number, (name, tree) in enumerate(trees.items()):
         cluster = DevCluster(os.path.join(directory, f"cluster-{number}"))
         undo.callback(cluster.stop)
         with environment("PYTHONPATH", tree):
             cluster.up(1)
-        ports[name] = cluster.bookies[0].port
+        found[name] = Target(cluster.metadata_uri, cluster.bookies[0].id)
     if is_built():
         java = JavaCluster(os.path.join(directory, "java"), cluster.metadata_uri, jvm_flags=_JVM_FLAGS)
-        (java_id,) = undo.enter_context(java).start_bookies(1)
-        ports["Java"] = int(java_id.rpartition(":")[2])
+        (java_id,) = undo.enter_context(java).start_bookies(1, **java_settings)
+        found["Java"] = Target(cluster.metadata_uri, java_id)
     else:
         print("no Java bookie: run make interop", file=sys.stderr)
-    return ports
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -193,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     directory = os.path.abspath(tempfile.mkdtemp(prefix="bench-", dir=options.directory))
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, directory)
-        ports = _bookies(undo, directory, options.against)
+        ports = {name: each.port for name, each in start_bookies(undo, directory, options.against).items()}
         print(f"ports: {ports}", file=sys.stderr)
         turns = _measure(ports, options.rounds, options.seconds)
     Console().print(_table(turns, f"{options.rounds} rounds, {options.seconds:g} s for each"))

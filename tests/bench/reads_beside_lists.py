@@ -1,16 +1,18 @@
 """Latency of one client's reads while another client asks for lists of the entries of a large ledger.
 
-    python -m tests.bench.reads_beside_lists
+    python -m tests.bench.reads_beside_lists --against REV
 
-One bookie process of bkctl and one client process. The reads are of random entries, one in flight. In each round they
-are measured alone, then with 32 requests for a list in flight on another connection, which are repeated as soon as they
-are answered.
+The bookies, which run all the time, take turns within each round: that of another commit (git worktree), that of this
+tree, and a Java bookie with SortedLedgerStorage (DbLedgerStorage does not answer lists) if ``make interop`` has built
+it. The reads are of random entries, one in flight. They are measured alone, then with 32 requests for a list in flight
+on another connection, which are repeated as soon as they are answered.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import random
 import shutil
@@ -25,7 +27,7 @@ import uvloop
 from runtime.client import LedgerClient
 from runtime.client.ports import ClientPorts
 from runtime.config import ClientConfig
-from tests.processes import DevCluster
+from tests.bench.fairness import Target, start_bookies
 
 LISTS_IN_FLIGHT = 32
 PATIENT = ClientConfig(read_timeout_s=60)
@@ -39,9 +41,14 @@ class Latencies(msgspec.Struct, frozen=True):
     highest_ms: float
 
 
-async def fill(client: LedgerClient, entries: int) -> int:
-    """A closed ledger with so many entries."""
-    async with await client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as writer:
+async def fill(client: LedgerClient, bookie_id: str, entries: int) -> int:
+    """A closed ledger with so many entries on this bookie."""
+    while True:
+        writer = await client.create(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1)
+        if writer.metadata.last_segment.ensemble == (bookie_id,):
+            break
+        await writer.close()
+    async with writer:
         for first in range(0, entries, 1000):
             await asyncio.gather(*(writer.append(bytes(16)) for _ in range(first, min(first + 1000, entries))))
         return writer.ledger_id
@@ -64,36 +71,56 @@ async def list_on(ports: ClientPorts, bookie_id: str, ledger_id: int, answered: 
         answered.append(len(await ports.bookies.list_entries(bookie_id, ledger_id)))
 
 
-async def _round(reader: LedgerClient, lister: LedgerClient, ledger_id: int, arguments: argparse.Namespace) -> float:
-    (bookie_id,) = (await reader.ports.registrations.snapshot()).live
-    place = (reader.ports, bookie_id, ledger_id, arguments.entries, arguments.seconds)
+class Scene(msgspec.Struct, frozen=True):
+    """A bookie that takes turns, and the two clients of it."""
+
+    name: str
+    bookie_id: str
+    ledger_id: int
+    reader: LedgerClient
+    lister: LedgerClient
+
+
+async def _turn(scene: Scene, arguments: argparse.Namespace) -> tuple[Latencies, Latencies]:
+    ledger_id = scene.ledger_id
+    place = (scene.reader.ports, scene.bookie_id, ledger_id, arguments.entries, arguments.seconds)
     alone = await measure(*place)
     answered: list[int] = []
     lists = [
-        asyncio.ensure_future(list_on(lister.ports, bookie_id, ledger_id, answered)) for _ in range(LISTS_IN_FLIGHT)
+        asyncio.ensure_future(list_on(scene.lister.ports, scene.bookie_id, ledger_id, answered))
+        for _ in range(LISTS_IN_FLIGHT)
     ]
     await asyncio.sleep(1)
     beside = await measure(*place)
     for each in lists:
         each.cancel()
     await asyncio.wait(lists)
+    await asyncio.sleep(arguments.seconds)  # the bookie still makes those that were asked for
     sys.stdout.write(
-        f"alone {alone.median_ms:.2f} ms (highest {alone.highest_ms:.1f}, {alone.reads} reads); beside lists "
-        f"{beside.median_ms:.2f} ms (highest {beside.highest_ms:.1f}, {beside.reads} reads, {len(answered)} lists); "
-        f"ratio {beside.median_ms / alone.median_ms:.1f}\n"
+        f"{scene.name}: alone {alone.median_ms:.2f} ms (highest {alone.highest_ms:.1f}, {alone.reads} reads); beside "
+        f"lists {beside.median_ms:.2f} ms (highest {beside.highest_ms:.1f}, {beside.reads} reads, {len(answered)} "
+        "lists)\n"
     )
     sys.stdout.flush()
-    return beside.median_ms / alone.median_ms
+    return alone, beside
 
 
-async def _run(metadata_uri: str, arguments: argparse.Namespace) -> None:
-    async with (
-        await LedgerClient.connect(metadata_uri, config=PATIENT) as reader,
-        await LedgerClient.connect(metadata_uri, config=PATIENT) as lister,
-    ):
-        ledger_id = await fill(reader, arguments.entries)
-        ratios = [await _round(reader, lister, ledger_id, arguments) for _ in range(arguments.rounds)]
-    sys.stdout.write(f"ratio of the medians, median of {len(ratios)} rounds: {statistics.median(ratios):.1f}\n")
+async def _run(targets: dict[str, Target], arguments: argparse.Namespace) -> None:
+    async with contextlib.AsyncExitStack() as at_end:
+        scenes = []
+        for name, (uri, bookie_id) in targets.items():
+            reader, lister = [
+                await at_end.enter_async_context(await LedgerClient.connect(uri, config=PATIENT)) for _ in range(2)
+            ]
+            ledger_id = await fill(reader, bookie_id, arguments.entries)
+            scenes.append(Scene(name, bookie_id, ledger_id, reader, lister))
+        turns: dict[str, list[tuple[Latencies, Latencies]]] = {}
+        for _ in range(arguments.rounds):
+            for scene in scenes:
+                turns.setdefault(scene.name, []).append(await _turn(scene, arguments))
+    for name, measured in turns.items():
+        alone, beside = (statistics.median(each.median_ms for each in series) for series in zip(*measured, strict=True))
+        sys.stdout.write(f"{name}: medians {alone:.2f} ms alone, {beside:.2f} ms beside lists: {beside / alone:.1f}\n")
 
 
 def main() -> None:
@@ -102,16 +129,16 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=100_000, help="entries of the ledger that is listed")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each series of reads takes")
+    parser.add_argument("--against", metavar="REV", help="commit to compare with")
     arguments = parser.parse_args()
     os.makedirs(".cache", exist_ok=True)
-    directory = tempfile.mkdtemp(prefix="bench-", dir=".cache")
-    cluster = DevCluster(directory)
-    try:
-        cluster.up(1)
-        uvloop.run(_run(cluster.metadata_uri, arguments))
-    finally:
-        cluster.stop()
-        shutil.rmtree(directory)
+    directory = os.path.abspath(tempfile.mkdtemp(prefix="bench-", dir=".cache"))
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, directory)
+        targets = start_bookies(
+            undo, directory, arguments.against, ledgerStorageClass="org.apache.bookkeeper.bookie.SortedLedgerStorage"
+        )
+        uvloop.run(_run(targets, arguments))
 
 
 if __name__ == "__main__":
