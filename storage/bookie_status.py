@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from storage.file_copies import write_copies
 from storage.filenames import BOOKIE_STATUS
 from storage.ports import FileSystem
 
@@ -68,10 +69,4 @@ def write_bookie_status(filesystem: FileSystem, directories: Sequence[str], stat
     Returns the first error, or None. Tries all directories even after an error, because one copy is enough and only
     some of the disks may be full.
     """
-    first: OSError | None = None
-    for directory in directories:
-        try:
-            filesystem.write_file_atomically(os.path.join(directory, BOOKIE_STATUS), encode_bookie_status(status))
-        except OSError as error:
-            first = first or error
-    return first
+    return next(iter(write_copies(filesystem, directories, BOOKIE_STATUS, encode_bookie_status(status))), None)

@@ -24,6 +24,7 @@ import msgspec
 
 from storage.checked_text import decode_checked_text, encode_checked_text
 from storage.errors import CorruptFileError
+from storage.file_copies import write_copies
 from storage.filenames import METADATA_SEEN
 from storage.ids import LedgerId
 from storage.ports import FileSystem
@@ -94,10 +95,4 @@ def read_metadata_seen(fs: FileSystem, directories: Sequence[str]) -> MetadataSe
 
 def write_metadata_seen(fs: FileSystem, directories: Sequence[str], seen: MetadataSeen) -> list[OSError]:
     """Write the record to each of these ``current`` directories; returns the errors. One copy is enough."""
-    errors: list[OSError] = []
-    for directory in directories:
-        try:
-            fs.write_file_atomically(os.path.join(directory, METADATA_SEEN), encode_metadata_seen(seen))
-        except OSError as error:
-            errors.append(error)
-    return errors
+    return write_copies(fs, directories, METADATA_SEEN, encode_metadata_seen(seen))

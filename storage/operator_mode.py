@@ -23,6 +23,7 @@ import msgspec
 
 from storage.checked_text import decode_checked_text, encode_checked_text
 from storage.errors import CorruptFileError
+from storage.file_copies import write_copies
 from storage.filenames import OPERATOR_MODE
 from storage.ports import FileSystem
 
@@ -89,10 +90,4 @@ def write_operator_mode(fs: FileSystem, directories: Sequence[str], mode: Operat
 
     One copy is enough. A directory that could not be written keeps an older copy, which the newer ones overrule.
     """
-    errors: list[OSError] = []
-    for directory in directories:
-        try:
-            fs.write_file_atomically(os.path.join(directory, OPERATOR_MODE), encode_operator_mode(mode))
-        except OSError as error:
-            errors.append(error)
-    return errors
+    return write_copies(fs, directories, OPERATOR_MODE, encode_operator_mode(mode))

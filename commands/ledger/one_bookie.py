@@ -64,12 +64,13 @@ class FoundCopies:
         from runtime.replication.fragments import EntryRange
 
         found_any = False
-        async for each in self._read():
-            if isinstance(each, Entry):
-                found_any = True
-                yield each
-            else:
-                self._note(EntryRange(each.entry_id, each.entry_id), each.error)
+        async with contextlib.aclosing(self._read()) as copies:
+            async for each in copies:
+                if isinstance(each, Entry):
+                    found_any = True
+                    yield each
+                else:
+                    self._note(EntryRange(each.entry_id, each.entry_id), each.error)
         if self._left and not found_any:
             raise self._error_of(min(self._left, key=lambda kind: kind is NoSuchEntryError))
 
@@ -79,11 +80,13 @@ class FoundCopies:
         copies = self._copies
         try:
             last, may_have_more = await self._end()
-            async for each in copies.entries(self._first, last):
-                yield each
-            if may_have_more:
-                async for each in self._after(last):
+            async with contextlib.aclosing(copies.entries(self._first, last)) as found:
+                async for each in found:
                     yield each
+            if may_have_more:
+                async with contextlib.aclosing(self._after(last)) as found:
+                    async for each in found:
+                        yield each
         except NoSuchLedgerError as error:
             raise NoSuchLedgerError(copies.bookie_id, f"it does not have ledger {copies.ledger_id}") from error
 

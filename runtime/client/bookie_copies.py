@@ -6,6 +6,7 @@ ledger on a bookie that has returned.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator
 
 import msgspec
@@ -74,8 +75,10 @@ class BookieCopies:
         def bytes_of(found: DecodedEntry | NoGoodCopy) -> int:
             return len(found.payload) if isinstance(found, DecodedEntry) else 0
 
-        async for found in pipelined(self._read, first, last, self._ports.config, bytes_of):
-            yield found if isinstance(found, NoGoodCopy) else Entry(found.entry_id, found.payload)
+        reads = pipelined(self._read, first, last, self._ports.config, bytes_of)
+        async with contextlib.aclosing(reads):
+            async for found in reads:
+                yield found if isinstance(found, NoGoodCopy) else Entry(found.entry_id, found.payload)
 
     async def _read(self, entry_id: int) -> DecodedEntry | NoGoodCopy:
         try:

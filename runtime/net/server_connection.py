@@ -281,9 +281,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _take_requests(self) -> None:
         self._dispatch_calls()
-        count_max = (
-            self._limits.turn_requests_max
-        )  # not what is left of it: that would cut runs of adds into small ones
+        # Not what is left of the turn: that would cut runs of adds into small ones.
+        count_max = self._limits.turn_requests_max
         while self._turn_room > 0 and not self._is_reading_paused and (payloads := self._next_payloads(count_max)):
             self._decode(payloads)
             self._dispatch_calls()

@@ -91,18 +91,18 @@ async def _turn(scene: Scene, arguments: argparse.Namespace) -> tuple[Latencies,
         for _ in range(LISTS_IN_FLIGHT)
     ]
     await asyncio.sleep(1)
-    beside = await measure(*place)
+    loaded = await measure(*place)
     for each in lists:
         each.cancel()
     await asyncio.wait(lists)
     await asyncio.sleep(arguments.seconds)  # the bookie still makes those that were asked for
     sys.stdout.write(
-        f"{scene.name}: alone {alone.median_ms:.2f} ms (highest {alone.highest_ms:.1f}, {alone.reads} reads); beside "
-        f"lists {beside.median_ms:.2f} ms (highest {beside.highest_ms:.1f}, {beside.reads} reads, {len(answered)} "
+        f"{scene.name}: alone {alone.median_ms:.2f} ms (highest {alone.highest_ms:.1f}, {alone.reads} reads); during "
+        f"lists {loaded.median_ms:.2f} ms (highest {loaded.highest_ms:.1f}, {loaded.reads} reads, {len(answered)} "
         "lists)\n"
     )
     sys.stdout.flush()
-    return alone, beside
+    return alone, loaded
 
 
 async def _run(targets: dict[str, Target], arguments: argparse.Namespace) -> None:
@@ -119,8 +119,8 @@ async def _run(targets: dict[str, Target], arguments: argparse.Namespace) -> Non
             for scene in scenes:
                 turns.setdefault(scene.name, []).append(await _turn(scene, arguments))
     for name, measured in turns.items():
-        alone, beside = (statistics.median(each.median_ms for each in series) for series in zip(*measured, strict=True))
-        sys.stdout.write(f"{name}: medians {alone:.2f} ms alone, {beside:.2f} ms beside lists: {beside / alone:.1f}\n")
+        alone, loaded = (statistics.median(each.median_ms for each in series) for series in zip(*measured, strict=True))
+        sys.stdout.write(f"{name}: medians {alone:.2f} ms alone, {loaded:.2f} ms during lists: {loaded / alone:.1f}\n")
 
 
 def main() -> None:

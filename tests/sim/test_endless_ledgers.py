@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.ports import ReadReply
 from runtime.protocol.status import Status
@@ -49,8 +50,8 @@ async def claim(cluster: RepairCluster, *, ensemble: list[str], quorum: int, ent
     return ledger_id
 
 
-def put(cluster: RepairCluster, ledger_id: int, entry_id: int, *bookie_ids: str) -> None:
-    body = credentials(ledger_id).codec.encode(entry_id, entry_id - 1, 10, b"0123456789")
+def put(cluster: RepairCluster, ledger_id: int, entry_id: int, *bookie_ids: str, lac: int | None = None) -> None:
+    body = credentials(ledger_id).codec.encode(entry_id, entry_id - 1 if lac is None else lac, 10, b"0123456789")
     for bookie_id in bookie_ids:
         if bookie_id in cluster.copies:
             cluster.copies[bookie_id].setdefault(ledger_id, {})[entry_id] = body
@@ -104,6 +105,31 @@ def test_entries_after_a_wide_hole_are_read() -> None:
 
         assert check.lost == (EntryRange(10, 2**61 - 1), EntryRange(2**61 + 1, LAST - 1))
         assert check.copies_good == 10 * 3 + 1 + 3
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_certain", [True, False])
+def test_a_wide_gap_above_what_is_confirmed_is_not_walked_and_never_lost(*, is_certain: bool) -> None:
+    """Of an open ledger, named entries that no bookie has may never have been written."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        ledger_id, _ = await cluster.ports.ledgers.create(ledger({0: BOOKIES}, 3, 2, state=LedgerState.OPEN))
+        for entry_id in (*range(6), 7000):
+            put(cluster, ledger_id, entry_id, *BOOKIES, lac=min(entry_id - 1, 4))
+        if not is_certain:
+            cluster.refuse("read", "b3", Status.UNKNOWN_LEDGER_STATE)
+        limit_requests(cluster)
+
+        check = await (await impatient(cluster)).check(ledger_id, CheckScope((EntryRange(3, 90_000),)))
+
+        assert (check.entries, check.last_entry_id, check.lost) == (4, 7000, ())
+        doubtful = () if is_certain else (EntryRange(6, 6999), EntryRange(7001, 90_000))
+        assert check.unreadable == doubtful
+        assert check.problem == (
+            None if is_certain else "entries 6-6999, 7001-90000 may exist on bookies that gave no certain answer"
+        )
 
     simulate(scenario)
 

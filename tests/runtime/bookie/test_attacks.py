@@ -1,6 +1,6 @@
 """Attacks by clients over the loopback, each with a bounded number of connections and requests.
 
-What they did before: the bookie ended for want of a file, accepted no new client, or let other clients wait.
+What they did before: the bookie ended because it could open no more files, accepted no new client, or let others wait.
 """
 
 from __future__ import annotations
