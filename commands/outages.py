@@ -19,8 +19,8 @@ from runtime.replication.config import ReplicationConfig
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:
-    from runtime.replication.metadata_outage import MetadataOutage
-    from runtime.replication.recovery_run import RecoveryProgress
+    from runtime.metadata.outage import MetadataOutage
+    from runtime.replication.run.ledgers import RecoveryProgress
 
 OutageMax = Annotated[str | None, setting_option(ReplicationConfig, "metadata_outage_max_s", "DURATION")]
 

@@ -24,7 +24,7 @@ from commands.shared_options import takes_copy_options
 from runtime.replication.config import OpenLedgers
 
 if TYPE_CHECKING:
-    from runtime.replication.recovery_report import RecoveryReport
+    from runtime.replication.run.report import RecoveryReport
 
 FAILED_BOOKIE = "failed-bookie"
 

@@ -25,9 +25,15 @@ from commands.session import Session, open_session
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.metadata.ledgers.ledgers import LedgerStore
-    from runtime.replication.fragments import EntryRange
-    from runtime.replication.in_place_plan import CopiesToWrite, InPlacePlan, InPlaceReport, LedgerInPlace, StripeToMove
-    from runtime.replication.in_place_repair import InPlaceRepair
+    from runtime.replication.judge.bad_copies import (
+        CopiesToWrite,
+        InPlacePlan,
+        InPlaceReport,
+        LedgerInPlace,
+        StripeToMove,
+    )
+    from runtime.replication.judge.fragments import EntryRange
+    from runtime.replication.run.in_place_repair import InPlaceRepair
 
 _IDS_SHOWN_MAX = 5
 _ENTRIES_SHOWN_MAX = 60
@@ -118,8 +124,8 @@ async def _repair(
 ) -> InPlaceRepair:
     from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.net.host import canonical_host_name
-    from runtime.replication.copy_rate import CopyRate
-    from runtime.replication.in_place_repair import InPlaceRepair
+    from runtime.replication.copy.rate import CopyRate
+    from runtime.replication.run.in_place_repair import InPlaceRepair
 
     config = context.settings.replication
     if outage_max_s is not None:
@@ -179,7 +185,7 @@ async def _carry_out(
 
 
 def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
-    from runtime.replication.fragments import format_ranges
+    from runtime.replication.judge.fragments import format_ranges
 
     def item(
         ledger: LedgerInPlace, each: CopiesToWrite | StripeToMove, rest: Mapping[str, object]
@@ -212,7 +218,7 @@ def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
 
 
 def _sentences(found: InPlacePlan) -> list[str]:
-    from runtime.replication.copies import CopyState
+    from runtime.replication.judge.copies import CopyState
 
     verified = counted(len(found.ledgers), "ledger")
     writes = [(ledger, each) for ledger in found.to_repair for each in ledger.writes]
@@ -297,7 +303,7 @@ def _report_body(report: InPlaceReport) -> dict[str, object]:
 
 
 def _print(context: CommandContext, report: InPlaceReport) -> None:
-    from runtime.replication.fragments import format_ranges
+    from runtime.replication.judge.fragments import format_ranges
 
     left = [
         {

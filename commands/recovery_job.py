@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from commands.replication_access import ReplicationAccess
     from commands.session import Session
     from runtime.replication.config import OpenLedgers
-    from runtime.replication.copy_messages import CopyPace, CopyProcessSetup
-    from runtime.replication.job_file import JobFile, JobStart, RecordedJob
-    from runtime.replication.recovery_plan import RecoveryPlan
-    from runtime.replication.recovery_run import RecoveryJob
+    from runtime.replication.plan.job_file import JobFile, JobStart, RecordedJob
+    from runtime.replication.plan.recovery_plan import RecoveryPlan
+    from runtime.replication.run.ledgers import RecoveryJob
+    from runtime.replication.turn.messages import CopyPace, CopyProcessSetup
 
 PROCESSES_MAX = 4
 """More processes than this only if they are asked for."""
@@ -49,7 +49,7 @@ _RATE_FIELDS = {"copy-rate": "bytes_per_s", "copy-rate-per-bookie": "bytes_per_s
 
 def pace_of(flags: CopyFlags) -> CopyPace:
     """The byte rates of the command line; InvalidArgumentError."""
-    from runtime.replication.copy_messages import CopyPace
+    from runtime.replication.turn.messages import CopyPace
 
     total, per_bookie = (
         None if text is None else parse_bytes_per_second(text) for text in (flags.copy_rate, flags.copy_rate_per_bookie)
@@ -85,7 +85,7 @@ def as_recorded(state: RecordedJob, flags: CopyFlags, open_ledgers: OpenLedgers 
 
 def read_job_state(path: str, bookie_ids: Collection[str], root: str, instance_id: str | None) -> RecordedJob:
     """What the job file says; InvalidArgumentError, ConfigurationError, ConflictError if it is of another job."""
-    from runtime.replication.job_file import read_job
+    from runtime.replication.plan.job_file import read_job
 
     try:
         state = read_job(OsFileSystem(), path)
@@ -115,8 +115,8 @@ async def open_job(
     The first line that is printed names it, and the file with its byte rates. Both are deleted if it is finished.
     """
     from runtime.net.loop import LaneWorkers
-    from runtime.replication.job_file import JobFile
-    from runtime.replication.recovery_run import RecoveryJob
+    from runtime.replication.plan.job_file import JobFile
+    from runtime.replication.run.ledgers import RecoveryJob
 
     path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{operation_id}{_SUFFIX}")
     rates = RatesFile(_rates_path(path), context.console)
@@ -165,7 +165,7 @@ def delete_finished_jobs(
     context: CommandContext, session: Session, bookie_ids: Collection[str], resumed: str | None = None
 ) -> None:
     """Delete the files of all jobs for only these bookies, which must have nothing left to move, and of ``resumed``."""
-    from runtime.replication.job_file import read_start
+    from runtime.replication.plan.job_file import read_start
 
     if resumed is not None:
         delete_job(resumed)
@@ -198,7 +198,7 @@ def _rates_path(path: str) -> str:
 
 
 def _start(context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, operation_id: str) -> JobStart:
-    from runtime.replication.job_file import JobStart
+    from runtime.replication.plan.job_file import JobStart
 
     session = access.session
     return JobStart(
@@ -217,7 +217,7 @@ def _start(context: CommandContext, access: ReplicationAccess, plan: RecoveryPla
 
 
 def _record_plan(job_file: JobFile, plan: RecoveryPlan) -> None:
-    from runtime.replication.job_file import JobLedger, JobPlanned
+    from runtime.replication.plan.job_file import JobLedger, JobPlanned
 
     for count, ledger in enumerate(plan.ledgers):
         job_file.append(JobLedger(ledger_id=ledger.ledger_id, surviving_copies=ledger.surviving_copies))
@@ -234,7 +234,7 @@ def _processes(
 ) -> CopyProcessSetup | None:
     """None: the work is done in this process."""
     from commands.session import require_metadata_uri
-    from runtime.replication.copy_messages import CopyProcessSetup
+    from runtime.replication.turn.messages import CopyProcessSetup
     from storage.adapters.child_pool import ChildProcesses
 
     totals = plan.totals
@@ -260,7 +260,7 @@ class RatesFile:
     """The byte rates of a running job, in a file that an operator may edit: ``KEY = RATE`` lines."""
 
     def __init__(self, path: str, console: Console) -> None:
-        from runtime.replication.copy_messages import CopyPace
+        from runtime.replication.turn.messages import CopyPace
 
         self.path = path
         self._console = console

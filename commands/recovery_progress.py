@@ -12,7 +12,7 @@ from commands.progress import Progress
 from commands.rendering import counted, duration, size
 
 if TYPE_CHECKING:
-    from runtime.replication.recovery_run import RecoveryProgress
+    from runtime.replication.run.ledgers import RecoveryProgress
 
 LINE_INTERVAL_S = 10.0
 RATE_WINDOW = 30

@@ -11,8 +11,9 @@ from commands.rendering import Column, Table, counted, decimal, duration, size, 
 from runtime.replication.config import OpenLedgers
 
 if TYPE_CHECKING:
-    from runtime.replication.recovery_plan import LedgerPlan, OpenLook, PlanTotals, RecoveryPlan
-    from runtime.replication.recovery_report import LedgerFailure, RecoveryReport
+    from runtime.replication.judge.ledger_result import LedgerFailure
+    from runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, PlanTotals, RecoveryPlan
+    from runtime.replication.run.report import RecoveryReport
 
 PLAN_TABLE = Table(
     "Changes",
@@ -81,7 +82,7 @@ class RecoveryChoices(NamedTuple):
 
 def plan_body(plan: RecoveryPlan, open_ledgers: OpenLedgers = OpenLedgers.WAIT) -> dict[str, object]:
     """A plan as a structured result."""
-    from runtime.replication.recovery_report import rule_counts
+    from runtime.replication.judge.ledger_result import rule_counts
 
     totals = plan.totals
     left = 0
@@ -173,15 +174,15 @@ def _is_unclosable(ledger: LedgerPlan, open_ledgers: OpenLedgers) -> bool:
 
 
 def _why_not_closed(ledger: LedgerPlan) -> str:
-    from runtime.replication.ledger_close import joined
+    from runtime.replication.judge.closing import joined
 
     return f"it cannot be closed: entries may exist that only {joined(ledger.close_needs)} can have"
 
 
 def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> list[str]:
     """A plan in sentences, for the operator who must confirm it."""
-    from runtime.replication.recovery_plan import PlanTotals
-    from runtime.replication.recovery_report import rule_counts
+    from runtime.replication.judge.ledger_result import rule_counts
+    from runtime.replication.plan.recovery_plan import PlanTotals
 
     choices = choices or RecoveryChoices()
     scanned = counted(plan.ledgers_scanned, "ledger")

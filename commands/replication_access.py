@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from commands.safety.gate import Change
     from commands.safety.plan import Plan
     from runtime.metadata.ledgers.ledgers import LedgerStore
-    from runtime.replication.bookie_recovery import BookieRecovery
-    from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan
+    from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
+    from runtime.replication.run.recovery import BookieRecovery
     from storage.ports import File
 
 
@@ -111,7 +111,7 @@ async def replication_access(
     from runtime.metadata.cluster.operation_lock import leaving_bookies
     from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.net.host import canonical_host_name
-    from runtime.replication.bookie_recovery import BookieRecovery
+    from runtime.replication.run.recovery import BookieRecovery
 
     config = context.settings.replication
     if flags.outage_max is not None:

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from runtime.metadata.bookies.registration import RegistrationClient
     from runtime.metadata.budgeted_store import BudgetedStore
     from runtime.metadata.ledgers.ledgers import LedgerStore
+    from runtime.metadata.outage import MetadataOutage
     from runtime.metadata.replication.directories import ForeignNames
     from runtime.metadata.replication.switches import ReplicationSwitches
     from runtime.metadata.store import MetadataStore
     from runtime.metadata.uri import MetadataUri
     from runtime.metadata.zookeeper.store import ZooKeeperStore
     from runtime.net.pool import BookiePool
-    from runtime.replication.metadata_outage import MetadataOutage
 
 
 GC_THRESHOLDS = (20_000, 20, 100)
@@ -213,7 +213,7 @@ def _budgeted(
     if on_outage is None:
         return BudgetedStore(store, budget)
     from runtime.net.loop import LoopClock
-    from runtime.replication.outlasting_reads import OutlastingReads
+    from runtime.replication.run.outlasting_reads import OutlastingReads
 
     wait_max_s = context.settings.replication.metadata_outage_max_s
     return OutlastingReads(store, budget, LoopClock(), wait_max_s, on_outage)

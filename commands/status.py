@@ -16,8 +16,8 @@ from commands.watch import clear_screen, parse_watch
 
 if TYPE_CHECKING:
     from runtime.metadata.replication.recovery_look import RecoveryLook
-    from runtime.replication.cluster_status import BookieLook, ClusterLook
-    from runtime.replication.status_finding import StatusFinding, Urgency
+    from runtime.replication.judge.cluster_status import BookieLook, ClusterLook
+    from runtime.replication.judge.status_finding import StatusFinding, Urgency
 
 _TIMEOUT_S = 1.5
 """Longest wait for a session with ZooKeeper, and for the answer of a bookie."""
@@ -66,7 +66,7 @@ async def _watch(context: CommandContext, interval_s: float) -> None:
     """Until the command is interrupted."""
     import asyncio
 
-    from runtime.replication.cluster_status import first_counted, seconds_left
+    from runtime.replication.judge.cluster_status import first_counted, seconds_left
 
     first: ClusterLook | None = None
     while True:
@@ -84,8 +84,8 @@ async def _look(context: CommandContext) -> ClusterLook:
 
     from runtime.errors import MetadataUnavailableError
     from runtime.net.loop import LoopClock
-    from runtime.replication.cluster_status import ClusterLook
-    from runtime.replication.status_survey import StatusLimits, StatusSurvey
+    from runtime.replication.judge.cluster_status import ClusterLook
+    from runtime.replication.survey.status import StatusLimits, StatusSurvey
 
     zookeeper = context.settings.zookeeper
     timeout_s = min(zookeeper.operation_timeout_s, _TIMEOUT_S)
@@ -107,7 +107,7 @@ async def _look(context: CommandContext) -> ClusterLook:
 
 
 def _print(context: CommandContext, look: _Look) -> Outcome:
-    from runtime.replication.cluster_status import findings_of, worst
+    from runtime.replication.judge.cluster_status import findings_of, worst
 
     console = context.console
     findings = findings_of(look.status)
@@ -127,7 +127,7 @@ def _print(context: CommandContext, look: _Look) -> Outcome:
 
 
 def _outcome(status: ClusterLook, severity: Urgency) -> Outcome:
-    from runtime.replication.status_finding import Urgency
+    from runtime.replication.judge.status_finding import Urgency
 
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
@@ -261,7 +261,7 @@ def _bookies_text(status: ClusterLook) -> str:
 
 def _why_unknown(status: ClusterLook) -> str | None:
     """Why marks do not say what is at risk: an auditor may not have marked the ledgers of a bookie that is down."""
-    from runtime.replication.cluster_status import down_bookies
+    from runtime.replication.judge.cluster_status import down_bookies
 
     down = down_bookies(status)
     return None if down is None else f"unknown ({down} down; bkctl audit counts)"
@@ -296,7 +296,7 @@ def _repairs_text(status: ClusterLook) -> str:
 
 
 def _time_left_text(look: _Look) -> str:
-    from runtime.replication.status_finding import age_text
+    from runtime.replication.judge.status_finding import age_text
 
     why_unknown = _why_unknown(look.status)
     if look.seconds_left is not None:
@@ -341,7 +341,7 @@ def _kind_text(recovery: RecoveryLook | None) -> str:
 
 
 def _age(status: ClusterLook, since_ms: int) -> str:
-    from runtime.replication.status_finding import age_text
+    from runtime.replication.judge.status_finding import age_text
 
     return age_text(max(0, status.now_ms - since_ms) / 1000)
 

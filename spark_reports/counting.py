@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from runtime.errors import MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.store import Versioned
-from runtime.replication.audit import LedgerVerdict, ReplicationState, WriteSetRow, judge_ledger, write_set_rows
 from runtime.replication.cluster_audit.counter import AuditCounter
 from runtime.replication.cluster_audit.facts import AuditFacts
 from runtime.replication.cluster_audit.totals import AuditTotals
+from runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, WriteSetRow, judge_ledger, write_set_rows
 from spark_reports.live import LOOKUP_BATCH, LiveLookup
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ from typing import Self, TypeAlias
 
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.replication.audit import (
+from runtime.replication.cluster_audit.counter import AuditCounter
+from runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,
     LedgerVerdict,
     ReplicationState,
@@ -24,7 +25,6 @@ from runtime.replication.audit import (
     judge_ledger,
     write_set_rows,
 )
-from runtime.replication.cluster_audit.counter import AuditCounter
 
 LOOKUP_BATCH = 256
 

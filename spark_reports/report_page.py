@@ -15,8 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from jinja2.filters import do_filesizeformat
 from markupsafe import Markup
 
-from runtime.replication.audit import ReplicationState
 from runtime.replication.cluster_audit.report import TABLES, AuditReport, AuditSummary, BookieReplication
+from runtime.replication.judge.verdict import ReplicationState
 from spark_reports.charts import Bar, bar_chart, stacked_bar
 
 TABLE_ROWS_MAX = 1000

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.replication.audit import ReplicationRow, WriteSetRow
 from runtime.replication.cluster_audit.report import TABLES, AuditReport
+from runtime.replication.judge.verdict import ReplicationRow, WriteSetRow
 from spark_reports.errors import SparkReportError
 from spark_reports.output import UNFINISHED_SUFFIX, WRITE_SETS
 
@@ -40,7 +40,7 @@ WRITE_SET_SCHEMA = pa.schema(
         pa.field("length", pa.int64()),
     ]
 )
-"""Columns of ``runtime.replication.audit.WriteSetRow``: ids and counts, sizes in payload bytes of one copy."""
+"""Columns of ``runtime.replication.judge.verdict.WriteSetRow``: ids and counts, sizes in payload bytes of one copy."""
 
 REPLICATION_SCHEMA = pa.schema(
     [
@@ -51,7 +51,7 @@ REPLICATION_SCHEMA = pa.schema(
         pa.field("replication", pa.string()),
     ]
 )
-"""Columns of ``runtime.replication.audit.ReplicationRow``, flat; ``replication`` is the value of ReplicationState."""
+"""Columns of ``judge.verdict.ReplicationRow``, flat; ``replication`` is the value of ReplicationState."""
 
 
 def write_set_batch(rows: Sequence[WriteSetRow]) -> pa.RecordBatch:

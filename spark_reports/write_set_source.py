@@ -47,6 +47,7 @@ from runtime.config import ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from runtime.metadata.bookies.bookie_rows import usual_racks_path
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from runtime.metadata.outage import OutageWait
 from runtime.metadata.request_budget import share_of_budget
 from runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile, describes_cluster, find_cluster
 from runtime.metadata.snapshot.node_file import SnapshotFile, SnapshotSurvey
@@ -55,11 +56,10 @@ from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import ROOT_DEFAULT, MetadataUri, parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LoopClock
-from runtime.replication.audit import WriteSetRow
 from runtime.replication.cluster_audit.facts import AuditFacts
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.metadata_outage import OutageWait
-from runtime.replication.outlasting_reads import OutlastingReads
+from runtime.replication.judge.verdict import WriteSetRow
+from runtime.replication.run.outlasting_reads import OutlastingReads
 from spark_reports.counting import FoundLedgers, count_ledgers, read_write_sets
 from spark_reports.live import LiveLookup
 from spark_reports.private_directory import private_directory

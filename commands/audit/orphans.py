@@ -22,8 +22,8 @@ from runtime.new_file import whole_file
 if TYPE_CHECKING:
     from commands.progress import Progress
     from runtime.metadata.pulsar.references import PulsarPlace
-    from runtime.replication.orphan_rules import OrphanCandidate
-    from runtime.replication.orphan_search import OrphanSearch
+    from runtime.replication.judge.orphans import OrphanCandidate
+    from runtime.replication.survey.orphan_search import OrphanSearch
 
 _NAMED_MAX = 5
 _CLOCKS_DIFFER_MS = 60_000
@@ -76,8 +76,8 @@ async def orphans(
     to that of the bookies is always read. Lists closed, old ledgers without any doubt; counts the others by reason. No
     topic is loaded. Exits with 10 if there are orphans.
     """
-    from runtime.replication.orphan_rules import OrphanTerms
-    from runtime.replication.orphan_search import SearchView, find_orphans
+    from runtime.replication.judge.orphans import OrphanTerms
+    from runtime.replication.survey.orphan_search import SearchView, find_orphans
 
     age_s, settle_s = _durations(older_than, settle)
     judged = None if only is None else frozenset(read_ledger_ids(only))
@@ -111,8 +111,8 @@ async def orphans(
 
 
 def _durations(older_than: str, settle: str) -> tuple[float, float]:
-    from runtime.replication.orphan_rules import AGE_S_MIN
-    from runtime.replication.orphan_search import SETTLE_S_MIN
+    from runtime.replication.judge.orphans import AGE_S_MIN
+    from runtime.replication.survey.orphan_search import SETTLE_S_MIN
 
     age_s, settle_s = parse_duration_s(older_than), parse_duration_s(settle)
     if age_s < AGE_S_MIN:

@@ -105,8 +105,8 @@ _LEDGER_LISTS = ("under_replicated", "unreadable", "misplaced", "ack_quorum_one"
 def print_report(context: CommandContext, report: AuditReport, *, out: str | None, seconds: float | None) -> None:
     """Print the report in the form that was chosen. ``out``: its directory, if it has one; ``seconds``: None if it was
     made earlier."""
-    from runtime.replication.audit import ReplicationState
     from runtime.replication.cluster_audit.report import TABLES
+    from runtime.replication.judge.verdict import ReplicationState
 
     console = context.console
     rows: dict[str, list[Row]] = {

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runtime.metadata.replication.recovery_look import AuditorKind
     from runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
     from runtime.metadata.replication.switches import RecoveryDelay
-    from runtime.replication.stop_verdict import StopVerdict
+    from runtime.replication.judge.stop_verdict import StopVerdict
 
 AwayRiskOption = Annotated[bool, typer.Option("--accept-risk", help="Even if the cluster may not cope")]
 _TABLE = Table(
@@ -270,7 +270,7 @@ async def _others(notes: RecoveryNotes, bookie_ids: Collection[str]) -> list[str
 
 
 async def _check_stop(context: CommandContext, session: Session, bookie_ids: tuple[str, ...]) -> StopVerdict:
-    from runtime.replication.stop_scan import scan_for_stop
+    from runtime.replication.survey.stop_scan import scan_for_stop
 
     ports = (await session.client()).ports
     with context.console.progress("reading ledgers") as progress:

@@ -169,7 +169,7 @@ async def _list(context: CommandContext, wanted: _MarkFilter, first: _PendingLoo
 
 async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _PendingLook, first: _PendingLook | None) -> str:
     from runtime.metadata.replication.recovery_look import read_daemons
-    from runtime.replication.pending_ledger import repair_pace
+    from runtime.replication.judge.pending_ledger import repair_pace
 
     text = f"{counted(look.marked, 'ledger')} marked; of those listed: about {size(rows.bytes_missing)} to copy"
     if rows.failed:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.metadata.replication.marks import ListedMark
     from runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
-    from runtime.replication.pending_ledger import PendingLedger
+    from runtime.replication.judge.pending_ledger import PendingLedger
 
 _ROWS_IN_FLIGHT_MAX = 64
 
@@ -69,7 +69,7 @@ class PendingRows:
 
     async def _row(self, found: ListedMark) -> dict[str, object]:
         from runtime.metadata.replication.lock import read_lock_holder
-        from runtime.replication.pending_ledger import WaitReason, why_it_waits
+        from runtime.replication.judge.pending_ledger import WaitReason, why_it_waits
 
         session, ledger_id = self._session, found.ledger_id
         is_locked = ledger_id in self._locked
@@ -114,7 +114,7 @@ class PendingRows:
     async def _ledger(self, ledger_id: int) -> tuple[PendingLedger | None, str | None]:
         """What the metadata says (None: the ledger is deleted, or there is a problem), and why it cannot be read."""
         from runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
-        from runtime.replication.pending_ledger import pending_ledger
+        from runtime.replication.judge.pending_ledger import pending_ledger
 
         try:
             metadata = (await self._ledgers.read(ledger_id)).value

@@ -19,8 +19,8 @@ from commands.session import Session, open_session
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.metadata.store import Node
-    from runtime.replication.mark_clearing import ClearOutcome
-    from runtime.replication.mark_repair import JudgedMark, MarkRepair
+    from runtime.replication.run.mark_clearing import ClearOutcome
+    from runtime.replication.run.mark_repair import JudgedMark, MarkRepair
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -94,7 +94,7 @@ async def mark_repair(context: CommandContext, session: Session) -> MarkRepair:
 
     from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.net.host import canonical_host_name
-    from runtime.replication.mark_repair import MarkRepair
+    from runtime.replication.run.mark_repair import MarkRepair
 
     ports = (await session.client()).ports
     locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
@@ -169,7 +169,7 @@ def _row(session: Session, judged: JudgedMark, outcome: ClearOutcome | None) -> 
 
 
 def _count_unchecked(judged: Sequence[JudgedMark]) -> int:
-    from runtime.replication.mark_rules import MarkFinding
+    from runtime.replication.judge.marks import MarkFinding
 
     return sum(each.verdict.state is MarkFinding.COPIES_UNKNOWN for each in judged)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runtime.metadata.replication.lock import HeldLock
     from runtime.metadata.replication.recovery_look import RecoveryLook
     from runtime.metadata.replication.switch_note import SwitchNote
-    from runtime.replication.recovery_findings import WaitingMarks
+    from runtime.replication.judge.daemon_findings import WaitingMarks
 
 _PENDING_COUNTED_MAX = 1000
 _LOCKS_READ_MAX = 1000
@@ -41,7 +41,7 @@ async def show_status(context: CommandContext) -> None:
     from runtime.metadata.replication.lock import list_locked_ids
     from runtime.metadata.replication.recovery_look import look_at_recovery
     from runtime.metadata.replication.switch_note import SwitchNote, decode_note
-    from runtime.replication.recovery_findings import WaitingMarks, idle_seconds
+    from runtime.replication.judge.daemon_findings import WaitingMarks, idle_seconds
 
     async with open_session(context) as session:
         off, look, pending, locked, body = await asyncio.gather(
@@ -92,8 +92,8 @@ def _warn(
     context: CommandContext, look: RecoveryLook, off: SwitchNote | None, waiting: WaitingMarks | None, now_ms: int
 ) -> None:
     """Everything that is wrong. ``off``: the note of the switch while autorecovery is disabled."""
-    from runtime.replication.recovery_findings import STATUS_COMMAND, recovery_findings
-    from runtime.replication.status_finding import Urgency
+    from runtime.replication.judge.daemon_findings import STATUS_COMMAND, recovery_findings
+    from runtime.replication.judge.status_finding import Urgency
 
     if look.auditor is not None and look.auditor.problem is not None:
         context.console.warn(str(look.auditor.problem))

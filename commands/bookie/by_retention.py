@@ -12,11 +12,11 @@ from commands.context import CommandContext
 from commands.rendering import Column, Table, counted, size, time_text
 from commands.session import Session, open_session
 from runtime.errors import RefusedError
-from runtime.replication.bookie_mode import ModeWatch
-from runtime.replication.metadata_outage import OutageWait
+from runtime.metadata.outage import OutageWait
+from runtime.replication.run.bookie_mode import ModeWatch
 
 if TYPE_CHECKING:
-    from runtime.replication.retention import RetentionTally
+    from runtime.replication.judge.retention import RetentionTally
 
 _OWNER_TABLE = Table(
     "Owners",
@@ -34,7 +34,7 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
     """
     from commands.safety.gate import nothing_to_change, open_change
     from commands.safety.mode_turn import mode_turn
-    from runtime.replication.retention import scan_for_retention
+    from runtime.replication.judge.retention import scan_for_retention
 
     ids = sorted(set(request.bookie_ids))
     async with open_session(context) as session:
@@ -78,8 +78,8 @@ async def _require_enough_others(
 
     ``is_repeated``: shows nothing unless it refuses.
     """
-    from runtime.replication.stop_scan import scan_for_stop
-    from runtime.replication.stop_verdict import StopReason
+    from runtime.replication.judge.stop_verdict import StopReason
+    from runtime.replication.survey.stop_scan import scan_for_stop
 
     ports = (await session.client()).ports
     parts = (ports, session.store, session.registrations, request.bookie_ids)

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from commands.safety.gate import Change
     from commands.safety.plan import Plan
     from runtime.metadata.store import Node
-    from runtime.replication.decommission import Decommission, DecommissionPlan, DecommissionReport
-    from runtime.replication.drain import OpenLedger
-    from runtime.replication.mark_clearing import ClearOutcome
-    from runtime.replication.stop_verdict import StopVerdict
+    from runtime.replication.judge.stop_verdict import StopVerdict
+    from runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
+    from runtime.replication.run.drain import OpenLedger
+    from runtime.replication.run.mark_clearing import ClearOutcome
 
 WAIT_DEFAULT = "10m"
 
@@ -68,7 +68,7 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def let_leave(context: CommandContext, request: LeavingRequest) -> DecommissionReport:
     """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
-    from runtime.replication.decommission import Decommission
+    from runtime.replication.run.decommission import Decommission
 
     pace_of(request.copying)
     async with open_session(context) as session:
@@ -123,7 +123,7 @@ class _Run:
         change: Change,
         job: JobProgress,
     ) -> None:
-        from runtime.replication.drain import DrainHooks, DrainOrder
+        from runtime.replication.run.drain import DrainHooks, DrainOrder
 
         self._context = context
         self._session = session
@@ -138,7 +138,7 @@ class _Run:
         self._hooks = DrainHooks(on_progress=job.note, on_open=self._tell_open, before_scan=change.renew_lock)
 
     async def run(self) -> DecommissionReport:
-        from runtime.replication.decommission import FinishHooks
+        from runtime.replication.run.decommission import FinishHooks
 
         found, request, operation = self._found, self._request, self._operation
         dead = sorted(set(found.bookie_ids) - found.live)
@@ -257,7 +257,7 @@ def open_names(still_open: Sequence[OpenLedger], age_s: Callable[[int], int], co
 
 
 async def _check_cluster(session: Session, access: ReplicationAccess, found: DecommissionPlan) -> StopVerdict:
-    from runtime.replication.stop_scan import scan_for_stop
+    from runtime.replication.survey.stop_scan import scan_for_stop
 
     ports = (await session.client()).ports
     return await scan_for_stop(

@@ -13,7 +13,7 @@ from commands.context import CommandContext
 from commands.errors import WaitTimeoutError
 from commands.session import Session
 from runtime.errors import AdminAccessError, BookieError, RefusedError
-from runtime.replication.bookie_mode import ModeWatch
+from runtime.replication.run.bookie_mode import ModeWatch
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from commands.rendering import Column, Table, size
 from commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.replication.stop_verdict import StopVerdict
+    from runtime.replication.judge.stop_verdict import StopVerdict
 
 OBJECTION_TABLE = Table(
     "Reasons",
@@ -39,7 +39,7 @@ async def restart_check(
     suffice, another bookie is down or does not answer, or ledgers are marked as under-replicated. Bookies with full
     disks count as unable to take over. Changes nothing. Exits with 0 for yes, with 10 for no.
     """
-    from runtime.replication.stop_scan import scan_for_stop
+    from runtime.replication.survey.stop_scan import scan_for_stop
 
     for bookie_id in bookie_ids:
         parse_bookie_id(bookie_id)

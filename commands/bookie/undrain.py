@@ -28,9 +28,9 @@ async def undrain(
     """
     from commands.bookie.read_only import BookieSwitch
     from commands.safety.gate import nothing_to_change, open_change
+    from runtime.metadata.outage import OutageWait
     from runtime.net.loop import LoopClock
-    from runtime.replication.bookie_mode import ModeWatch
-    from runtime.replication.metadata_outage import OutageWait
+    from runtime.replication.run.bookie_mode import ModeWatch
 
     wait_s = parse_duration_s(wait)
     ids = sorted({parse_bookie_id(each) for each in bookie_ids})

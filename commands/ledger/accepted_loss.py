@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.metadata.ledgers.stored_ledgers import StoredLedger
     from runtime.replication.config import ReplicationConfig
-    from runtime.replication.ledger_close import LossConsent
-    from runtime.replication.loss_close import AcceptedLoss, LossClose
+    from runtime.replication.turn.close import LossConsent
+    from runtime.replication.turn.loss_close import AcceptedLoss, LossClose
 
 LostBookies = Annotated[
     list[str] | None,
@@ -43,7 +43,7 @@ def parse_lost(texts: list[str] | None) -> frozenset[str]:
 
 def require_lost(ledgers: Sequence[StoredLedger], lost: Collection[str], live: Collection[str]) -> None:
     """RefusedError unless the bookies can be given up for these ledgers, by the registrations."""
-    from runtime.replication.loss_proof import why_not_given_up
+    from runtime.replication.survey.loss_proof import why_not_given_up
 
     for each in ledgers:
         assert each.metadata is not None
@@ -67,8 +67,8 @@ async def loss_sentences(
 
     Fences nothing.
     """
-    from runtime.replication.ledger_close import joined, why_not_closable
-    from runtime.replication.loss_close import LossClose
+    from runtime.replication.judge.closing import joined, why_not_closable
+    from runtime.replication.turn.loss_close import LossClose
 
     require_lost(ledgers, lost, live)
     closing = LossClose(client.ports, config, lost)
@@ -100,8 +100,8 @@ async def loss_consent(
     from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
     from runtime.net.host import canonical_host_name
-    from runtime.replication.ledger_close import LossConsent
-    from runtime.replication.loss_close import LossClose
+    from runtime.replication.turn.close import LossConsent
+    from runtime.replication.turn.loss_close import LossClose
 
     notes = RecoveryNotes(session.store, session.root).given_up
 
@@ -125,7 +125,7 @@ async def loss_consent(
 
 def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:
     """One ledger that was closed without its lost bookies."""
-    from runtime.replication.fragments import format_ranges
+    from runtime.replication.judge.fragments import format_ranges
 
     more = f", and {loss.unlisted} more entries after {loss.holes[-1].last_entry_id}" if loss.unlisted else ""
     return {

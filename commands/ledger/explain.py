@@ -18,8 +18,8 @@ from commands.session import open_session
 if TYPE_CHECKING:
     from runtime.ledger.metadata import LedgerMetadata
     from runtime.metadata.store import Versioned
-    from runtime.replication.ledger_explanation import LedgerExplanation
-    from runtime.replication.ledger_facts import LedgerFacts, OutsideCopies
+    from runtime.replication.judge.explanation import LedgerExplanation
+    from runtime.replication.judge.ledger_facts import LedgerFacts, OutsideCopies
 
 _ASK_TIMEOUT_S = 3.0
 _BODY_KEYS = (
@@ -81,8 +81,8 @@ async def explain(
     If no live bookie of an ensemble has an entry, asks all others for it, a few at a time.
     Changes and fences nothing. Exits with 10 if there is a problem. bkctl ledger verify reads every entry.
     """
-    from runtime.replication.ledger_explanation import explain as explain_facts
-    from runtime.replication.ledger_facts import LedgerLook
+    from runtime.replication.judge.explanation import explain as explain_facts
+    from runtime.replication.survey.ledger_look import LedgerLook
 
     ledger_id = parse_ledger_id(ledger)
     ignored = frozenset(map(parse_bookie_id, without or ()))
@@ -106,7 +106,7 @@ def _print(
 ) -> None:
     import msgspec
 
-    from runtime.replication.ledger_facts import is_bad
+    from runtime.replication.judge.ledger_facts import is_bad
 
     console = context.console
     members = _member_rows(facts)

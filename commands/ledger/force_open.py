@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.metadata.ledgers.changes import Decide, Step
     from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from runtime.replication.loss_proof import LastLook
+    from runtime.replication.survey.loss_proof import LastLook
 
 
 async def require_empty(
@@ -99,7 +99,7 @@ async def last_looks(
 
 async def _look(client: LedgerClient, ledger_id: int, lost: Collection[str], *, is_fencing: bool = False) -> LastLook:
     from runtime.metadata.bookies.registration import RegistrationClient
-    from runtime.replication.loss_proof import LastLook, look_for_entries, why_end_not_lost
+    from runtime.replication.survey.loss_proof import LastLook, look_for_entries, why_end_not_lost
 
     try:
         stored = await client.ports.ledgers.read(ledger_id)

@@ -21,7 +21,7 @@ from commands.session import open_session
 if TYPE_CHECKING:
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.metadata.store import MetadataStore
-    from runtime.replication.ledger_filter import LedgerFilter
+    from runtime.replication.judge.ledger_filter import LedgerFilter
 
 
 class State(enum.StrEnum):
@@ -71,7 +71,7 @@ async def list_ledgers(
     which is much faster. Exits with 4 if the cluster does not know the bookie of --bookie.
     """
     from runtime.ledger.metadata import LedgerState
-    from runtime.replication.ledger_filter import LedgerFilter
+    from runtime.replication.judge.ledger_filter import LedgerFilter
 
     if count:
         require_no_listing_options(context.settings)

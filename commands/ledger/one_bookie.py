@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.client.bookie_copies import BookieCopies, NoGoodCopy
     from runtime.client.reader import Entry
-    from runtime.replication.fragments import EntryRange, EntryRangeSet
+    from runtime.replication.judge.fragments import EntryRange, EntryRangeSet
     from storage.errors import BkctlError
 
 
@@ -61,7 +61,7 @@ class FoundCopies:
         """
         from runtime.client.reader import Entry
         from runtime.errors import NoSuchEntryError
-        from runtime.replication.fragments import EntryRange
+        from runtime.replication.judge.fragments import EntryRange
 
         found_any = False
         async with contextlib.aclosing(self._read()) as copies:
@@ -94,8 +94,8 @@ class FoundCopies:
         """What the bookie has after the entry that it names as its last one, until many in a row do not exist."""
         from runtime.client.reader import Entry
         from runtime.errors import NoSuchEntryError
-        from runtime.replication.fragments import EntryRange
-        from runtime.replication.loss_close import LOOK_AHEAD_ENTRIES
+        from runtime.replication.judge.fragments import EntryRange
+        from runtime.replication.turn.loss_close import LOOK_AHEAD_ENTRIES
         from storage.ids import ENTRY_ID_MAX
 
         first, last = max(end + 1, self._first), ENTRY_ID_MAX if self._last is None else self._last
@@ -128,7 +128,7 @@ class FoundCopies:
         a range that is too long to ask for each entry."""
         from runtime.client.reader import ENTRIES_WITHOUT_END_MAX
         from runtime.errors import BookieIOError, EntryDigestError, NoSuchEntryError, UnknownLedgerStateError
-        from runtime.replication.fragments import EntryRange
+        from runtime.replication.judge.fragments import EntryRange
 
         first, last, copies = self._first, self._last, self._copies
         if last is not None and last - first < ENTRIES_WITHOUT_END_MAX:
@@ -151,14 +151,14 @@ class FoundCopies:
         return end if last is None else min(last, end), False
 
     def _note(self, entries: EntryRange, error: BkctlError) -> None:
-        from runtime.replication.fragments import EntryRangeSet
+        from runtime.replication.judge.fragments import EntryRangeSet
 
         left, _ = self._left.setdefault(type(error), (EntryRangeSet(), error))
         left.add_range(entries)
 
     def _error_of(self, kind: type[BkctlError]) -> BkctlError:
         from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, UnknownLedgerStateError
-        from runtime.replication.fragments import format_ranges
+        from runtime.replication.judge.fragments import format_ranges
 
         entries, first_error = self._left[kind]
         bookie_id = self._copies.bookie_id

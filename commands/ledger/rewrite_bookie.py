@@ -20,7 +20,7 @@ from runtime.errors import RefusedError
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.client import LedgerClient
-    from runtime.replication.ensemble_rewrite import EnsembleRewrite, RewriteSurvey
+    from runtime.replication.run.ensemble_rewrite import EnsembleRewrite, RewriteSurvey
 
 PLAN_TABLE = Table(
     "Changes",
@@ -75,7 +75,7 @@ async def rewrite(
     ledgers. Type the new ID, or use --confirm.
     """
     from commands.safety.gate import nothing_to_change
-    from runtime.replication.ensemble_rewrite import EnsembleRewrite
+    from runtime.replication.run.ensemble_rewrite import EnsembleRewrite
 
     source, destination = _ids(context, source, destination, flip)
     async with open_session(context) as session:

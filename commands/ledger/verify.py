@@ -20,8 +20,8 @@ from commands.rendering import Column, Lines, Table, counted, decimal, size
 from commands.session import Session, open_session
 
 if TYPE_CHECKING:
-    from runtime.replication.check_scope import CheckScope
-    from runtime.replication.checker import CheckTotals, LedgerCheck
+    from runtime.replication.judge.check_scope import CheckScope
+    from runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 
 _ROWS_MAX = 100_000
 _SEED_MAX = 2**32 - 1
@@ -109,8 +109,8 @@ async def verify(
 
 
 def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckScope:
-    from runtime.replication.check_scope import CheckScope, Sample
-    from runtime.replication.fragments import EntryRange
+    from runtime.replication.judge.check_scope import CheckScope, Sample
+    from runtime.replication.judge.fragments import EntryRange
     from storage.ids import ENTRY_ID_MAX
 
     if seed is not None and sample is None:
@@ -132,7 +132,7 @@ class _Verified:
     """Results so far: the listed ones, and the sums of all."""
 
     def __init__(self, *, is_all: bool) -> None:
-        from runtime.replication.checker import CheckTotals
+        from runtime.replication.judge.ledger_check import CheckTotals
 
         self.checks: list[LedgerCheck] = []
         self.totals = CheckTotals()
@@ -161,8 +161,8 @@ async def _verify(
 ) -> None:
     """Check these ledgers, or all if none is named."""
     from runtime.metadata.pipeline import each_of
-    from runtime.replication.checker import LedgerChecker
-    from runtime.replication.copy_rate import CopyRate
+    from runtime.replication.copy.rate import CopyRate
+    from runtime.replication.survey.checker import LedgerChecker
 
     client = await session.client()
     live = (await session.registrations.snapshot()).live
@@ -237,7 +237,7 @@ def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> 
 
 
 def _row(check: LedgerCheck) -> dict[str, object]:
-    from runtime.replication.fragments import format_ranges
+    from runtime.replication.judge.fragments import format_ranges
 
     return {
         "ledger_id": str(check.ledger_id),
@@ -260,7 +260,7 @@ def _row(check: LedgerCheck) -> dict[str, object]:
 
 
 def _defect_row(check: LedgerCheck, index: int) -> dict[str, object]:
-    from runtime.replication.fragments import format_ranges
+    from runtime.replication.judge.fragments import format_ranges
 
     defect = check.defects[index]
     return {

@@ -20,8 +20,8 @@ from runtime.errors import MetadataFormatError
 from runtime.metadata.replication.recovery_notes import RecoveryNotes, ReplicaCountNote
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import MetadataStore
-from runtime.replication.audit import LedgerVerdict, judge_ledger, write_set_rows
-from runtime.replication.live_bookies import LiveBookies
+from runtime.replication.judge.verdict import LedgerVerdict, judge_ledger, write_set_rows
+from runtime.replication.turn.live_bookies import LiveBookies
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from runtime.autorecovery.config import DaemonConfig
 from runtime.log_level import following_log_level
 from runtime.net.message_pipe import ChildProcess, start_child
 from runtime.ports import Clock
-from runtime.replication.copy_processes import ProcessSilence, SilenceEvent, SilenceLimits
+from runtime.replication.run.copy_processes import ProcessSilence, SilenceEvent, SilenceLimits
 
 logger = logging.getLogger(__name__)
 

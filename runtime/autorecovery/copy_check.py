@@ -41,14 +41,15 @@ from runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheck
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import MetadataStore
 from runtime.ports import Clock
-from runtime.replication.byte_window import for_each_bounded
-from runtime.replication.check_scope import CheckScope, Sample
-from runtime.replication.checker import LedgerCheck, LedgerChecker
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import BATCH_BYTES
-from runtime.replication.copy_rate import CopyRate
-from runtime.replication.fragments import format_ranges, in_and_out_of
-from runtime.replication.live_bookies import LiveBookies
+from runtime.replication.copy.byte_window import for_each_bounded
+from runtime.replication.copy.rate import CopyRate
+from runtime.replication.copy.reader import BATCH_BYTES
+from runtime.replication.judge.check_scope import CheckScope, Sample
+from runtime.replication.judge.fragments import format_ranges, in_and_out_of
+from runtime.replication.judge.ledger_check import LedgerCheck
+from runtime.replication.survey.checker import LedgerChecker
+from runtime.replication.turn.live_bookies import LiveBookies
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from runtime.errors import BadVersionError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.replication.recovery_notes import LostLedgerNote, RecoveryNotes
 from runtime.metadata.store import Versioned
-from runtime.replication.audit import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
+from runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from runtime.metadata.pipeline import pipelined
 from runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes, daemon_key
 from runtime.metadata.replication.work import ReplicationWork
 from runtime.metadata.store import MetadataStore
-from runtime.replication.audit import live_copies
-from runtime.replication.live_bookies import LiveBookies
+from runtime.replication.judge.verdict import live_copies
+from runtime.replication.turn.live_bookies import LiveBookies
 
 READS_IN_FLIGHT_MAX = 64
 FIRST_COUNT = 1000

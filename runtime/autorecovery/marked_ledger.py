@@ -21,17 +21,17 @@ from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.replication.work import PickedLedger
 from runtime.metadata.store import Versioned
 from runtime.placement.rules import BrokenRule
-from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
-from runtime.replication.check_scope import CheckScope
-from runtime.replication.checker import LedgerChecker
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.in_place_ledger import LedgerInPlaceRepair, in_place_tools
-from runtime.replication.in_place_plan import LeftCopies, LeftReason, bad_records_on, plan_in_place
-from runtime.replication.ledger_activity import LedgerActivity
-from runtime.replication.mark_rules import bookies_in_question
-from runtime.replication.recovery_report import FailureReason, LedgerFailure
-from runtime.replication.repair_order import RepairOrder
-from runtime.replication.repair_worker import RepairWorker
+from runtime.replication.copy.activity import LedgerActivity
+from runtime.replication.judge.bad_copies import LeftCopies, LeftReason, bad_records_on, plan_in_place
+from runtime.replication.judge.check_scope import CheckScope
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from runtime.replication.judge.marks import bookies_in_question
+from runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from runtime.replication.survey.checker import LedgerChecker
+from runtime.replication.turn.engine import RepairWorker
+from runtime.replication.turn.in_place import LedgerInPlaceRepair, in_place_tools
+from runtime.replication.turn.order import RepairOrder
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _NO_TARGET = frozenset({FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.PLACEMENT})

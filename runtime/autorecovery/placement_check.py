@@ -31,7 +31,7 @@ from runtime.placement.choice import Choice, PlacementNeed, choose_replacements
 from runtime.placement.isolation import IsolationDemand, isolation_demand
 from runtime.placement.rules import faults_of
 from runtime.placement.survey import BookieSurvey, rules_that_apply
-from runtime.replication.fragments import segment_entries
+from runtime.replication.judge.fragments import segment_entries
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from runtime.placement.choice import Choice, PlacementNeed, choose_replacements
 from runtime.placement.isolation import isolation_demand
 from runtime.placement.rules import BrokenRule, faults_of, judge_ensemble
 from runtime.placement.survey import BookieSurvey, rules_that_apply
-from runtime.replication.fragments import segment_entries
+from runtime.replication.judge.fragments import segment_entries
 
 
 class PlacementMoves(NamedTuple):

@@ -33,13 +33,13 @@ from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
 from runtime.metadata.store import MetadataStore
-from runtime.replication.check_scope import CheckScope, Sample
-from runtime.replication.checker import LedgerChecker
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.entry_lists import EntryLists
-from runtime.replication.fragments import stored_entries
-from runtime.replication.mark_clearing import ClearOutcome, MarkClearing
-from runtime.replication.mark_rules import MarkedLedger, bookies_in_question, judge_mark
+from runtime.replication.copy.entry_lists import EntryLists
+from runtime.replication.judge.check_scope import CheckScope, Sample
+from runtime.replication.judge.fragments import stored_entries
+from runtime.replication.judge.marks import MarkedLedger, bookies_in_question, judge_mark
+from runtime.replication.run.mark_clearing import ClearOutcome, MarkClearing
+from runtime.replication.survey.checker import LedgerChecker
 
 logger = logging.getLogger(__name__)
 

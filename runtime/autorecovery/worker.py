@@ -20,17 +20,17 @@ from runtime.autorecovery.work_queue import WorkQueue
 from runtime.client.ports import ClientPorts
 from runtime.errors import MetadataUnavailableError
 from runtime.ledger.metadata import Segment
+from runtime.metadata.outage import MetadataOutage
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.metadata.replication.recovery_notes import FailedLedgerNote, HeldLedger, RecoveryNotes, WorkerStatus
 from runtime.metadata.replication.work import NotPicked, PickedLedger, ReplicationWork
 from runtime.metadata.store import MetadataStore
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.copy_messages import CopyPace, RepairSetup
-from runtime.replication.job_file import JobRange
-from runtime.replication.ledger_activity import LedgerActivity
-from runtime.replication.metadata_outage import MetadataOutage
-from runtime.replication.repair_worker import RepairWorker
+from runtime.replication.copy.activity import LedgerActivity
+from runtime.replication.plan.job_file import JobRange
+from runtime.replication.turn.engine import RepairWorker
+from runtime.replication.turn.messages import CopyPace, RepairSetup
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)

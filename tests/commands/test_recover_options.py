@@ -19,7 +19,7 @@ from runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.replication.job_file import JobFile, JobLedger, JobPlanned
+from runtime.replication.plan.job_file import JobFile, JobLedger, JobPlanned
 from storage.adapters.filesystem import OsFileSystem
 from tests.commands.cluster.conftest import Operator
 from tests.processes import Cluster, run_bkctl

@@ -21,9 +21,9 @@ from commands.recovery_job import PROCESSES_MAX, RatesFile, as_recorded, default
 from commands.rendering import counted
 from runtime.errors import ConfigurationError
 from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
-from runtime.replication.copy_messages import CopyPace
-from runtime.replication.copy_processes import MODULE
-from runtime.replication.job_file import RecordedJob, read_job
+from runtime.replication.plan.job_file import RecordedJob, read_job
+from runtime.replication.run.copy_processes import MODULE
+from runtime.replication.turn.messages import CopyPace
 from storage.adapters.filesystem import OsFileSystem
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, children_running, start_bkctl
 from tests.runtime.replication.test_job_file import START

@@ -11,7 +11,7 @@ from commands.config import Settings
 from commands.console import Console
 from commands.progress import Progress, Silence
 from commands.recovery_progress import RecoveryProgressView, recovery_progress
-from runtime.replication.recovery_run import RecoveryProgress
+from runtime.replication.run.ledgers import RecoveryProgress
 
 MEBIBYTE = 1024 * 1024
 MOMENT = RecoveryProgress(

@@ -27,9 +27,10 @@ from runtime.metadata.cluster.operation_lock import (
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
-from runtime.replication.decommission import DecommissionReport
-from runtime.replication.drain import OpenLedger
-from runtime.replication.recovery_report import FailureReason, LedgerFailure, RecoveryTally
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from runtime.replication.run.decommission import DecommissionReport
+from runtime.replication.run.drain import OpenLedger
+from runtime.replication.run.report import RecoveryTally
 from tests.commands.cluster.conftest import Operator, wait_until
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, run_bkctl
 

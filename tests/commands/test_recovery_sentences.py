@@ -24,11 +24,12 @@ from runtime.ledger.metadata import LedgerState
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.placement.rules import BrokenRule, PlacementRule
 from runtime.replication.config import OpenLedgers
-from runtime.replication.copy_targets import TargetForecast
-from runtime.replication.decommission import DecommissionPlan, DecommissionReport
-from runtime.replication.fragments import EntryRange
-from runtime.replication.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
-from runtime.replication.recovery_report import FailureReason, LedgerFailure, LedgerRepaired, RecoveryTally
+from runtime.replication.judge.fragments import EntryRange
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerRepaired
+from runtime.replication.judge.targets import TargetForecast
+from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
+from runtime.replication.run.decommission import DecommissionPlan, DecommissionReport
+from runtime.replication.run.report import RecoveryTally
 from tests.runtime.replication.samples import ledger
 
 DEAD = frozenset({"b1"})

@@ -23,7 +23,7 @@ from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwit
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.host import canonical_host_name
 from runtime.net.loop import LoopClock
-from runtime.replication.ensemble_rewrite import rewrite_bookie
+from runtime.replication.run.ensemble_rewrite import rewrite_bookie
 from tests.interop.java import JavaProgram
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import ENSEMBLE, NEW, bkctl, create_ledger, init_by_java, new_metadata, uri_of

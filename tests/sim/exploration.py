@@ -22,11 +22,11 @@ from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.store import Versioned
-from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.decommission import Decommission, FinishHooks
-from runtime.replication.drain import DrainHooks, DrainOrder
-from runtime.replication.mark_repair import MarkRepair
+from runtime.replication.run.decommission import Decommission, FinishHooks
+from runtime.replication.run.drain import DrainHooks, DrainOrder
+from runtime.replication.run.mark_repair import MarkRepair
+from runtime.replication.run.recovery import BookieRecovery
 from storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger

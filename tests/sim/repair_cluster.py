@@ -22,10 +22,10 @@ from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.ports import LacReply, ReadReply
 from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.fragments import segment_entries
-from runtime.replication.recovery_report import RecoveryReport
+from runtime.replication.judge.fragments import segment_entries
+from runtime.replication.run.recovery import BookieRecovery
+from runtime.replication.run.report import RecoveryReport
 from storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload
 from tests.sim.bookies import BookieRequest, ModelBookies, entry_list

@@ -20,7 +20,7 @@ from runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCou
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import MetadataStore
 from runtime.protocol.status import Status
-from runtime.replication.fragments import segment_entries
+from runtime.replication.judge.fragments import segment_entries
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.autorecovery_cluster import serving, worker_on
 from tests.sim.bookies import BookieRequest

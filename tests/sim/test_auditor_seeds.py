@@ -18,7 +18,7 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
+from runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
 from tests.runtime.replication.samples import ledger
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate

@@ -14,9 +14,9 @@ from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.decommission import Decommission, DecommissionReport, FinishHooks
-from runtime.replication.drain import DrainHooks, DrainOrder, OpenLedger
-from runtime.replication.recovery_run import RecoveryProgress
+from runtime.replication.run.decommission import Decommission, DecommissionReport, FinishHooks
+from runtime.replication.run.drain import DrainHooks, DrainOrder, OpenLedger
+from runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import carry_out
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate

@@ -8,14 +8,14 @@ from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.ports import ReadReply
 from runtime.protocol.status import Status
-from runtime.replication.check_scope import WHOLE, CheckScope, Sample
-from runtime.replication.checker import LedgerChecker
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import CopyState
-from runtime.replication.fragments import EntryRange
-from runtime.replication.in_place_plan import LeftReason
-from runtime.replication.loss_proof import LossProof
-from runtime.replication.recovery_report import FailureReason
+from runtime.replication.judge.bad_copies import LeftReason
+from runtime.replication.judge.check_scope import WHOLE, CheckScope, Sample
+from runtime.replication.judge.copies import CopyState
+from runtime.replication.judge.fragments import EntryRange
+from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.survey.checker import LedgerChecker
+from runtime.replication.survey.loss_proof import LossProof
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest

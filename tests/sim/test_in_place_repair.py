@@ -11,16 +11,16 @@ import pytest
 from runtime.ledger.changes import replace_in_segment
 from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
+from runtime.metadata.outage import MetadataOutage
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import CopyState
-from runtime.replication.copy_rate import CopyRate
-from runtime.replication.fragments import EntryRange
-from runtime.replication.in_place_plan import InPlacePlan, InPlaceReport, LeftReason
-from runtime.replication.in_place_repair import InPlaceRepair
-from runtime.replication.metadata_outage import MetadataOutage
-from runtime.replication.recovery_run import RecoveryProgress
+from runtime.replication.copy.rate import CopyRate
+from runtime.replication.judge.bad_copies import InPlacePlan, InPlaceReport, LeftReason
+from runtime.replication.judge.copies import CopyState
+from runtime.replication.judge.fragments import EntryRange
+from runtime.replication.run.in_place_repair import InPlaceRepair
+from runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.bookies import BookieRequest

@@ -18,10 +18,10 @@ from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.cluster.operation_lock import OperationHolder, leaving_bookies, lock_bookies
 from runtime.metadata.store import Versioned
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.decommission import Decommission, FinishHooks
-from runtime.replication.recovery_report import FailureReason
+from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.run.decommission import Decommission, FinishHooks
+from runtime.replication.run.recovery import BookieRecovery
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import carry_out
 from tests.sim.bookies import BookieRequest

@@ -11,7 +11,7 @@ from runtime.ledger.metadata import LedgerState
 from runtime.metadata.pulsar_migration import FLAG_PATH, LOOK_AGE_S_MAX
 from runtime.metadata.store import ANY_VERSION
 from runtime.protocol.status import Status
-from runtime.replication.drain import DrainHooks
+from runtime.replication.run.drain import DrainHooks
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.sim.test_drain import OPEN, PATIENT, started

@@ -13,8 +13,9 @@ from runtime.ledger.changes import replace_bookies
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.store import NodeWrite
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.recovery_report import FailureReason, FencedLedger
-from runtime.replication.recovery_run import RecoveryProgress
+from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.run.ledgers import RecoveryProgress
+from runtime.replication.run.report import FencedLedger
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.test_repository import our_modules, read
@@ -106,7 +107,7 @@ def test_no_part_fences_open_ledgers_by_default() -> None:
         path: re.findall(r"open_ledgers: OpenLedgers = OpenLedgers\.(\w+)", read(path)) for path in our_modules()
     }
     found = {path: names for path, names in defaults.items() if names}
-    assert "runtime/replication/bookie_recovery.py" in found
+    assert "runtime/replication/run/recovery.py" in found
     assert {name for names in found.values() for name in names} == {"WAIT"}
 
 

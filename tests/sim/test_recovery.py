@@ -11,18 +11,19 @@ from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.protocol.status import Status
-from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
-from runtime.replication.copies import CopyReader, CopyState
-from runtime.replication.copy_messages import CopyPace
-from runtime.replication.flow_window import FlowWindows
-from runtime.replication.fragments import EntryRange, fragments_naming
-from runtime.replication.ledger_activity import LedgerActivity
-from runtime.replication.recovery_report import FailureReason
-from runtime.replication.recovery_run import RecoveryProgress
-from runtime.replication.repair_worker import SharedPacer
-from runtime.replication.replicator import Replicator
-from runtime.replication.source_reads import StripeJob
+from runtime.replication.copy.activity import LedgerActivity
+from runtime.replication.copy.byte_window import ByteWindow
+from runtime.replication.copy.flow_window import FlowWindows
+from runtime.replication.copy.reader import CopyReader
+from runtime.replication.copy.sources import StripeJob
+from runtime.replication.copy.stripe import Replicator
+from runtime.replication.judge.copies import CopyState
+from runtime.replication.judge.fragments import EntryRange, fragments_naming
+from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.run.ledgers import RecoveryProgress
+from runtime.replication.turn.engine import SharedPacer
+from runtime.replication.turn.messages import CopyPace
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import failed_ledgers, ledger
 from tests.sim.bookies import BookieRequest

@@ -10,7 +10,7 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.fragments import segment_entries
+from runtime.replication.judge.fragments import segment_entries
 from tests.runtime.replication.samples import random_ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate

@@ -12,7 +12,7 @@ from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.errors import MetadataUnavailableError
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.ledger.write_set import write_set
-from runtime.replication.fragments import segment_entries
+from runtime.replication.judge.fragments import segment_entries
 from tests.runtime.replication.samples import ledger
 from tests.sim.autorecovery_cluster import (
     marked_ids,

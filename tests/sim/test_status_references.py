@@ -15,8 +15,8 @@ from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.election import AuditorElection
 from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from runtime.replication.cluster_status import ClusterLook, DownReferences, findings_of
-from runtime.replication.status_survey import StatusLimits, StatusSurvey
+from runtime.replication.judge.cluster_status import ClusterLook, DownReferences, findings_of
+from runtime.replication.survey.status import StatusLimits, StatusSurvey
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 from tests.sim.test_auditor import auditing

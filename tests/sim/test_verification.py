@@ -8,12 +8,12 @@ from runtime.ledger.metadata import LedgerState
 from runtime.ledger.write_set import is_in_write_set
 from runtime.metadata.pipeline import each_of
 from runtime.protocol.status import Status
-from runtime.replication.check_scope import CheckScope, Sample
-from runtime.replication.checker import LedgerChecker
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import CopyState
-from runtime.replication.copy_rate import CopyRate
-from runtime.replication.fragments import EntryRange
+from runtime.replication.copy.rate import CopyRate
+from runtime.replication.judge.check_scope import CheckScope, Sample
+from runtime.replication.judge.copies import CopyState
+from runtime.replication.judge.fragments import EntryRange
+from runtime.replication.survey.checker import LedgerChecker
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 

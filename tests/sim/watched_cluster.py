@@ -27,8 +27,8 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.store import CheckNode, NodeStat, NodeWrite
 from runtime.ports import AddDone, BookieInfo, Clock, LacReply, ReadReply
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import BookieRecovery
-from runtime.replication.recovery_report import RecoveryReport
+from runtime.replication.run.recovery import BookieRecovery
+from runtime.replication.run.report import RecoveryReport
 from storage.errors import BkctlError
 from tests.sim.bookies import BookieRequest, ModelBookies
 from tests.sim.loop import VirtualClock

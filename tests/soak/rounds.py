@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from runtime.errors import ConfigurationError
-from runtime.replication.copy_processes import MODULE
-from runtime.replication.job_file import read_job
+from runtime.replication.plan.job_file import read_job
+from runtime.replication.run.copy_processes import MODULE
 from storage.adapters.filesystem import OsFileSystem
 from tests.processes import BkctlProcess, children_running, kill_and_wait, start_bkctl
 from tests.soak.ground import (

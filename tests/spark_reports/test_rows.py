@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from runtime.replication.audit import replication_of, write_set_rows
 from runtime.replication.cluster_audit.report import TABLES
+from runtime.replication.judge.verdict import replication_of, write_set_rows
 from spark_reports.output import WRITE_SETS
 from spark_reports.rows import REPLICATION_SCHEMA, ROWS_PER_GROUP, WriteSetFile
 from tests.runtime.replication.samples import ledger

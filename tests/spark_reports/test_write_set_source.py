@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from runtime.config import ZooKeeperConfig
 from runtime.errors import ConfigurationError
 from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.replication.audit import write_set_rows
+from runtime.replication.judge.verdict import write_set_rows
 from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
 from spark_reports.write_set_source import (
     ROWS_PER_BATCH,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from runtime.ledger.owner import owner_group
-from runtime.replication.audit import UNDER_REPLICATED_STATES, LedgerVerdict, ReplicationState, WriteSetRow
 from runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
 from runtime.replication.cluster_audit.losses import LossOutcome, outcomes, standing_of
 from runtime.replication.cluster_audit.report import (
@@ -26,6 +25,7 @@ from runtime.replication.cluster_audit.report import (
 )
 from runtime.replication.cluster_audit.shape import LedgerShape, RackSpread, ShapeKey, shape_key
 from runtime.replication.cluster_audit.totals import AuditTotals, loss_key, row_of
+from runtime.replication.judge.verdict import UNDER_REPLICATED_STATES, LedgerVerdict, ReplicationState, WriteSetRow
 
 SHAPES_MAX = 10_000
 """Shapes that are counted at the same time."""

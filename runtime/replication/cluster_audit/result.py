@@ -6,7 +6,6 @@ from collections import Counter
 
 import msgspec
 
-from runtime.replication.audit import ReplicationState
 from runtime.replication.cluster_audit.counter import AGES, UNKNOWN_AGE
 from runtime.replication.cluster_audit.facts import ZOOKEEPER, AuditFacts, KnownBookies
 from runtime.replication.cluster_audit.report import (
@@ -19,6 +18,7 @@ from runtime.replication.cluster_audit.report import (
     RackReplication,
 )
 from runtime.replication.cluster_audit.totals import AuditTotals, loss_key
+from runtime.replication.judge.verdict import ReplicationState
 
 _RACK_COUNTS = ("misplaced", "one_rack", "rack_unknown")
 

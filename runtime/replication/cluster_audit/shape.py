@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from runtime.placement.rules import judge_members, places_of
-from runtime.replication.audit import ReplicationRow, has_enough_answers
 from runtime.replication.cluster_audit.facts import KnownBookies
+from runtime.replication.judge.verdict import ReplicationRow, has_enough_answers
 
 ShapeKey: TypeAlias = tuple[object, ...]
 

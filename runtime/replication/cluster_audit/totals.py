@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from runtime.replication.audit import ReplicationState
 from runtime.replication.cluster_audit.report import (
     EXAMPLES_MAX,
     FINDINGS_MAX,
@@ -29,6 +28,7 @@ from runtime.replication.cluster_audit.report import (
     UnderReplicatedLedger,
     UnreadableLedger,
 )
+from runtime.replication.judge.verdict import ReplicationState
 
 S = TypeVar("S", bound=Sums)
 

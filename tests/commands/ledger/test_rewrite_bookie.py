@@ -28,7 +28,7 @@ from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.paths import Paths
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.replication.ensemble_rewrite import rewrite_bookie
+from runtime.replication.run.ensemble_rewrite import rewrite_bookie
 from tests.commands.ledger.conftest import LedgerStage
 from tests.processes import Cluster
 

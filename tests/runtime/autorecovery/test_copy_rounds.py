@@ -19,9 +19,9 @@ from runtime.autorecovery.copy_rounds import (
     with_check,
 )
 from runtime.metadata.replication.recovery_notes import CopyCheckCounts, CopyCheckNote
-from runtime.replication.checker import CopyDefect, LedgerCheck
-from runtime.replication.copies import CopyState
-from runtime.replication.fragments import EntryRange
+from runtime.replication.judge.copies import CopyState
+from runtime.replication.judge.fragments import EntryRange
+from runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 
 DAY_MS = 86_400_000
 WEEK_S = 7 * 86_400.0

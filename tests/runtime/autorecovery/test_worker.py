@@ -16,8 +16,8 @@ from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
 from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.replication.checker import LedgerChecker
 from runtime.replication.config import ReplicationConfig
+from runtime.replication.survey.checker import LedgerChecker
 from tests.commands.test_recover_ledger import forget
 from tests.processes import Cluster
 from tests.runtime.metadata.conftest import expire, session_of

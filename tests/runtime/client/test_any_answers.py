@@ -22,14 +22,14 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.ports import LacReply, ReadReply
 from runtime.protocol.status import Status
-from runtime.replication.byte_window import ByteWindow
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import CopyReader
-from runtime.replication.flow_window import FlowWindows
-from runtime.replication.fragments import EntryRange, Fragment
-from runtime.replication.ledger_activity import LedgerActivity
-from runtime.replication.replicator import Replicator
-from runtime.replication.source_reads import StripeJob
+from runtime.replication.copy.activity import LedgerActivity
+from runtime.replication.copy.byte_window import ByteWindow
+from runtime.replication.copy.flow_window import FlowWindows
+from runtime.replication.copy.reader import CopyReader
+from runtime.replication.copy.sources import StripeJob
+from runtime.replication.copy.stripe import Replicator
+from runtime.replication.judge.fragments import EntryRange, Fragment
 from storage.errors import BkctlError
 from tests.sim.bookies import Answer, BookieRequest, ModelBookies
 from tests.sim.loop import VirtualClock, run_simulated

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
-from runtime.replication.recovery_report import RecoveryReport
+from runtime.replication.run.report import RecoveryReport
 
 
 def ledger(

@@ -18,14 +18,15 @@ from runtime.metadata.bookies.cookies import Cookie, CookieStore
 from runtime.metadata.bookies.registration import BookieMode, RegistrationClient
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import Versioned
-from runtime.replication.bookie_recovery import BookieRecovery
-from runtime.replication.check_scope import WHOLE, CheckScope
-from runtime.replication.checker import LedgerCheck, LedgerChecker
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.decommission import Decommission, DecommissionPlan, DecommissionReport, FinishHooks
-from runtime.replication.drain import DrainHooks, DrainOrder
-from runtime.replication.fragments import segment_entries
-from runtime.replication.recovery_report import RecoveryReport
+from runtime.replication.judge.check_scope import WHOLE, CheckScope
+from runtime.replication.judge.fragments import segment_entries
+from runtime.replication.judge.ledger_check import LedgerCheck
+from runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport, FinishHooks
+from runtime.replication.run.drain import DrainHooks, DrainOrder
+from runtime.replication.run.recovery import BookieRecovery
+from runtime.replication.run.report import RecoveryReport
+from runtime.replication.survey.checker import LedgerChecker
 from tests.runtime.client.scripted_bookie import ScriptedBookie
 from tests.runtime.client.world import TIMEOUT_S, Client, World, answers_so_far, payload
 from tests.runtime.net.stepped_clock import SteppedClock

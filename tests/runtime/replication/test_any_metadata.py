@@ -12,10 +12,10 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
 from runtime.ledger.owner import owner_of
 from runtime.metadata.doctor.ledgers import examine_ledger
-from runtime.replication.audit import COUNT_MAX, replication_of, write_set_rows
-from runtime.replication.copies import entry_bytes_estimate
-from runtime.replication.ledger_filter import has_entries_on
-from runtime.replication.recovery_plan import plan_ledger
+from runtime.replication.copy.reader import entry_bytes_estimate
+from runtime.replication.judge.ledger_filter import has_entries_on
+from runtime.replication.judge.verdict import COUNT_MAX, replication_of, write_set_rows
+from runtime.replication.plan.recovery_plan import plan_ledger
 from tests.runtime.ledger.any_metadata import BOOKIES, any_metadata
 from tests.runtime.replication.samples import ledger
 

@@ -10,7 +10,9 @@ import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.ledger.write_set import write_set
-from runtime.replication.audit import (
+from runtime.replication.cluster_audit.counter import under_replicated_ledger
+from runtime.replication.judge.fragments import EntryRange, segment_entries
+from runtime.replication.judge.verdict import (
     LedgerVerdict,
     ReplicationRow,
     ReplicationState,
@@ -18,8 +20,6 @@ from runtime.replication.audit import (
     judge_ledger,
     write_set_rows,
 )
-from runtime.replication.cluster_audit.counter import under_replicated_ledger
-from runtime.replication.fragments import EntryRange, segment_entries
 from tests.runtime.replication.samples import ledger, random_ledger
 
 BOOKIES = [f"b{number}" for number in range(7)]

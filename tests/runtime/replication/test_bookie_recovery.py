@@ -19,12 +19,12 @@ from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import NodeWrite
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import BookieRecovery
-from runtime.replication.copies import CopyState
-from runtime.replication.fragments import EntryRange
-from runtime.replication.job_file import RecordedJob
-from runtime.replication.recovery_report import FailureReason
-from runtime.replication.recovery_run import RecoveryProgress
+from runtime.replication.judge.copies import CopyState
+from runtime.replication.judge.fragments import EntryRange
+from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.plan.job_file import RecordedJob
+from runtime.replication.run.ledgers import RecoveryProgress
+from runtime.replication.run.recovery import BookieRecovery
 from tests.runtime.client.world import segments
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.metadata.replication_stage import holder_of

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from runtime.replication.byte_window import ByteWindow, Lease, for_each_leased
+from runtime.replication.copy.byte_window import ByteWindow, Lease, for_each_leased
 
 
 async def test_bytes_and_entries_are_bounded_and_served_in_order() -> None:

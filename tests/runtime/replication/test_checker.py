@@ -9,10 +9,11 @@ from runtime.ledger.changes import replace_in_segment
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.store import Versioned
 from runtime.protocol.status import Status
-from runtime.replication.check_scope import CheckScope
-from runtime.replication.checker import ROUNDS_MAX, CheckTotals, LedgerCheck, LedgerChecker
-from runtime.replication.copies import CopyState
-from runtime.replication.fragments import EntryRange
+from runtime.replication.judge.check_scope import CheckScope
+from runtime.replication.judge.copies import CopyState
+from runtime.replication.judge.fragments import EntryRange
+from runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
+from runtime.replication.survey.checker import ROUNDS_MAX, LedgerChecker
 from storage.ids import ENTRY_ID_MAX
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger

@@ -10,8 +10,9 @@ import pytest
 from runtime.client.ports import credentials_of
 from runtime.protocol.digest import master_key
 from runtime.protocol.status import Status
-from runtime.replication.byte_window import ByteWindow
-from runtime.replication.copies import CopyReader, CopyState
+from runtime.replication.copy.byte_window import ByteWindow
+from runtime.replication.copy.reader import CopyReader
+from runtime.replication.judge.copies import CopyState
 from tests.runtime.client.world import TIMEOUT_S, credentials
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, SteppedStage

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.copy_messages import RepairSetup
-from runtime.replication.copy_processes import ProcessSilence, SilenceEvent, SilenceLimits, _share
+from runtime.replication.run.copy_processes import ProcessSilence, SilenceEvent, SilenceLimits, _share
+from runtime.replication.turn.messages import RepairSetup
 
 LIMITS = SilenceLimits(step_s=1, warn_s=3, kill_s=5)
 NONE, WARN, KILL, IS_OVER = SilenceEvent.NONE, SilenceEvent.WARN, SilenceEvent.KILL, SilenceEvent.IS_OVER

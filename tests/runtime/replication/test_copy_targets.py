@@ -22,10 +22,11 @@ from runtime.placement.rules import PlacementRule, PlacementRules
 from runtime.placement.survey import BookieSurvey
 from runtime.placement.view import BookieSpace
 from runtime.replication.config import PlacementMode
-from runtime.replication.copy_targets import CopyNeed, PlacementForecast, TargetChooser, choose_target, stripe_bytes
-from runtime.replication.fragments import fragments_naming
-from runtime.replication.live_bookies import LiveBookies
-from runtime.replication.recovery_report import FailureReason
+from runtime.replication.judge.fragments import fragments_naming
+from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.judge.targets import CopyNeed, PlacementForecast, choose_target, stripe_bytes
+from runtime.replication.turn.live_bookies import LiveBookies
+from runtime.replication.turn.target_chooser import TargetChooser
 from tests.runtime.client.world import segments
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of

@@ -12,7 +12,7 @@ from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.store import ANY_VERSION, Versioned
 from runtime.protocol.status import Status
-from runtime.replication.decommission import DecommissionReport
+from runtime.replication.run.decommission import DecommissionReport
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import Stage, SteppedStage, carry_out, length_of
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from runtime.replication.flow_window import WINDOW_BYTES_FIRST, WINDOW_BYTES_MIN, FlowWindow, FlowWindows
+from runtime.replication.copy.flow_window import WINDOW_BYTES_FIRST, WINDOW_BYTES_MIN, FlowWindow, FlowWindows
 
 MEBIBYTE = 2**20
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runtime.ledger.metadata import LedgerState
 from runtime.ledger.write_set import write_set
-from runtime.replication.fragments import (
+from runtime.replication.judge.fragments import (
     EntryRange,
     EntryRangeSet,
     first_stored,

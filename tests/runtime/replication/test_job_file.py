@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runtime.errors import ConfigurationError
 from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
-from runtime.replication.job_file import (
+from runtime.replication.plan.job_file import (
     JobDone,
     JobFile,
     JobLedger,

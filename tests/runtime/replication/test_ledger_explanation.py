@@ -17,11 +17,12 @@ from runtime.placement.rack_sources import RackTable
 from runtime.placement.rules import PlacementRules
 from runtime.placement.view import BookieSpace
 from runtime.protocol.status import Status
-from runtime.replication.audit import ReplicationState
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copies import CopyState
-from runtime.replication.ledger_explanation import LedgerExplanation, explain
-from runtime.replication.ledger_facts import LedgerFacts, LedgerLook
+from runtime.replication.judge.copies import CopyState
+from runtime.replication.judge.explanation import LedgerExplanation, explain
+from runtime.replication.judge.ledger_facts import LedgerFacts
+from runtime.replication.judge.verdict import ReplicationState
+from runtime.replication.survey.ledger_look import LedgerLook
 from tests.runtime.replication.samples import ledger
 from tests.sim.ledger_cluster import ROOT, LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated

@@ -9,7 +9,7 @@ from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
 from runtime.ledger.write_set import write_set
 from runtime.metadata.ledgers.stored_ledgers import StoredLedger
 from runtime.metadata.store import Node, NodeStat
-from runtime.replication.ledger_filter import LedgerFilter, has_entries_on
+from runtime.replication.judge.ledger_filter import LedgerFilter, has_entries_on
 
 NODE_CTIME_MS = 1000
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from runtime.replication.live_bookies import LiveBookies
+from runtime.replication.turn.live_bookies import LiveBookies
 from tests.runtime.replication.stage import Stage
 
 

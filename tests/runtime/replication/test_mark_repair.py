@@ -12,9 +12,9 @@ from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
 from runtime.metadata.store import ANY_VERSION, Node
 from runtime.net.loop import LoopClock
-from runtime.replication.mark_clearing import ClearOutcome, MarkClearing
-from runtime.replication.mark_repair import JudgedMark, MarkRepair
-from runtime.replication.mark_rules import MarkFinding
+from runtime.replication.judge.marks import MarkFinding
+from runtime.replication.run.mark_clearing import ClearOutcome, MarkClearing
+from runtime.replication.run.mark_repair import JudgedMark, MarkRepair
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of
 

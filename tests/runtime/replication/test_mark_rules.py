@@ -14,16 +14,16 @@ from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.replication.format import UnderReplicationMark
 from runtime.metadata.replication.marks import ListedMark
-from runtime.replication.audit import ReplicationState
-from runtime.replication.checker import LedgerCheck
-from runtime.replication.fragments import EntryRange
-from runtime.replication.mark_rules import (
+from runtime.replication.judge.fragments import EntryRange
+from runtime.replication.judge.ledger_check import LedgerCheck
+from runtime.replication.judge.marks import (
     MarkedLedger,
     MarkFinding,
     MarkVerdict,
     PlacementAnswer,
     judge_mark,
 )
+from runtime.replication.judge.verdict import ReplicationState
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.runtime.replication.test_audit import brute_force
 

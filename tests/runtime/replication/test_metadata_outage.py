@@ -9,7 +9,7 @@ import pytest
 
 from runtime.config import ZooKeeperConfig
 from runtime.errors import MetadataOutageError, MetadataUnavailableError
-from runtime.replication.metadata_outage import ATTEMPTS_MAX, MetadataOutage, OutageWait
+from runtime.metadata.outage import ATTEMPTS_MAX, MetadataOutage, OutageWait
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from runtime.ledger.metadata import Segment
 from runtime.placement.rules import BrokenRule, PlacementRule
-from runtime.replication.plan_store import PlanStore
-from runtime.replication.recovery_plan import LedgerPlan, OpenLook, totals_of
+from runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, totals_of
+from runtime.replication.plan.store import PlanStore
 from storage.adapters.filesystem import OsFileSystem
 from storage.ports import File
 

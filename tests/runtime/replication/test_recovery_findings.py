@@ -18,9 +18,15 @@ from runtime.metadata.replication.recovery_notes import (
     MaintenanceNote,
     WorkerStatus,
 )
-from runtime.replication.cluster_status import AutorecoveryStatus, ClusterLook, MarkCount, RepairLocks, findings_of
-from runtime.replication.recovery_findings import WaitingMarks, idle_seconds, recovery_findings
-from runtime.replication.status_finding import Urgency
+from runtime.replication.judge.cluster_status import (
+    AutorecoveryStatus,
+    ClusterLook,
+    MarkCount,
+    RepairLocks,
+    findings_of,
+)
+from runtime.replication.judge.daemon_findings import WaitingMarks, idle_seconds, recovery_findings
+from runtime.replication.judge.status_finding import Urgency
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -15,15 +15,15 @@ from runtime.errors import MetadataOutageError, MetadataUnavailableError
 from runtime.ledger.changes import replace_in_segment
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from runtime.metadata.outage import MetadataOutage
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
-from runtime.replication.bookie_recovery import BookieRecovery
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.decommission import Decommission, FinishHooks
-from runtime.replication.metadata_outage import MetadataOutage
-from runtime.replication.recovery_report import RecoveryReport
-from runtime.replication.recovery_run import RecoveryProgress
+from runtime.replication.run.decommission import Decommission, FinishHooks
+from runtime.replication.run.ledgers import RecoveryProgress
+from runtime.replication.run.recovery import BookieRecovery
+from runtime.replication.run.report import RecoveryReport
 from tests.runtime.client.world import Client, World, segments
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.link import TcpLink

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.replication.recovery_report import (
-    FailureReason,
-    LedgerFailure,
-    LedgerOutcome,
-    LedgerRepaired,
-    RecoveryReport,
-    RecoveryTally,
-)
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerOutcome, LedgerRepaired
+from runtime.replication.run.report import RecoveryReport, RecoveryTally
 
 
 def report_of(*results: LedgerRepaired, unreadable: tuple[LedgerFailure, ...] = ()) -> RecoveryReport:

@@ -17,9 +17,9 @@ from runtime.placement.rules import PlacementRules
 from runtime.placement.survey import BookieSurvey
 from runtime.placement.view import BookieSpace
 from runtime.protocol.status import Status
-from runtime.replication.audit import ReplicationState, judge_ledger, write_set_rows
-from runtime.replication.stop_scan import scan_for_stop
-from runtime.replication.stop_verdict import ClusterNow, StopCheck, StopReason, StopVerdict
+from runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopReason, StopVerdict
+from runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from runtime.replication.survey.stop_scan import scan_for_stop
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.runtime.replication.stage import Stage, length_of
 

@@ -14,12 +14,12 @@ from runtime.metadata.bookies.registration import Registrations
 from runtime.placement.rack_sources import RackTable
 from runtime.placement.rules import PlacementRules
 from runtime.placement.survey import BookieSurvey
-from runtime.replication.audit import LedgerVerdict, WriteSetRow, judge_ledger, write_set_rows
 from runtime.replication.cluster_audit.counter import SHAPES_MAX, AuditCounter
 from runtime.replication.cluster_audit.facts import AuditFacts, Loss
 from runtime.replication.cluster_audit.report import AuditReport
 from runtime.replication.cluster_audit.result import report_of
 from runtime.replication.cluster_audit.totals import AuditTotals
+from runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, judge_ledger, write_set_rows
 from tests.runtime.replication.cluster_audit.brute_force import report_by_brute_force
 
 BOOKIES = [f"b{number}" for number in range(6)]

@@ -1,0 +1,149 @@
+"""Where a walk over the entries of a ledger goes on if no bookie has the next ones.
+
+Metadata may claim any last entry, for example 2**62, and a walk that asks for each entry would never end. So after some
+entries without a good copy, the bookies are asked which entry they have next, and all before it are counted together.
+Only a list of entries, or the answer that there is no entry at all, says so: Java's answer for the last entry may name
+a lower one than it has (protocol section 6.5). Bookies that give no list (Java's DbLedgerStorage) are asked for a
+limited number of entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from runtime.client.ports import LedgerCredentials
+from runtime.errors import BookieError, NoSuchLedgerError
+from runtime.ports import Bookies
+from runtime.protocol.entry_list import EntryList
+from runtime.replication.copy.reader import CopyReader
+from runtime.replication.judge.copies import Copy, CopyState
+from runtime.replication.judge.fragments import EntryRange
+from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
+
+LOOK_AFTER = 64
+"""Entries in a row without a good copy after which the bookies are asked where to go on."""
+
+_NONE = ENTRY_ID_MAX + 1
+
+BatchT = TypeVar("BatchT", bound=Sequence[int])
+
+
+class CopyGap(msgspec.Struct, frozen=True):
+    """``entries`` that need not be read, and what each bookie's copies of them are."""
+
+    entries: EntryRange
+    copies: Mapping[str, Copy]
+
+
+class BarrenRun:
+    """Counts entries in a row without a good copy."""
+
+    def __init__(self, entries_max: int) -> None:
+        """``entries_max``: after so many the rest of a segment is not read."""
+        self.entries_max = entries_max
+        self._entries = 0
+        self._look_at = LOOK_AFTER
+        self.read_to = INVALID_ENTRY_ID
+        """Where the last walk ended (``until_look``)."""
+
+    def until_look(self, found: Iterable[BatchT], last_entry_id: int) -> Iterator[BatchT]:
+        """Batches of entries until a look is due; ``last_entry_id`` is where they end if none is."""
+        for batch in found:
+            yield batch
+            if self.is_look_due:
+                self.read_to = batch[-1]
+                return
+        self.read_to = last_entry_id
+
+    def note(self, entry_count: int, *, has_good_copy: bool) -> None:
+        """Count a batch. Batches may come in any order."""
+        if has_good_copy:
+            self._entries, self._look_at = 0, LOOK_AFTER
+        else:
+            self._entries += entry_count
+
+    @property
+    def is_look_due(self) -> bool:
+        """Whether to ask the bookies where to go on."""
+        return self._entries >= self._look_at
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether to stop reading."""
+        return self._entries >= self.entries_max
+
+    def note_look(self, gap: EntryRange) -> None:
+        """After a look that found no gap, the next one is due after twice as many entries."""
+        self._look_at = LOOK_AFTER if gap.count else self._entries * 2
+
+
+class CopyGaps:
+    """Finds the gaps of one ledger; asks each bookie for its list at most once."""
+
+    def __init__(self, bookies: Bookies, copies: CopyReader, credentials: LedgerCredentials) -> None:
+        self._bookies = bookies
+        self._copies = copies
+        self._credentials = credentials
+        self._lists: dict[str, EntryList | None] = {}
+
+    async def at(
+        self, entries: EntryRange, bookie_ids: Sequence[str], seen: Mapping[str, Copy], run: BarrenRun
+    ) -> CopyGap:
+        """The gap at the start of ``entries``, maybe an empty one. ``seen``: copies of earlier entries of this run."""
+        found = await asyncio.gather(*(self._next(bookie_id, entries.first_entry_id) for bookie_id in bookie_ids))
+        copies = {copy.bookie_id: copy for _, copy in found}
+        for bookie_id, copy in seen.items():
+            # A bookie that may have lost entries denies none of them, whatever its last one is.
+            if copy.state is CopyState.FAILED and copies[bookie_id].state is CopyState.MISSING:
+                copies[bookie_id] = copy
+        next_entry_id = min((entry_id for entry_id, _ in found), default=_NONE)
+        if next_entry_id <= entries.first_entry_id and run.is_hopeless:
+            next_entry_id = _NONE
+            reason = f"not read: no bookie has a good copy of the {run.entries_max} entries before"
+            copies = {each: Copy(each, CopyState.FAILED, reason) for each in bookie_ids}
+        gap = EntryRange(entries.first_entry_id, min(next_entry_id - 1, entries.last_entry_id))
+        run.note_look(gap)
+        return CopyGap(gap, copies)
+
+    async def _next(self, bookie_id: str, entry_id: int) -> tuple[int, Copy]:
+        """The next entry, from ``entry_id`` on, that a bookie may have, and the copies before it."""
+        last = await self._copies.read(bookie_id, self._credentials, INVALID_ENTRY_ID)
+        if last.state in {CopyState.MISSING, CopyState.UNREACHABLE}:
+            return _NONE, last
+        missing = Copy(bookie_id, CopyState.MISSING, "no such entry")
+        if bookie_id not in self._lists:
+            self._lists[bookie_id] = await self._list(bookie_id)
+        listed = self._lists[bookie_id]
+        if listed is None:
+            return entry_id, missing
+        found = listed.first_from(entry_id)
+        return _NONE if found is None else found, missing
+
+    async def _list(self, bookie_id: str) -> EntryList | None:
+        try:
+            return await self._bookies.list_entries(bookie_id, self._credentials.ledger_id)
+        except BookieError:
+            return None
+
+
+async def next_listed(bookies: Bookies, ledger_id: int, bookie_ids: Iterable[str], entry_id: int) -> int | None:
+    """The next entry from ``entry_id`` on that any of the bookies lists, ENTRY_ID_MAX + 1 if there is none; None unless
+    all of them answer."""
+    lists = await asyncio.gather(
+        *(bookies.list_entries(each, ledger_id) for each in bookie_ids), return_exceptions=True
+    )
+    following = []
+    for each in lists:
+        if isinstance(each, NoSuchLedgerError):
+            continue
+        if isinstance(each, BookieError):
+            return None
+        if isinstance(each, BaseException):
+            raise each
+        found = each.first_from(entry_id)
+        following += [] if found is None else [found]
+    return min(following, default=_NONE)

@@ -1,0 +1,256 @@
+"""Reads and classifies stored copies.
+
+Source: replication section 3, the classification rule. OK with a correct digest is present; OK with a wrong one is
+corrupt; "no such entry" and "no such ledger" are missing; everything else is unknown and never counts as missing
+(bk#1197: one timeout marked thousands of healthy ledgers). A registered bookie that does not answer is asked again. An
+error answer, for example for a damaged record in an entry log, is a separate state, because that bookie is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from runtime.client.metadata_update import back_off_s
+from runtime.client.ports import LedgerCredentials
+from runtime.errors import (
+    BookieError,
+    BookieIOError,
+    BookieTimeoutError,
+    BookieUnavailableError,
+    EntryDigestError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    TooManyRequestsError,
+)
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ports import Bookies, Clock
+from runtime.protocol.status import Status, error_of
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copy.byte_window import ByteWindow
+from runtime.replication.judge.copies import Copy, CopyState
+from storage.ids import INVALID_ENTRY_ID
+
+ENTRY_BYTES_ASSUMED = 64 * 1024
+"""Assumed size of an entry until the true size is known."""
+
+SILENCE = (BookieTimeoutError, BookieUnavailableError)
+"""No answer: it proves nothing about the copy, so another attempt is worthwhile."""
+
+OVERLOAD = frozenset({Status.TOO_MANY_REQUESTS, Status.TIMEOUT, Status.UNAVAILABLE})
+"""No real answer, because the bookie is overloaded or down: ask later, or read the entry alone, which waits for it."""
+
+BATCH_BYTES = 1024 * 1024
+BATCH_ENTRIES = 64
+"""A batch of entries ends at the first of these two limits; it has at least one entry."""
+
+UNAVAILABLE_MAX_NS = 10 * 10**9
+"""A bookie that accepts no connection is not asked again after this time. One attempt may take as long."""
+
+
+def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
+    """Average body size of the ledger's entries by its metadata; never negative, even if that is invalid."""
+    if metadata.is_closed and metadata.last_entry_id >= 0:
+        return max(0, metadata.length) // (metadata.last_entry_id + 1) + 64
+    return ENTRY_BYTES_ASSUMED
+
+
+def batch_entries_max(entry_bytes: int, entries_max: int = BATCH_ENTRIES) -> int:
+    """Entries of a batch if each has about this size."""
+    return max(1, min(entries_max, BATCH_BYTES // max(1, entry_bytes)))
+
+
+class CopyReader:
+    """Reads copies for all ledgers of a run.
+
+    If a registered bookie does not answer, one read asks it again on behalf of all waiting reads. If it still does not
+    answer, its copies count as unreachable without a request for ``silence_pause_s``; then one read asks again. So an
+    unresponsive bookie costs two timeouts, regardless of the number of entries.
+    """
+
+    def __init__(
+        self,
+        bookies: Bookies,
+        clock: Clock,
+        window: ByteWindow,
+        config: ReplicationConfig,
+        is_registered: Callable[[str], bool],
+    ) -> None:
+        self._bookies = bookies
+        self._clock = clock
+        self._window = window
+        self._config = config
+        self._is_registered = is_registered
+        self._silent_until_ns: dict[str, int] = {}
+        """Bookies that do not answer, and when each may be asked again."""
+        self._asking_again: dict[str, asyncio.Future[None]] = {}
+        """Bookies that are being asked again; the future ends when the outcome is known."""
+
+    def note_outage(self) -> None:
+        """Forget which bookies did not answer: their addresses were unavailable together with the metadata store."""
+        self._silent_until_ns.clear()
+
+    def is_responsive(self, bookie_id: str) -> bool:
+        """Whether the bookie is registered and answered when it was last asked. Only ``read`` asks the others."""
+        is_silent = bookie_id in self._silent_until_ns or bookie_id in self._asking_again
+        return self._is_registered(bookie_id) and not is_silent
+
+    async def read_all(self, bookie_ids: Sequence[str], credentials: LedgerCredentials, entry_id: int) -> list[Copy]:
+        """Read the copies of one entry from these bookies concurrently; results in the order of ``bookie_ids``."""
+        return await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for bookie_id in bookie_ids))
+
+    async def read_each(
+        self, wanted: Mapping[int, Sequence[str]], credentials: LedgerCredentials
+    ) -> dict[int, dict[str, Copy]]:
+        """Read copies of several entries, with few requests per bookie. ``wanted``: the bookies to ask, by entry."""
+        by_bookie: dict[str, list[int]] = {}
+        for entry_id, bookie_ids in wanted.items():
+            for bookie_id in bookie_ids:
+                by_bookie.setdefault(bookie_id, []).append(entry_id)
+        found: dict[int, dict[str, Copy]] = {entry_id: {} for entry_id in wanted}
+        rows = await asyncio.gather(*(self.read_many(each, credentials, ids) for each, ids in by_bookie.items()))
+        for (bookie_id, entry_ids), copies in zip(by_bookie.items(), rows, strict=True):
+            for entry_id, copy in zip(entry_ids, copies, strict=True):
+                found[entry_id][bookie_id] = copy
+        return found
+
+    async def read_many(self, bookie_id: str, credentials: LedgerCredentials, entry_ids: Sequence[int]) -> list[Copy]:
+        """The copies of several entries on one bookie; those that a batch does not answer are read one by one."""
+        copies: list[Copy] = []
+        rest = entry_ids
+        while len(rest) > 1 and self.is_responsive(bookie_id):
+            ledger_id = credentials.ledger_id
+            answers = await self._bookies.read_many(bookie_id, ledger_id, rest, bytes_max=BATCH_BYTES)
+            for entry_id, answer in zip(rest, answers, strict=False):
+                if isinstance(answer, bytes):
+                    copies.append(_verified(bookie_id, credentials, entry_id, answer))
+                elif answer not in OVERLOAD:
+                    copies.append(bad_copy(error_of(answer, bookie_id)))
+                else:
+                    break
+            is_answered = len(copies) == len(entry_ids) - len(rest) + len(answers)
+            rest = entry_ids[len(copies) :]
+            if not is_answered:
+                break
+            self._window.grow()
+        copies += await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for entry_id in rest))
+        return copies
+
+    async def read(
+        self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, *, attempts_max: int | None = None
+    ) -> Copy:
+        """The copy of one entry on one bookie, of its last one for -1. A bookie that is not registered is not asked
+        (replication section 3).
+
+        A lower ``attempts_max`` than configured is for callers that can ask other bookies: with 1 this never waits for
+        a bookie that did not answer another read.
+        """
+        attempts = self._config.attempts_max if attempts_max is None else attempts_max
+        if not self._is_registered(bookie_id):
+            return Copy(bookie_id, CopyState.UNREACHABLE, "not registered")
+        if bookie_id in self._asking_again and attempts > 1:
+            await self._wait_for_outcome(bookie_id)
+        if bookie_id in self._asking_again or self._is_silent(bookie_id):
+            return Copy(bookie_id, CopyState.UNREACHABLE, "it does not respond")
+        return await self._ask(bookie_id, credentials, entry_id, attempts)
+
+    async def _ask(self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, attempts: int) -> Copy:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                reply = await self._bookies.read(bookie_id, credentials.ledger_id, entry_id)
+            except SILENCE as error:
+                is_last = attempt >= attempts or bookie_id in self._silent_until_ns
+                if is_last or not await self._answers_again(bookie_id, credentials.ledger_id, entry_id):
+                    return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error))
+                continue
+            except BookieError as error:
+                self._silent_until_ns.pop(bookie_id, None)
+                if not isinstance(error, TooManyRequestsError):
+                    return bad_copy(error)
+                self._window.shrink()
+                if attempt >= attempts:
+                    return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error))
+            else:
+                self._silent_until_ns.pop(bookie_id, None)
+                self._window.grow()
+                return _verified(bookie_id, credentials, entry_id, reply.body)
+            await self._clock.sleep(pause_s(attempt, self._config, self._clock))
+
+    def _is_silent(self, bookie_id: str) -> bool:
+        """Whether the bookie must not be asked now. After the pause, this is False for one read, which asks it."""
+        until_ns = self._silent_until_ns.get(bookie_id)
+        if until_ns is None:
+            return False
+        if self._clock.monotonic_ns() >= until_ns:
+            self._note_silence(bookie_id)
+            return False
+        return True
+
+    def _note_silence(self, bookie_id: str) -> None:
+        self._silent_until_ns[bookie_id] = self._clock.monotonic_ns() + int(self._config.silence_pause_s * 1e9)
+
+    async def _answers_again(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
+        """Whether a bookie that did not answer does now. The first caller asks, the others wait for the outcome."""
+        if bookie_id in self._asking_again:
+            await self._wait_for_outcome(bookie_id)
+            return bookie_id not in self._silent_until_ns
+        outcome = self._asking_again[bookie_id] = asyncio.get_running_loop().create_future()
+        try:
+            answers = await self._ask_again(bookie_id, ledger_id, entry_id)
+            if not answers:
+                self._note_silence(bookie_id)
+            return answers
+        finally:
+            del self._asking_again[bookie_id]
+            outcome.set_result(None)
+
+    async def _ask_again(self, bookie_id: str, ledger_id: int, entry_id: int) -> bool:
+        """Ask until there is any answer. Gives up at the second timeout. Retries a refused connection more often,
+        because the bookie may be starting."""
+        began_ns = self._clock.monotonic_ns()
+        for attempt in range(1, self._config.attempts_max):
+            await self._clock.sleep(pause_s(attempt, self._config, self._clock))
+            try:
+                await self._bookies.read(bookie_id, ledger_id, entry_id)
+            except BookieUnavailableError:
+                if self._clock.monotonic_ns() - began_ns >= UNAVAILABLE_MAX_NS:
+                    return False
+            except BookieTimeoutError:
+                return False
+            except BookieError:
+                return True
+            else:
+                return True
+        return False
+
+    async def _wait_for_outcome(self, bookie_id: str) -> None:
+        # Do not await the future itself: cancelling one waiter would cancel the future for all.
+        await asyncio.wait([self._asking_again[bookie_id]])
+
+
+def bad_copy(error: BookieError) -> Copy:
+    """The copy of a bookie that answered with an error other than "too many requests"."""
+    if isinstance(error, (NoSuchEntryError, NoSuchLedgerError)):
+        return Copy(error.bookie_id, CopyState.MISSING, reason_of(error))
+    is_damaged = isinstance(error, BookieIOError)
+    return Copy(error.bookie_id, CopyState.FAILED, f"it answered: {reason_of(error)}", is_damaged=is_damaged)
+
+
+def _verified(bookie_id: str, credentials: LedgerCredentials, entry_id: int, body: bytes) -> Copy:
+    try:
+        entry = credentials.codec.decode(None if entry_id == INVALID_ENTRY_ID else entry_id, body)
+    except EntryDigestError as error:
+        return Copy(bookie_id, CopyState.CORRUPT, str(error))
+    return Copy(bookie_id, CopyState.PRESENT, body=body, entry=entry)
+
+
+def reason_of(error: BookieError) -> str:
+    """The error without the bookie that its sentence begins with."""
+    return str(error).removeprefix(f"bookie {error.bookie_id}: ")
+
+
+def pause_s(attempt: int, config: ReplicationConfig, clock: Clock) -> float:
+    """Seconds to wait after the ``attempt``-th failure (from 1)."""
+    return back_off_s(attempt - 1, config.backoff_first_s, config.backoff_max_s, clock)

@@ -1,0 +1,372 @@
+"""Reads good copies of the entries of one stripe: batches from one source each, and single reads where that fails.
+
+Only single reads decide that a copy is bad or an entry lost, because they ask every source and wait for those that do
+not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn, Protocol
+
+import msgspec
+
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import is_in_write_set, write_set
+from runtime.ports import BodyOrStatus, Bookies
+from runtime.protocol.status import Status, error_of
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copy.activity import LedgerActivity
+from runtime.replication.copy.byte_window import ByteWindow, Lease, for_each_leased, run_all
+from runtime.replication.copy.flow_window import FlowWindow, FlowWindows
+from runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
+from runtime.replication.copy.reader import BATCH_BYTES, OVERLOAD, CopyReader, bad_copy, entry_bytes_estimate, pause_s
+from runtime.replication.judge.copies import Copy, CopyState
+from runtime.replication.judge.fragments import EntryRange, EntryRangeSet, Fragment, last_stored, stripe_count
+from runtime.replication.judge.ledger_result import SourceDefect
+
+BATCH_ENTRIES = 256
+"""A batch to copy ends at this or at ``BATCH_BYTES``: more entries than where several copies are compared."""
+
+REQUEST_COST_BYTES = 1024
+"""What an entry counts in a window in addition to its size, because small ones have a cost too."""
+
+
+class StripeJob(msgspec.Struct, frozen=True):
+    """Copy the entries of ``fragment`` that are striped to ``index`` to ``target``; never ask the ``unreachable``.
+
+    ``copied_until``: the target has the entries up to this one already, from an earlier run. They are verified again,
+    and copied only if that fails.
+    """
+
+    credentials: LedgerCredentials
+    metadata: LedgerMetadata
+    fragment: Fragment
+    index: int
+    target: str
+    unreachable: frozenset[str]
+    copied_until: int = -1
+
+    @property
+    def entries(self) -> int:
+        """Number of entries in the stripe."""
+        metadata = self.metadata
+        return stripe_count(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+
+    @property
+    def last_entry_id(self) -> int:
+        """Last entry of the stripe, or -1."""
+        metadata = self.metadata
+        return last_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+
+
+class Pacer(Protocol):
+    """Limits the bytes per second of a run."""
+
+    async def take(self, source: str, target: str, size_bytes: int) -> None:
+        """Wait until a batch of about this size may be read and copied."""
+
+    def correct(self, source: str, target: str, taken_bytes: int, real_bytes: int) -> None:
+        """Replace an estimate that was taken by the real size."""
+
+    async def take_read(self, bookie_id: str, size_bytes: int) -> None:
+        """Wait until about this much may be read from one bookie to verify its copies."""
+
+
+class GivenUpError(Exception):
+    """Abandon the rest of the stripe; the state of the copy contains the reason."""
+
+
+class GoodCopies(msgspec.Struct, frozen=True):
+    """Verified copies: bodies as stored, and fingerprints of their payloads (``EntryCodec.verify_many``)."""
+
+    entry_ids: Sequence[int]
+    bodies: Sequence[bytes]
+    fingerprints: Sequence[int]
+
+
+async def read_batch(
+    bookies: Bookies, window: FlowWindow, bookie_id: str, ledger_id: int, entry_ids: Sequence[int], entry_bytes: int
+) -> list[BodyOrStatus]:
+    """One answer for each entry, in order. After an overload the remaining entries are not asked for."""
+    answers: list[BodyOrStatus] = []
+    while True:
+        rest = entry_ids[len(answers) :] if answers else entry_ids
+        async with window.lease(len(rest) * (entry_bytes + REQUEST_COST_BYTES)) as lease:
+            found = await bookies.read_many(bookie_id, ledger_id, rest, bytes_max=BATCH_BYTES)
+            overload = next((each for each in found if type(each) is not bytes and each in OVERLOAD), None)
+            lease.note_outcome(is_overloaded=overload is not None)
+        answers = answers + found if answers else found
+        if overload is not None:
+            answers.extend([overload] * (len(entry_ids) - len(answers)))
+        if len(answers) == len(entry_ids):
+            return answers
+
+
+class _Batch(msgspec.Struct):
+    """Entries to read, and what was found for each so far."""
+
+    entry_ids: Sequence[int]
+    bodies: list[bytes | None]
+    fingerprints: list[int]
+
+
+class SourceReader:
+    """Reads the entries of one stripe, and records bad copies and entries without a good one."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        copies: CopyReader,
+        config: ReplicationConfig,
+        windows: FlowWindows,
+        single_reads: ByteWindow,
+        pacer: Pacer | None,
+        job: StripeJob,
+        activity: LedgerActivity,
+    ) -> None:
+        self._ports = ports
+        self._copies = copies
+        self._config = config
+        self._windows = windows
+        self._single_reads = single_reads
+        self._pacer = pacer
+        self._job = job
+        self._activity = activity
+        self._sizes = (job.metadata.ensemble_size, job.metadata.write_quorum_size)
+        self.entry_bytes = max(1, entry_bytes_estimate(job.metadata))
+        """Expected size of the next entry: a moving average."""
+        self.lost = EntryRangeSet()
+        self._failed = EntryRangeSet()
+        self._unprobed: EntryRange | None = None
+        self.reason = ""
+        self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
+        self.run = BarrenRun(config.barren_entries_max)
+        """When it ends a walk, ``after_gap`` is where to go on."""
+        self._seen: dict[str, Copy] = {}
+        self._gaps = CopyGaps(ports.bookies, copies, job.credentials)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether an entry has no good copy. Then the rest is only read for the report."""
+        return bool(self.lost.count or self._failed.count)
+
+    def unreadable(self) -> tuple[EntryRange, ...]:
+        """Entries without a good copy for which a source failed or did not answer."""
+        if self._unprobed is None:
+            return self._failed.ranges()
+        first = self._unprobed.first_entry_id
+        below = [entries for entries in self._failed.ranges() if entries.first_entry_id < first]
+        clipped = (EntryRange(entries.first_entry_id, min(entries.last_entry_id, first - 1)) for entries in below)
+        return (*clipped, self._unprobed)
+
+    def defects(self) -> tuple[SourceDefect, ...]:
+        """Bad copies on the sources."""
+        return tuple(
+            SourceDefect(self._job.credentials.ledger_id, bookie_id, state, entries.ranges())
+            for (bookie_id, state), entries in sorted(self._defects.items(), key=lambda item: item[0][0])
+        )
+
+    async def read(self, entry_ids: Sequence[int]) -> GoodCopies:
+        """Good copies of these entries, except of those that have none, which is recorded. GivenUpError."""
+        batch = _Batch(entry_ids, [None] * len(entry_ids), [0] * len(entry_ids))
+        pending: Sequence[int] = range(len(entry_ids))
+        for attempt in range(1, self._config.attempts_max + 1):
+            if not pending:
+                break
+            pending, is_busy = await self._read_round(batch, pending)
+            if pending and not is_busy:  # this may wait for the source, or find another one
+                await self._read_single(batch, {pending[0]: None})
+                pending = pending[1:]
+            elif pending and attempt > 1:  # the second attempt asks another source if there is one
+                await self._ports.clock.sleep(pause_s(attempt - 1, self._config, self._ports.clock))
+        await self._read_single(batch, dict.fromkeys(pending))
+        bodies = [body for body in batch.bodies if body is not None]
+        self.run.note(len(entry_ids), has_good_copy=bool(bodies))
+        if bodies:
+            self.entry_bytes = max(1, (self.entry_bytes + sum(map(len, bodies)) // len(bodies)) // 2)
+        if len(bodies) == len(entry_ids):
+            return GoodCopies(entry_ids, bodies, batch.fingerprints)
+        good = [place for place, body in enumerate(batch.bodies) if body is not None]
+        return GoodCopies([entry_ids[each] for each in good], bodies, [batch.fingerprints[each] for each in good])
+
+    async def after_gap(self, rest: EntryRange) -> EntryRange:
+        """``rest`` without the entries at its start that no source has, which are recorded. GivenUpError."""
+        index, (ensemble_size, write_quorum_size) = self._job.index, self._sizes
+        round_ids = range(rest.first_entry_id, rest.first_entry_id + ensemble_size)
+        stored = [each for each in round_ids if is_in_write_set(each, index, ensemble_size, write_quorum_size)]
+        sources = list(dict.fromkeys(source for each in stored for source in self._sources(each)))
+        seen = {bookie_id: copy for bookie_id, copy in self._seen.items() if bookie_id in sources}
+        gap = await self._gaps.at(rest, sources, seen, self.run)
+        if gap.entries.count:
+            self._record_gap(gap)
+        return EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
+
+    def _record_gap(self, gap: CopyGap) -> None:
+        index, entries, sizes = self._job.index, gap.entries, self._sizes
+        states = {copy.state for copy in gap.copies.values()}
+        if CopyState.UNREACHABLE in states:
+            self._give_up_from(entries.first_entry_id)
+        count = stripe_count(entries, index, *sizes)
+        for copy in gap.copies.values():
+            self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add_range(entries, count)
+        (self._failed if CopyState.FAILED in states else self.lost).add_range(entries, count)
+
+    async def _read_round(self, batch: _Batch, places: Sequence[int]) -> tuple[Sequence[int], bool]:
+        """Read from the preferred sources; returns the places without an answer, and whether sources were just busy."""
+        groups = self._by_source(batch, places)
+        unasked = groups.pop("", ())
+        unanswered = [*unasked]
+        statuses: set[Status] = set()
+        for found in await run_all([self._read_from(source, batch, chosen) for source, chosen in groups.items()]):
+            for place, status in found.items():
+                unanswered.append(place)
+                statuses.add(status)
+        return sorted(unanswered), statuses == {Status.TOO_MANY_REQUESTS} and not unasked
+
+    async def _read_from(self, source: str, batch: _Batch, places: Sequence[int]) -> dict[int, Status]:
+        """Read these places from one source, except bad copies from the others; returns those without an answer."""
+        credentials = self._job.credentials
+        is_all = len(places) == len(batch.entry_ids)
+        entry_ids = batch.entry_ids if is_all else [batch.entry_ids[place] for place in places]
+        with self._activity.waiting(f"source {source}"):
+            expected_bytes = len(places) * self.entry_bytes
+            if self._pacer is not None:
+                await self._pacer.take(source, self._job.target, expected_bytes)
+            answers = await read_batch(
+                self._ports.bookies,
+                self._windows.source(source),
+                source,
+                credentials.ledger_id,
+                entry_ids,
+                self.entry_bytes,
+            )
+        good = [place for place, answer in zip(places, answers, strict=True) if type(answer) is bytes]
+        bodies = [answer for answer in answers if isinstance(answer, bytes)]
+        if self._pacer is not None:
+            self._pacer.correct(source, self._job.target, expected_bytes, sum(map(len, bodies)))
+        checks = credentials.codec.verify_many([batch.entry_ids[place] for place in good], bodies)
+        bad: dict[int, Copy | None] = {}
+        for place, body, check in zip(good, bodies, checks, strict=True):
+            if isinstance(check, int):
+                batch.bodies[place] = body
+                batch.fingerprints[place] = check
+            else:
+                bad[place] = Copy(source, CopyState.CORRUPT, str(check))
+        unanswered: dict[int, Status] = {}
+        if len(good) < len(places):
+            for place, answer in zip(places, answers, strict=True):
+                if not isinstance(answer, Status):
+                    continue
+                if answer in OVERLOAD:
+                    unanswered[place] = answer
+                else:
+                    bad[place] = bad_copy(error_of(answer, source))
+        if unanswered:
+            self._ports.suspects.add(source)
+        await self._read_single(batch, bad)
+        return unanswered
+
+    def _by_source(self, batch: _Batch, places: Sequence[int]) -> dict[str, Sequence[int]]:
+        """The places by the bookie to ask; an empty id: no source can be asked with a batch."""
+        ensemble_size, write_quorum_size = self._sizes
+        if write_quorum_size == ensemble_size:
+            return {self._first_source(0): places}
+        by_residue: dict[int, str] = {}
+        groups: dict[str, list[int]] = {}
+        for place in places:
+            residue = batch.entry_ids[place] % ensemble_size
+            if residue not in by_residue:
+                by_residue[residue] = self._first_source(residue)
+            groups.setdefault(by_residue[residue], []).append(place)
+        return {**groups}
+
+    def _first_source(self, entry_id: int) -> str:
+        return next((each for each in self._sources(entry_id) if self._copies.is_responsive(each)), "")
+
+    # -- single reads ---------------------------------------------------------------------------------------------
+
+    async def _read_single(self, batch: _Batch, places: Mapping[int, Copy | None]) -> None:
+        """Read entries from any source, one by one. GivenUpError if a source that is needed does not answer.
+
+        The values are bad copies that were found already.
+        """
+        if len(places) == 1:
+            ((place, copy),) = places.items()
+            await self._read_one(batch, place, copy)
+        elif places:
+
+            async def read(item: tuple[int, Copy | None], _: Lease) -> None:
+                await self._read_one(batch, *item)
+
+            await for_each_leased(places.items(), read, self._single_reads, lambda: self.entry_bytes)
+
+    async def _read_one(self, batch: _Batch, place: int, bad: Copy | None) -> None:
+        entry_id = batch.entry_ids[place]
+        copy = await self._read_good_copy(entry_id, bad)
+        if copy is not None:
+            batch.bodies[place] = copy.body
+            (check,) = self._job.credentials.codec.verify_many([entry_id], [copy.body])
+            assert isinstance(check, int), "the copy was verified"
+            batch.fingerprints[place] = check
+
+    async def _read_good_copy(self, entry_id: int, bad: Copy | None) -> Copy | None:
+        """A verified copy from any live member of the write set; None if there is none, which is recorded."""
+        found = {} if bad is None else {bad.bookie_id: bad}
+        sources = [bookie_id for bookie_id in self._sources(entry_id) if bookie_id not in found]
+        for bookie_id in sources:
+            found[bookie_id] = copy = await self._ask(bookie_id, entry_id, attempts_max=1)
+            if copy.state is CopyState.PRESENT:
+                break
+        else:
+            for bookie_id in sources:  # no other source: wait for those that did not answer
+                if found[bookie_id].state is CopyState.UNREACHABLE:
+                    found[bookie_id] = await self._ask(bookie_id, entry_id)
+        for copy in found.values():
+            if copy.state is CopyState.UNREACHABLE:
+                self._ports.suspects.add(copy.bookie_id)
+            elif copy.state is not CopyState.PRESENT:
+                self._seen[copy.bookie_id] = copy
+                self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add(entry_id)
+        for copy in found.values():
+            if copy.state is CopyState.PRESENT:
+                return copy
+        self._record_failure(entry_id, found)
+        return None
+
+    async def _ask(self, bookie_id: str, entry_id: int, *, attempts_max: int | None = None) -> Copy:
+        with self._activity.waiting(f"source {bookie_id}"):
+            return await self._copies.read(bookie_id, self._job.credentials, entry_id, attempts_max=attempts_max)
+
+    def _sources(self, entry_id: int) -> list[str]:
+        """Members of the write set that may have the entry, in one order per ledger, suspects last.
+
+        The replaced bookie is the first one if it still serves: it has the whole stripe, in this order on its disk.
+        """
+        ensemble_size, write_quorum_size = self._sizes
+        ensemble = self._job.fragment.ensemble
+        # Otherwise start with the same member for all entries, so that its disk reads sequentially; vary it by ledger.
+        start = self._job.credentials.ledger_id % ensemble_size
+        indexes = sorted(
+            write_set(entry_id, ensemble_size, write_quorum_size),
+            key=lambda index: (index != self._job.index, (index - start) % ensemble_size),
+        )
+        bookie_ids = dict.fromkeys(ensemble[index] for index in indexes)
+        return self._ports.suspects.last([bookie for bookie in bookie_ids if bookie not in self._job.unreachable])
+
+    def _record_failure(self, entry_id: int, found: dict[str, Copy]) -> None:
+        answers = ", ".join(f"{copy.bookie_id}: {copy.reason}" for copy in found.values())
+        reason = f"entry {entry_id}: {answers or 'no other bookie ever had it'}"
+        states = {copy.state for copy in found.values()}
+        if CopyState.UNREACHABLE in states:
+            self.reason = reason
+            self._give_up_from(entry_id)
+        (self._failed if CopyState.FAILED in states else self.lost).add(entry_id)
+        self.reason = self.reason or reason
+
+    def _give_up_from(self, entry_id: int) -> NoReturn:
+        # Each further entry would cost a timeout, so the rest of the range is reported without reading it.
+        first_entry_id = entry_id if self._unprobed is None else min(entry_id, self._unprobed.first_entry_id)
+        self._unprobed = EntryRange(first_entry_id, self._job.fragment.entries.last_entry_id)
+        raise GivenUpError

@@ -1,0 +1,376 @@
+"""Plan and report of the repair of bad copies: they are written again to the bookies that the metadata names. Pure.
+
+A copy is written again if its bookie answered that it is missing, corrupt or damaged, another bookie has a good copy,
+and all good copies are equal. A copy that is corrupt, or that its bookie cannot read from its disk, is written over
+only on a bkctl bookie: Java keeps both records, and its read-ahead may return the bad one (H18). On other bookies its
+stripe moves. A bookie that does not answer proves nothing about its copy. The last segment of a ledger that is not
+closed is never touched: its writer, or a recovery, decides what it contains. Source: replication section 5.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.replication.judge.copies import Copy, CopyState, marked_different
+from runtime.replication.judge.findings import findings_of
+from runtime.replication.judge.fragments import (
+    EntryRange,
+    Fragment,
+    first_stored,
+    format_ranges,
+    fragments_naming,
+    in_and_out_of,
+    joined,
+    segment_entries,
+    stripe_count,
+)
+from runtime.replication.judge.ledger_check import LedgerCheck
+from runtime.replication.judge.targets import TargetForecast
+from storage.ids import INVALID_ENTRY_ID
+
+BAD_STATES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED})
+"""What a bookie answers about a copy that is gone or damaged."""
+
+
+class LeftReason(enum.Enum):
+    """Why bad copies are not written again."""
+
+    LOST = "no bookie has a good copy"
+    UNREADABLE = "no good copy can be read now"
+    DIFFERENT = "the copies differ"
+    UNREACHABLE = "the bookie does not answer"
+    READ_ONLY = "the bookie is read-only"
+    REFUSED = "the bookie did not store the copy"
+    STILL_BAD = "the bookie still returns a bad copy"
+    NO_TARGET = "corrupt or unreadable on a bookie other than bkctl's, and no other bookie can take the stripe"
+    STRIPE = "corrupt or unreadable on a bookie other than bkctl's, and another entry of the stripe has no good copy"
+    NOT_MOVED = "corrupt or unreadable on a bookie other than bkctl's, and the stripe could not be moved"
+    LOCKED = "another process has the replication lock"
+    METADATA_UNREADABLE = "the ledger metadata cannot be read"
+
+
+class LeftCopies(msgspec.Struct, frozen=True):
+    """Bad copies of a ledger on one bookie that stay as they are; ``detail`` says more, for the first of them.
+
+    Without bookie and entries if nothing is known about the copies.
+    """
+
+    ledger_id: int
+    reason: LeftReason
+    bookie_id: str = ""
+    copies: int = 0
+    entries: tuple[EntryRange, ...] = ()
+    detail: str = ""
+
+
+class CopiesToWrite(msgspec.Struct, frozen=True):
+    """Bad copies of a ledger on one bookie. ``sources``: bookies that should have good ones.
+
+    ``copies`` is smaller than the number of ``entries`` only if there were too many ranges to list.
+    """
+
+    bookie_id: str
+    state: CopyState
+    copies: int
+    entries: tuple[EntryRange, ...]
+    sources: tuple[str, ...]
+
+
+class StripeToMove(msgspec.Struct, frozen=True):
+    """Copies with bad records that must not be written over, and the stripe that moves because of them.
+
+    ``first_entry_id``: of the segment. ``copies`` and ``entries``: the bad ones, as in ``CopiesToWrite``.
+    """
+
+    bookie_id: str
+    states: tuple[CopyState, ...]
+    first_entry_id: int
+    copies: int
+    entries: tuple[EntryRange, ...]
+    sources: tuple[str, ...]
+    stripe_entries: int
+    bytes_to_copy: int
+
+
+class LedgerInPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Plan for one ledger. ``metadata_version`` None: it is deleted or unreadable.
+
+    ``open_from``: first entry of the open last segment, which is left alone.
+    """
+
+    ledger_id: int
+    metadata_version: int | None = None
+    writes: tuple[CopiesToWrite, ...] = ()
+    moves: tuple[StripeToMove, ...] = ()
+    left: tuple[LeftCopies, ...] = ()
+    entry_bytes: int = 0
+    open_from: int | None = None
+
+    @property
+    def changes(self) -> tuple[CopiesToWrite | StripeToMove, ...]:
+        """All that is to be done."""
+        return self.writes + self.moves
+
+    @property
+    def copies(self) -> int:
+        """Bad copies to repair."""
+        return sum(each.copies for each in self.changes)
+
+    @property
+    def bytes_estimate(self) -> int:
+        """Bytes to write, from the average size of the entries that were read."""
+        written = sum(each.copies for each in self.writes) * self.entry_bytes
+        return written + sum(each.bytes_to_copy for each in self.moves)
+
+
+class InPlacePlan(msgspec.Struct, frozen=True):
+    """Plan for all ledgers that were verified. ``deleted``: those that do not exist."""
+
+    ledgers: tuple[LedgerInPlace, ...]
+    deleted: tuple[int, ...] = ()
+
+    @property
+    def to_repair(self) -> tuple[LedgerInPlace, ...]:
+        """Ledgers with copies to write or stripes to move."""
+        return tuple(ledger for ledger in self.ledgers if ledger.changes)
+
+    @property
+    def copies(self) -> int:
+        """Bad copies to repair."""
+        return sum(ledger.copies for ledger in self.ledgers)
+
+    @property
+    def bytes_estimate(self) -> int:
+        """Bytes to write, from the average size of the entries that were read."""
+        return sum(ledger.bytes_estimate for ledger in self.ledgers)
+
+    @property
+    def left(self) -> tuple[LeftCopies, ...]:
+        """Bad copies that stay."""
+        return tuple(left for ledger in self.ledgers for left in ledger.left)
+
+
+class LedgerRewritten(msgspec.Struct, frozen=True, kw_only=True):
+    """Result for one ledger: verified copies, the bytes that were written, and what is left.
+
+    ``copies_moved``: bad copies that the metadata names no longer, because their stripes moved.
+    """
+
+    ledger_id: int
+    copies: int = 0
+    copies_moved: int = 0
+    stripes_moved: int = 0
+    bytes_written: int = 0
+    left: tuple[LeftCopies, ...] = ()
+    was_deleted: bool = False
+
+
+class InPlaceReport(msgspec.Struct, frozen=True):
+    """Results of a run, and bad copies that the plan had already left."""
+
+    plan: InPlacePlan
+    results: tuple[LedgerRewritten, ...]
+    seconds: float
+
+    @property
+    def copies_written(self) -> int:
+        """Copies that were written and read back."""
+        return sum(result.copies for result in self.results)
+
+    @property
+    def copies_moved(self) -> int:
+        """Bad copies whose stripes are on other bookies now."""
+        return sum(result.copies_moved for result in self.results)
+
+    @property
+    def stripes_moved(self) -> int:
+        """Number of these stripes."""
+        return sum(result.stripes_moved for result in self.results)
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of all new copies."""
+        return sum(result.bytes_written for result in self.results)
+
+    @property
+    def left(self) -> tuple[LeftCopies, ...]:
+        """All bad copies that stay, by ledger."""
+        found = [*self.plan.left, *(left for result in self.results for left in result.left)]
+        return tuple(sorted(found, key=lambda left: (left.ledger_id, left.bookie_id)))
+
+    @property
+    def copies_not_needed(self) -> int:
+        """Planned copies that were good, moved or deleted before they were written."""
+        left = sum(left.copies for result in self.results for left in result.left)
+        return max(0, self.plan.copies - self.copies_written - self.copies_moved - left)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no bad copy that was found is left."""
+        return not self.left
+
+
+def bad_records_on(check: LedgerCheck) -> frozenset[str]:
+    """Bookies on which a check found bad records, see ``Copy``."""
+    return frozenset(defect.bookie_id for defect in check.defects if defect.has_bad_record)
+
+
+def plan_in_place(
+    check: LedgerCheck,
+    metadata: LedgerMetadata,
+    version: int,
+    writable: Collection[str],
+    bkctl: Collection[str],
+    forecast: Callable[[LedgerMetadata, Fragment], TargetForecast] = lambda *_: TargetForecast(),
+) -> LedgerInPlace:
+    """Decide about each bad copy that a check found.
+
+    ``writable``: bookies that accept entries. ``bkctl``: those of ``bad_records_on`` that run bkctl. ``forecast``: what
+    is known about the targets for a stripe.
+    """
+    different = joined(
+        entries for defect in check.defects if defect.state is CopyState.DIFFERENT for entries in defect.entries
+    )
+    writes: list[CopiesToWrite] = []
+    to_move: dict[str, list[CopiesToWrite]] = {}
+    left: list[LeftCopies] = []
+    entry_bytes = check.bytes_read // max(1, check.copies_good + check.copies_different)
+    defects = {(defect.bookie_id, defect.state): defect for defect in check.defects}
+    ranges: dict[tuple[str, CopyState], list[EntryRange]] = {}
+    counts: dict[tuple[str, CopyState], int] = {}
+    for finding in findings_of(check):
+        key = (finding.bookie_id, finding.state)
+        ranges.setdefault(key, []).append(finding.entries)
+        counts[key] = counts.get(key, 0) + finding.copies
+    for (bookie_id, state), found in ranges.items():
+        defect = defects[bookie_id, state]
+        rest, copies = tuple(found), counts[bookie_id, state]
+        must_move = defect.has_bad_record and bookie_id not in bkctl
+        for reason, entries in (
+            (LeftReason.LOST, check.lost),
+            (LeftReason.UNREADABLE, check.unreadable),
+            (LeftReason.DIFFERENT, different),
+            (LeftReason.UNREACHABLE, () if state in BAD_STATES else found),
+            (LeftReason.READ_ONLY, () if must_move or bookie_id in writable else found),
+        ):
+            inside, rest = in_and_out_of(rest, entries)
+            count = min(copies, sum(each.count for each in inside))
+            copies -= count
+            if count:
+                left.append(LeftCopies(check.ledger_id, reason, bookie_id, count, inside, defect.reason))
+        if copies and rest:
+            planned = CopiesToWrite(bookie_id, state, copies, rest, _sources(metadata, bookie_id, rest))
+            (to_move.setdefault(bookie_id, []) if must_move else writes).append(planned)
+    moves: list[StripeToMove] = []
+    for bad in to_move.values():
+        stripes, to_leave = _stripes(check, metadata, bad, entry_bytes, forecast)
+        moves += stripes
+        left += to_leave
+    return LedgerInPlace(
+        ledger_id=check.ledger_id,
+        metadata_version=version,
+        writes=tuple(writes),
+        moves=tuple(moves),
+        left=tuple(left),
+        entry_bytes=entry_bytes,
+        open_from=None if metadata.is_closed else metadata.last_segment.first_entry_id,
+    )
+
+
+def _sources(metadata: LedgerMetadata, bookie_id: str, entries: Sequence[EntryRange]) -> tuple[str, ...]:
+    """The other bookies of the segments that have these entries."""
+    found: set[str] = set()
+    for index, segment in enumerate(metadata.segments):
+        inside, _ = in_and_out_of(entries, (segment_entries(metadata, index),))
+        if inside:
+            found.update(segment.ensemble)
+    return tuple(sorted(found - {bookie_id}))
+
+
+def _stripes(
+    check: LedgerCheck,
+    metadata: LedgerMetadata,
+    bad: Sequence[CopiesToWrite],
+    entry_bytes: int,
+    forecast: Callable[[LedgerMetadata, Fragment], TargetForecast],
+) -> tuple[list[StripeToMove], list[LeftCopies]]:
+    """The stripes of one bookie that have bad records (one item for each state): those to move, and those that stay."""
+    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+    bookie_id = bad[0].bookie_id
+    copies = {each.state: each.copies for each in bad}
+    moves: list[StripeToMove] = []
+    left: list[LeftCopies] = []
+    for fragment in fragments_naming(metadata, (bookie_id,)):
+        ranges = {each.state: in_and_out_of(each.entries, (fragment.entries,))[0] for each in bad}
+        counts = {state: min(copies[state], sum(each.count for each in found)) for state, found in ranges.items()}
+        if fragment.is_open or not any(counts.values()):
+            continue
+        copies = {state: copies[state] - counts[state] for state in copies}
+        count, inside = sum(counts.values()), joined(each for found in ranges.values() for each in found)
+        (index,) = fragment.bookie_indexes
+        without_copy, _ = in_and_out_of(joined((*check.lost, *check.unreadable)), (fragment.entries,))
+        without_copy = tuple(each for each in without_copy if first_stored(each, index, *sizes) != INVALID_ENTRY_ID)
+        why_no_target = forecast(metadata, fragment).why_none
+        if without_copy:
+            detail = f"entries {format_ranges(without_copy)}"
+            left.append(LeftCopies(check.ledger_id, LeftReason.STRIPE, bookie_id, count, inside, detail))
+        elif why_no_target is not None:
+            left.append(LeftCopies(check.ledger_id, LeftReason.NO_TARGET, bookie_id, count, inside, why_no_target))
+        else:
+            entries = stripe_count(fragment.entries, index, *sizes)
+            moves.append(
+                StripeToMove(
+                    bookie_id=bookie_id,
+                    states=tuple(state for state, number in counts.items() if number),
+                    first_entry_id=fragment.entries.first_entry_id,
+                    copies=count,
+                    entries=inside,
+                    sources=_sources(metadata, bookie_id, inside),
+                    stripe_entries=entries,
+                    bytes_to_copy=entries * entry_bytes,
+                )
+            )
+    return moves, left
+
+
+class EntryVerdict(msgspec.Struct, frozen=True):
+    """What to do about an entry: write ``source`` to ``targets``, move the stripes of others, leave some for a
+    reason."""
+
+    source: Copy | None = None
+    targets: tuple[str, ...] = ()
+    to_move: tuple[str, ...] = ()
+    left: tuple[tuple[str, LeftReason, str], ...] = ()
+
+
+def judge_entry(copies: Sequence[Copy], planned: Collection[str], bkctl: Collection[str]) -> EntryVerdict:
+    """Decide again from the copies of the whole write set.
+
+    ``planned``: bookies whose copies may be written. ``bkctl``: those that run bkctl, of those with a bad record.
+    """
+    judged = marked_different(copies)
+    targets = tuple(copy.bookie_id for copy in judged if copy.bookie_id in planned and copy.state in BAD_STATES)
+    left = [
+        (copy.bookie_id, LeftReason.UNREACHABLE, copy.reason)
+        for copy in judged
+        if copy.bookie_id in planned and copy.state is CopyState.UNREACHABLE
+    ]
+    sources = [copy for copy in judged if copy.state is CopyState.PRESENT]
+    states = {copy.state for copy in judged}
+    if not targets:
+        return EntryVerdict(left=tuple(left))
+    if CopyState.DIFFERENT in states:
+        reason = LeftReason.DIFFERENT
+    elif sources:
+        barred = {copy.bookie_id for copy in judged if copy.has_bad_record}.difference(bkctl)
+        in_place = tuple(each for each in targets if each not in barred)
+        return EntryVerdict(sources[0], in_place, tuple(each for each in targets if each in barred), tuple(left))
+    else:
+        is_unknown = not states.isdisjoint({CopyState.UNREACHABLE, CopyState.FAILED})
+        reason = LeftReason.UNREADABLE if is_unknown else LeftReason.LOST
+    answers = ", ".join(f"{copy.bookie_id}: {copy.reason or 'a copy'}" for copy in judged)
+    return EntryVerdict(left=(*left, *((target, reason, answers) for target in targets)))

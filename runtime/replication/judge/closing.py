@@ -1,0 +1,102 @@
+"""Why a ledger cannot be closed, and what helps. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from runtime.client.recovery import blocking_members
+from runtime.errors import (
+    AnswersMissingError,
+)
+from runtime.ledger.metadata import LedgerMetadata
+
+
+class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a ledger is not closed, and what to do. ``missing``: the bookies whose valid answers are missing.
+
+    ``last_resort``: what to do if they never come back.
+    """
+
+    reason: str
+    missing: tuple[str, ...] = ()
+    fenced: tuple[str, ...] = ()
+    next_step: str = ""
+    last_resort: str = ""
+
+    @property
+    def advice(self) -> str:
+        """All that can be done."""
+        return "; ".join(filter(None, (self.next_step, self.last_resort)))
+
+
+def last_resort(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> str:
+    """What to do about an unclosed ledger if the members that are not registered never come back. Pure."""
+    lost = sorted(set(metadata.last_segment.ensemble).difference(live_bookies))
+    named = " ".join(f"--accept-loss {each}" for each in lost)
+    return f"if their disks are lost, bkctl ledger close {ledger_id} {named} ends the ledger with what the others have"
+
+
+def why_not_closable(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> CloseFailure | None:
+    """Why the ledger cannot be closed while only these bookies are registered; None if it may be possible. Pure.
+
+    Such a ledger must not be fenced: that would stop a live writer, which could otherwise replace the missing bookies.
+    """
+    missing = sorted(blocking_members(metadata, live_bookies))
+    if not missing:
+        return None
+    return CloseFailure(
+        reason=f"entries may exist that only {joined(missing)} can have (not registered); it was left as it is",
+        missing=tuple(missing),
+        next_step=what_helps(ledger_id, metadata, missing, live_bookies, "registered"),
+        last_resort=last_resort(ledger_id, metadata, live_bookies),
+    )
+
+
+def why_not_closed(
+    ledger_id: int, metadata: LedgerMetadata, error: AnswersMissingError, live_bookies: Collection[str] | None = None
+) -> CloseFailure:
+    """Why a recovery failed, and what helps. ``live_bookies``: those that are registered, if that is known. Pure."""
+    missing = sorted(error.missing)
+    named = joined([f"{each} ({error.missing[each]})" for each in missing])
+    condition = "able to give a valid answer"
+    if error.entry_id is None:
+        reason = f"entries may exist that only {named} can have"
+        next_step = what_helps(ledger_id, metadata, missing, error.fenced, condition)
+    else:
+        reason = f"entry {error.entry_id} may exist on {named}"
+        is_one_enough = len(missing) <= metadata.ack_quorum_size
+        next_step = _next_step(ledger_id, missing, condition, is_one_enough=is_one_enough)
+    if error.fenced:
+        state = f"it stays in recovery, fenced on {joined(error.fenced)}: a live writer fails at its next add there"
+    else:
+        state = "it stays in recovery, but no bookie has fenced it: a live writer may still add entries"
+    is_lost = live_bookies is not None and not set(missing) <= set(live_bookies)
+    return CloseFailure(
+        reason=f"{reason}; {state}",
+        missing=tuple(missing),
+        fenced=error.fenced,
+        next_step=next_step,
+        last_resort=last_resort(ledger_id, metadata, live_bookies) if live_bookies is not None and is_lost else "",
+    )
+
+
+def what_helps(
+    ledger_id: int, metadata: LedgerMetadata, missing: Sequence[str], answered: Collection[str], condition: str
+) -> str:
+    """Which of the missing bookies must be in this condition before the ledger can be closed, as a sentence. Pure."""
+    alone = [each for each in missing if not blocking_members(metadata, {*answered, each})]
+    return _next_step(ledger_id, alone or missing, condition, is_one_enough=bool(alone))
+
+
+def _next_step(ledger_id: int, bookie_ids: Sequence[str], condition: str, *, is_one_enough: bool) -> str:
+    verb = "is" if is_one_enough or len(bookie_ids) == 1 else "are"
+    who = joined(bookie_ids, "or" if is_one_enough else "and")
+    return f"once {who} {verb} {condition}, run bkctl ledger close {ledger_id} again"
+
+
+def joined(names: Sequence[str], word: str = "and") -> str:
+    """Names as part of a sentence: ``b1, b2 and b3``."""
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last

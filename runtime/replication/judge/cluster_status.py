@@ -1,0 +1,427 @@
+"""The state of a cluster as an operator needs it first, and what is wrong with it. Pure.
+
+``ClusterLook`` has only what was measured: a part that did not answer is None, and ``unknown`` has the reason.
+Only while bookies are down, it has what a short scan of the ledgers' metadata found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from runtime.metadata.replication.maintenance import Maintenance
+from runtime.metadata.replication.recovery_look import RecoveryLook
+from runtime.metadata.replication.switch_note import SwitchNote
+from runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
+from runtime.replication.judge.status_finding import StatusFinding, Urgency, age, age_text, first_names, these_bookies
+
+DISK_WARNING_FRACTION = 0.90
+DISK_CRITICAL_FRACTION = 0.95
+"""Java's defaults of diskUsageWarnThreshold and diskUsageThreshold; at the second a bookie becomes read-only."""
+LATENCY_WARNING_MS = 250.0
+DELAY_WARNING_S = 3600
+"""A longer delay leaves the ledgers of a dead bookie without their copies for more than an hour."""
+MARK_AGE_WARNING_MS = 3_600_000
+LOCK_AGE_WARNING_MS = 6 * 3_600_000
+FULL_CHECK_AGE_MS = 15 * 86_400_000
+"""Java's auditor checks all ledgers every week by default: after this, at least one check is missing."""
+_NAMED_MAX = 5
+
+
+class BookieLook(msgspec.Struct, frozen=True):
+    """A bookie. ``is_writable`` None: not registered. ``problem``: why a registered one did not report its disks.
+
+    ``is_refusing``: the problem is what it answered.
+    """
+
+    bookie_id: str
+    is_writable: bool | None
+    has_cookie: bool
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    problem: str | None = None
+    is_refusing: bool = False
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the bookie has a registration."""
+        return self.is_writable is not None
+
+    @property
+    def used_fraction(self) -> float | None:
+        """Used part of its disks; None if unknown."""
+        if not self.total_bytes or self.free_bytes is None:
+            return None
+        return 1 - self.free_bytes / self.total_bytes
+
+
+class MarkCount(msgspec.Struct, frozen=True):
+    """Marks of under-replicated ledgers: ``at_least`` were read; there are not more than ``at_most`` (None: unknown).
+
+    ``oldest_ms``: when the oldest of those read was made.
+    """
+
+    at_least: int
+    at_most: int | None
+    oldest_ms: int | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all marks were read."""
+        return self.at_least == self.at_most
+
+    @property
+    def ledgers(self) -> str:
+        """The number with its noun and verb, like "2 ledgers are"."""
+        return "1 ledger is" if self.at_least == self.at_most == 1 else f"{self} ledgers are"
+
+    def __str__(self) -> str:
+        if self.is_exact:
+            return f"{self.at_least:,}"
+        if self.at_most is None:
+            return f"at least {self.at_least:,}"
+        return f"{self.at_least:,} to {self.at_most:,}"
+
+
+class RepairLocks(msgspec.Struct, frozen=True):
+    """Held replication locks: how many, how many of each holder (of those read), since when the oldest is held."""
+
+    count: int
+    holders: Mapping[str, int]
+    oldest_ms: int | None = None
+
+
+class AuditorStatus(msgspec.Struct, frozen=True):
+    """The auditor; ``is_elected`` False: there is none. ``bookie_id`` is None if its vote cannot be read."""
+
+    is_elected: bool
+    bookie_id: str | None = None
+
+
+class AutorecoveryStatus(msgspec.Struct, frozen=True):
+    """Switches of autorecovery. ``off_since_ms`` None: enabled. ``delay_s`` None: never set."""
+
+    off_since_ms: int | None = None
+    note: SwitchNote = SwitchNote()
+    delay_s: int | None = None
+    full_check_ms: int | None = None
+    """When the last check of all ledgers ended; None: never."""
+
+
+class RootStatus(msgspec.Struct, frozen=True):
+    """The root: identity, unfinished work, and why changes are forbidden (None: they are not)."""
+
+    instance_id: str | None = None
+    is_restore_unfinished: bool = False
+    migration: str | None = None
+    operations: tuple[str, ...] = ()
+    """Commands that are changing the cluster or one of its bookies."""
+    recovering: frozenset[str] = frozenset()
+    """Bookies whose ledgers one of them moves to others."""
+
+
+class DownReferences(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of the bookies that are down, ``bookie_ids``, the metadata of the ledgers names; ``ledgers`` were read.
+
+    ``why_unknown``: why not all could be read; None: all were, or all bookies are in ``named``: the others are not
+    referenced.
+    """
+
+    bookie_ids: frozenset[str]
+    named: frozenset[str]
+    ledgers: int
+    why_unknown: str | None = None
+
+    @property
+    def unnamed(self) -> frozenset[str]:
+        """Bookies that no ledger names: proven, not only not found."""
+        return frozenset() if self.why_unknown is not None else self.bookie_ids - self.named
+
+
+class ClusterLook(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at a cluster found; a part is None if it is unknown, and ``unknown`` has the reasons."""
+
+    now_ms: int
+    zookeeper_ms: float | None = None
+    """How long ZooKeeper took to answer; None: it did not."""
+    root: RootStatus | None = None
+    bookies: tuple[BookieLook, ...] | None = None
+    marks: MarkCount | None = None
+    locks: RepairLocks | None = None
+    auditor: AuditorStatus | None = None
+    recovery: RecoveryLook | None = None
+    """The notes of autorecovery."""
+    autorecovery: AutorecoveryStatus | None = None
+    references: DownReferences | None = None
+    """None: no bookie is down, or a command moves the ledgers of those that are."""
+    unknown: Mapping[str, str] = {}
+
+    @property
+    def down(self) -> list[str]:
+        """Bookies that are not registered, but for those that no ledger names."""
+        gone = [each.bookie_id for each in self.bookies or () if not each.is_registered]
+        return [each for each in gone if each not in self.unreferenced]
+
+    @property
+    def unreferenced(self) -> list[str]:
+        """Bookies with a cookie that are not registered, and that no ledger names."""
+        unnamed = frozenset[str]() if self.references is None else self.references.unnamed
+        return [each.bookie_id for each in self.bookies or () if each.bookie_id in unnamed]
+
+    @property
+    def maintenance(self) -> tuple[Maintenance, ...]:
+        """Bookies in maintenance."""
+        return () if self.recovery is None else self.recovery.maintenance
+
+
+def findings_of(status: ClusterLook) -> list[StatusFinding]:
+    """What is wrong, most urgent first."""
+    if status.zookeeper_ms is None:
+        reason = status.unknown.get("zookeeper", "no answer")
+        return [StatusFinding(Urgency.CRITICAL, "zookeeper", reason, "bkctl cluster info --debug")]
+    found = [
+        *_root_findings(status.root),
+        *_down_findings(status),
+        *_unreferenced_findings(status),
+        *_bookie_findings(status),
+        *_disk_findings(status.bookies),
+        *_collection_findings(status),
+        *_replication_findings(status),
+        *_mark_findings(status),
+        *_note_findings(status),
+    ]
+    if status.zookeeper_ms >= LATENCY_WARNING_MS:
+        sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
+        found.append(StatusFinding(Urgency.WARNING, "zookeeper", sentence, "bkctl cluster info --debug"))
+    for part, reason in status.unknown.items():
+        found.append(
+            StatusFinding(Urgency.WARNING, part, f"unknown: {reason}", _COMMANDS.get(part, "bkctl cluster info"))
+        )
+    return sorted(found, key=lambda each: -each.severity)
+
+
+def worst(findings: list[StatusFinding]) -> Urgency:
+    """Urgency of the worst finding."""
+    return max((each.severity for each in findings), default=Urgency.OK)
+
+
+def first_counted(before: ClusterLook | None, now: ClusterLook) -> ClusterLook:
+    """The look from which a watch measures its pace: the first that counted all marks, else the present one."""
+    return now if before is None or _total(before.marks) is None else before
+
+
+def seconds_left(before: ClusterLook, now: ClusterLook) -> float | None:
+    """Time until no ledger is marked, at the pace between two looks; None if it is unknown, or no mark was cleared."""
+    counts = [_total(before.marks), _total(now.marks)]
+    seconds = (now.now_ms - before.now_ms) / 1000
+    if counts[0] is None or counts[1] is None or seconds <= 0 or counts[1] >= counts[0]:
+        return None
+    return counts[1] * seconds / (counts[0] - counts[1])
+
+
+def _total(marks: MarkCount | None) -> int | None:
+    return None if marks is None else marks.at_most
+
+
+_COMMANDS = {
+    "bookies": "bkctl bookie list",
+    "marks": "bkctl autorecovery pending --count",
+    "locks": "bkctl autorecovery running",
+    "auditor": "bkctl autorecovery auditor",
+    "autorecovery": "bkctl autorecovery status",
+}
+
+
+def _root_findings(root: RootStatus | None) -> Iterator[StatusFinding]:
+    if root is None:
+        return
+    if root.is_restore_unfinished:
+        yield StatusFinding(
+            Urgency.CRITICAL,
+            "restore",
+            "a restore is unfinished, so only a part of the metadata is there",
+            "bkctl cluster restore FILE",
+        )
+    if root.migration is not None:
+        yield StatusFinding(Urgency.WARNING, "migration", root.migration, "bkctl metadata doctor")
+
+
+def down_bookies(status: ClusterLook) -> str | None:
+    """Which bookies are down, in words, like "bookie b1:3181 is"; None if no such one may be named."""
+    return these_bookies(status.down, "is", "are") if status.down else None
+
+
+def _is_nothing_repaired(status: ClusterLook) -> bool:
+    """Whether no ledger is marked and none will be, because no auditor works."""
+    has_no_auditor = status.auditor is not None and not status.auditor.is_elected
+    is_off = status.autorecovery is not None and status.autorecovery.off_since_ms is not None
+    return _total(status.marks) == 0 and (has_no_auditor or is_off)
+
+
+def _down_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    down = status.down
+    if not down:
+        return
+    moving = frozenset() if status.root is None else status.root.recovering
+    awaited = {each.bookie_id for each in status.maintenance if not each.is_overdue(status.now_ms)} - moving
+    moved, resting = [each for each in down if each in moving], [each for each in down if each in awaited]
+    left = [each for each in down if each not in moving and each not in awaited]
+    sentence = f"{these_bookies(down, 'is', 'are')} not registered"
+    fix = f"bkctl recover {left[0]} --dry-run" if len(left) == 1 else "bkctl bookie list --state down"
+    is_repaired = not _is_nothing_repaired(status) or not left
+    if resting:
+        sentence += f"; in maintenance: {first_names(resting)}"
+        fix = fix if left else "bkctl autorecovery maintenance list"
+    if moved:
+        sentence += f"; a command is moving the ledgers of {first_names(moved)}"
+        fix = "bkctl audit"
+    if not is_repaired:
+        sentence += (
+            f"; nothing repairs ledgers that still reference {first_names(left)}{_doubt(status.references, left)}"
+        )
+        fix = f"bkctl recover failed-bookie {' '.join(left[:_NAMED_MAX])}"
+    several = len(down) + len(_silent(status.bookies or ())) > 1
+    severity = Urgency.CRITICAL if several or not is_repaired else Urgency.WARNING
+    if resting and not moved and not left:
+        severity = Urgency.NOTICE
+    yield StatusFinding(severity, "bookies_down", sentence, fix)
+
+
+def _doubt(references: DownReferences | None, bookie_ids: Sequence[str]) -> str:
+    if references is None or references.why_unknown is None or references.named.issuperset(bookie_ids):
+        return ""
+    return f" (whether any does is unknown: {references.why_unknown})"
+
+
+def _unreferenced_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    if status.unreferenced:
+        assert status.references is not None
+        sentence = (
+            f"{these_bookies(status.unreferenced, 'is', 'are')} not registered, and none of the "
+            f"{status.references.ledgers:,} ledgers references {'it' if len(status.unreferenced) == 1 else 'them'}: "
+            "what will not come back needs no cookie"
+        )
+        fix = f"bkctl cookie delete {status.unreferenced[0]} --dry-run"
+        yield StatusFinding(Urgency.NOTICE, "bookies_unreferenced", sentence, fix)
+
+
+def _silent(bookies: Sequence[BookieLook]) -> list[str]:
+    return [each.bookie_id for each in bookies if each.is_registered and each.problem is not None]
+
+
+def _bookie_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    bookies = status.bookies
+    if bookies is None:
+        return
+    silent = _silent(bookies)
+    read_only = [each.bookie_id for each in bookies if each.is_writable is False]
+    foreign = [each.bookie_id for each in bookies if each.is_registered and not each.has_cookie]
+    several = len(silent) + len(status.down) > 1
+    if not any(each.is_writable for each in bookies):
+        yield StatusFinding(Urgency.CRITICAL, "no_writable_bookie", "no bookie is writable", "bkctl bookie list")
+    if silent:
+        severity = Urgency.CRITICAL if several else Urgency.WARNING
+        refusals = {each.bookie_id: each.problem for each in bookies if each.is_refusing}
+        if refusals:
+            said = "; ".join(dict.fromkeys(str(text).partition(f"{each}: ")[2] for each, text in refusals.items()))
+            sentence = f"{these_bookies(list(refusals), 'is', 'are')} registered, but answered: {said}"
+            yield StatusFinding(severity, "bookies_refusing", sentence, f"bkctl bookie info {min(refusals)}")
+        if silent := [each for each in silent if each not in refusals]:
+            sentence = f"{these_bookies(silent, 'is', 'are')} registered, but did not answer"
+            yield StatusFinding(severity, "bookies_silent", sentence, f"bkctl bookie info {silent[0]}")
+    if read_only:
+        sentence = f"{these_bookies(read_only, 'is', 'are')} read-only"
+        yield StatusFinding(Urgency.NOTICE, "bookies_read_only", sentence, f"bkctl bookie show {read_only[0]}")
+    if foreign:
+        sentence = f"{these_bookies(foreign, 'is', 'are')} registered without a cookie"
+        yield StatusFinding(Urgency.WARNING, "bookies_without_cookie", sentence, "bkctl metadata doctor")
+
+
+def _disk_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFinding]:
+    used = {each.bookie_id: each.used_fraction for each in bookies or () if each.used_fraction is not None}
+    critical = [bookie_id for bookie_id, fraction in used.items() if fraction >= DISK_CRITICAL_FRACTION]
+    warning = [
+        bookie_id for bookie_id, fraction in used.items() if DISK_WARNING_FRACTION <= fraction < DISK_CRITICAL_FRACTION
+    ]
+    for severity, full in ((Urgency.CRITICAL, critical), (Urgency.WARNING, warning)):
+        if full:
+            limit = DISK_CRITICAL_FRACTION if severity is Urgency.CRITICAL else DISK_WARNING_FRACTION
+            sentence = f"disks of {these_bookies(full, 'is', 'are')} at least {limit:.0%} full"
+            yield StatusFinding(severity, "disks", sentence, "bkctl bookie info")
+
+
+def _collection_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    """A bookie that was removed may have left its note."""
+    known = {each.bookie_id for each in status.bookies or ()}
+    stopped = () if status.recovery is None else status.recovery.stopped
+    found = {bookie_id: note for bookie_id, note in stopped if status.bookies is None or bookie_id in known}
+    if found:
+        first = next(iter(found))
+        which = these_bookies(list(found), "deletes", "delete")
+        sentence = f"{which} no ledgers, because the metadata is older than it was: {found[first].stopped}"
+        yield StatusFinding(Urgency.CRITICAL, "deletion_stopped", sentence, f"bkctl bookie gc status {first}")
+
+
+def _replication_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    switches = status.autorecovery
+    if switches is not None and switches.off_since_ms is not None:
+        note = switches.note
+        overdue = f"; it was to be enabled by {note.until}" if note.is_overdue(status.now_ms) else ""
+        by = f" by {note.by}" if note.by else ""
+        why = f" ({note.reason})" if note.reason else ""
+        sentence = f"autorecovery has been disabled{by} for {age(status.now_ms, switches.off_since_ms)}{why}{overdue}"
+        yield StatusFinding(Urgency.WARNING, "autorecovery_disabled", sentence, "bkctl autorecovery enable")
+    if status.auditor is not None and not status.auditor.is_elected:
+        sentence = "no auditor is elected, so lost bookies are not noticed"
+        yield StatusFinding(Urgency.WARNING, "no_auditor", sentence, "bkctl autorecovery auditor")
+    if switches is None:
+        return
+    if switches.delay_s is not None and switches.delay_s > DELAY_WARNING_S:
+        yield _delay_finding(status, switches.delay_s)
+    checked_ms = switches.full_check_ms
+    if checked_ms is not None and status.now_ms - checked_ms > FULL_CHECK_AGE_MS:
+        sentence = f"the last check of all ledgers ended {age(status.now_ms, checked_ms)} ago"
+        yield StatusFinding(Urgency.NOTICE, "full_check", sentence, "bkctl autorecovery reset-checks all-ledgers")
+
+
+def _delay_finding(status: ClusterLook, delay_s: int) -> StatusFinding:
+    sentence = f"ledgers of a lost bookie are replicated only after {age_text(delay_s)}"
+    cause = next((each for each in status.maintenance if each.note and each.note.set_delay_s == delay_s), None)
+    if cause is None:
+        return StatusFinding(Urgency.WARNING, "recovery_delay", sentence, "bkctl autorecovery delay set 0")
+    sentence += f", as the maintenance of bookie {cause.bookie_id} has set; its end restores the delay"
+    if cause.is_overdue(status.now_ms):
+        fix = f"bkctl autorecovery maintenance end {cause.bookie_id}"
+        return StatusFinding(Urgency.WARNING, "recovery_delay", sentence, fix)
+    return StatusFinding(Urgency.NOTICE, "recovery_delay", sentence, "bkctl autorecovery maintenance list")
+
+
+def _mark_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    marks, locks = status.marks, status.locks
+    if marks is not None and (marks.at_least or not marks.is_exact):
+        is_old = marks.oldest_ms is not None and status.now_ms - marks.oldest_ms > MARK_AGE_WARNING_MS
+        oldest = "" if marks.oldest_ms is None else f"; the oldest mark is {age(status.now_ms, marks.oldest_ms)} old"
+        sentence = f"{marks.ledgers} marked as under-replicated{oldest}"
+        command = "bkctl autorecovery repair-marks --dry-run" if is_old else "bkctl autorecovery pending"
+        yield StatusFinding(Urgency.WARNING, "marks", sentence, command)
+        has_notes = status.recovery is not None and status.recovery.daemons  # they show more than locks
+        if is_old and locks is not None and not locks.count and not has_notes:
+            sentence = "no ledger is being repaired: no replication lock is held"
+            yield StatusFinding(Urgency.WARNING, "no_repair", sentence, "bkctl autorecovery status")
+    if locks is not None and locks.oldest_ms is not None and status.now_ms - locks.oldest_ms > LOCK_AGE_WARNING_MS:
+        sentence = f"a ledger has been locked for repair for {age(status.now_ms, locks.oldest_ms)}"
+        yield StatusFinding(Urgency.NOTICE, "old_lock", sentence, "bkctl autorecovery running")
+
+
+def _note_findings(status: ClusterLook) -> Iterator[StatusFinding]:
+    if status.recovery is None:
+        return
+    marks, is_off = status.marks, status.autorecovery is not None and status.autorecovery.off_since_ms is not None
+    waiting = None
+    if marks is not None and marks.oldest_ms is not None and not is_off:
+        waiting = WaitingMarks(marks.oldest_ms, status.locks is None or status.locks.count > 0)
+    unnamed = frozenset[str]() if status.references is None else status.references.unnamed
+    deadlines = tuple(each for each in status.recovery.deadlines if each[0] not in unnamed)
+    recovery = msgspec.structs.replace(status.recovery, deadlines=deadlines)
+    yield from recovery_findings(recovery, waiting, status.now_ms)

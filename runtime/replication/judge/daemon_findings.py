@@ -1,0 +1,135 @@
+"""What is wrong with autorecovery, from the notes of its daemons. Pure.
+
+Java's auditor and workers write no notes, so most of this concerns daemons of bkctl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from runtime.metadata.replication.recovery_look import RecoveryLook
+from runtime.replication.judge.status_finding import StatusFinding, Urgency, age, age_text, first_names, these_bookies
+
+STATUS_COMMAND = "bkctl autorecovery status"
+NO_PROGRESS_WARNING_S = 3600
+"""Large ledgers take time, but workers repair several at once."""
+NO_WORKER_AGE_MS = 300_000
+SILENCE_WARNING_MS = 300_000
+"""A daemon writes its note at least every minute; clocks of machines may differ a little."""
+
+
+class WaitingMarks(msgspec.Struct, frozen=True):
+    """Marks that wait for a repair: when the oldest known one was made, and whether any replication lock is held."""
+
+    oldest_ms: int
+    has_locks: bool
+
+
+def idle_seconds(look: RecoveryLook, waiting: WaitingMarks | None, now_ms: int) -> int | None:
+    """How long no worker of bkctl has finished a ledger while marks wait; None if none wait, or no worker runs."""
+    workers = [each for each in look.daemons if each.worker is not None]
+    if waiting is None or not workers:
+        return None
+    finished = [each.worker.finished_ms or each.started_ms for each in workers if each.worker is not None]
+    return max(0, now_ms - max(waiting.oldest_ms, *finished)) // 1000
+
+
+def recovery_findings(look: RecoveryLook, waiting: WaitingMarks | None, now_ms: int) -> Iterator[StatusFinding]:
+    """What is wrong. ``waiting`` None: no ledger is marked, that is unknown, or autorecovery is disabled."""
+    yield from _loss_findings(look)
+    yield from _return_findings(look)
+    yield from _maintenance_findings(look, now_ms)
+    yield from _deadline_findings(look, now_ms)
+    yield from _daemon_findings(look, now_ms)
+    yield from _worker_findings(look, waiting, now_ms)
+    if look.failures:
+        sentence = f"repairs of {look.failures:,} marked ledgers failed and will be tried again"
+        yield StatusFinding(Urgency.NOTICE, "failed_repairs", sentence, "bkctl autorecovery pending")
+    for problem in look.unreadable:
+        yield StatusFinding(Urgency.WARNING, "unreadable_note", problem, "bkctl metadata doctor")
+
+
+def _loss_findings(look: RecoveryLook) -> Iterator[StatusFinding]:
+    count = look.losses.count
+    if not count:
+        return
+    first = [key for key, _ in look.losses.first]
+    names = f": {', '.join(first[:5])}{' ...' if count > 5 else ''}" if first else ""
+    sentence = f"{count:,} ledgers have entries that no registered bookie has{names}"
+    if count == 1:
+        sentence = f"1 ledger has entries that no registered bookie has{names}"
+    command = f"bkctl ledger explain {first[0]}" if len(first) == 1 else STATUS_COMMAND
+    yield StatusFinding(Urgency.CRITICAL, "lost_entries", sentence, command)
+
+
+def _return_findings(look: RecoveryLook) -> Iterator[StatusFinding]:
+    for bookie_id, ledger_ids in look.returned:
+        ledgers = "ledger" if len(ledger_ids) == 1 else f"{len(ledger_ids):,} ledgers:"
+        sentence = (
+            f"bookie {bookie_id} is back, which was given up when {ledgers} {first_names(list(map(str, ledger_ids)))} "
+            f"{'was' if len(ledger_ids) == 1 else 'were'} closed: it may have entries that the others do not have"
+        )
+        yield StatusFinding(
+            Urgency.WARNING, "given_up_bookie", sentence, f"bkctl ledger read {ledger_ids[0]} --from-bookie {bookie_id}"
+        )
+
+
+def _maintenance_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]:
+    overdue = [each for each in look.maintenance if each.note is not None and each.is_overdue(now_ms)]
+    if overdue:
+        names = [each.bookie_id for each in overdue]
+        since_ms = min(each.note.end_ms for each in overdue if each.note is not None)
+        sentence = f"the maintenance of {these_bookies(names, 'is', 'are')} overdue by {age(now_ms, since_ms)}"
+        command = f"bkctl autorecovery maintenance end {names[0]}" if len(names) == 1 else _MAINTENANCE_COMMAND
+        yield StatusFinding(Urgency.WARNING, "maintenance_overdue", sentence, command)
+
+
+_MAINTENANCE_COMMAND = "bkctl autorecovery maintenance list"
+
+
+def _deadline_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]:
+    excused = {each.bookie_id for each in look.maintenance if not each.is_overdue(now_ms)}
+    pending = [(bookie_id, note) for bookie_id, note in look.deadlines if note.due_ms > now_ms]
+    names = [bookie_id for bookie_id, _ in pending if bookie_id not in excused]
+    if names:
+        wait = age_text(min(note.due_ms - now_ms for bookie_id, note in pending if bookie_id in names) / 1000)
+        sentence = f"{these_bookies(names, 'is', 'are')} gone; the ledgers will be marked in {wait}"
+        yield StatusFinding(Urgency.NOTICE, "deadlines", sentence, STATUS_COMMAND)
+
+
+def _daemon_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]:
+    silent = [each for each in look.daemons if now_ms - each.written_ms > SILENCE_WARNING_MS]
+    if silent:
+        names = first_names([f"{each.host} (process {each.pid})" for each in silent])
+        wait = age(now_ms, min(each.written_ms for each in silent))
+        sentence = f"daemons have not reported for up to {wait} and may hang: {names}"
+        yield StatusFinding(Urgency.WARNING, "daemon_silent", sentence, STATUS_COMMAND)
+    for daemon in look.daemons:
+        if daemon.alarm is not None:
+            yield StatusFinding(Urgency.CRITICAL, "too_many_gone", daemon.alarm, STATUS_COMMAND)
+        for lane in daemon.lanes:
+            if lane.error is None:
+                continue
+            since = (
+                "never succeeded" if lane.succeeded_ms is None else f"succeeded {age(now_ms, lane.succeeded_ms)} ago"
+            )
+            name = f"the auditor on {daemon.host} (process {daemon.pid})"
+            sentence = f"{name} reports that its task {lane.name} fails: {lane.error} ({since})"
+            yield StatusFinding(Urgency.WARNING, "auditor_task", sentence, STATUS_COMMAND)
+
+
+def _worker_findings(look: RecoveryLook, waiting: WaitingMarks | None, now_ms: int) -> Iterator[StatusFinding]:
+    if waiting is None or not look.daemons:
+        return
+    idle_s = idle_seconds(look, waiting, now_ms)
+    if idle_s is None:
+        if not waiting.has_locks and now_ms - waiting.oldest_ms > NO_WORKER_AGE_MS:
+            sentence = "ledgers are marked, but no daemon is a worker: " + first_names(
+                [f"{each.host} (role {each.role})" for each in look.daemons]
+            )
+            yield StatusFinding(Urgency.WARNING, "no_worker", sentence, STATUS_COMMAND)
+    elif idle_s > NO_PROGRESS_WARNING_S:
+        sentence = f"ledgers are marked, but no worker has finished one for {age_text(idle_s)}"
+        yield StatusFinding(Urgency.WARNING, "no_progress", sentence, "bkctl autorecovery pending")

@@ -1,0 +1,312 @@
+"""Why a ledger is not fully replicated, or cannot be closed or recovered, and what would happen next. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from runtime.client.recovery import blocking_members
+from runtime.ledger.metadata import LedgerState
+from runtime.ledger.write_set import write_set
+from runtime.placement.choice import PlacementNeed, Refusal, refusals
+from runtime.placement.isolation import isolation_demand
+from runtime.placement.rules import BrokenRule, judge_ensemble
+from runtime.replication.judge.closing import joined, last_resort, what_helps
+from runtime.replication.judge.fragments import Fragment
+from runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
+from runtime.replication.judge.targets import stripe_bytes
+from runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+
+_NAMED_MAX = 5
+
+
+class CandidateVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a bookie could take the copies of a lost member. ``refused_by`` None: it could.
+
+    The verdict is for all segments with this ensemble; ``first_entry_id`` is that of the first.
+    """
+
+    first_entry_id: int
+    replaces: str
+    bookie_id: str
+    rack: str | None
+    free_bytes: int | None
+    refused_by: str | None
+    is_refused_by_rule: bool
+
+
+class LedgerExplanation(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one ledger. ``is_closable`` None: it is closed. ``missing_answers``: why, by bookie."""
+
+    replication: ReplicationState
+    is_closable: bool | None
+    missing_answers: Mapping[str, str]
+    candidates: tuple[CandidateVerdict, ...]
+    problems: tuple[str, ...]
+    next_steps: tuple[str, ...]
+
+
+def explain(facts: LedgerFacts) -> LedgerExplanation:
+    """The verdict that follows from the facts."""
+    missing_answers = _missing_answers(facts)
+    candidates = tuple(_candidates(facts))
+    return LedgerExplanation(
+        replication=judge_ledger(write_set_rows(facts.ledger_id, facts.metadata), facts.registrations.live).replication,
+        is_closable=None if facts.metadata.is_closed else not missing_answers,
+        missing_answers=missing_answers,
+        candidates=candidates,
+        problems=tuple(_problems(facts, missing_answers)),
+        next_steps=tuple(_next_steps(facts, missing_answers, candidates)) or ("nothing: no problem was found",),
+    )
+
+
+def _missing_answers(facts: LedgerFacts) -> dict[str, str]:
+    """The bookies without whose valid answers the ledger cannot be closed, with the reason; none if it can, or is."""
+    if facts.metadata.is_closed:
+        return {}
+    valid = {each for each, answer in facts.answers.items() if answer.is_valid}
+    reasons = {each: answer.problem or "" for each, answer in facts.answers.items()}
+    reasons |= dict.fromkeys(facts.ignored, "counts as gone")
+    return {each: reasons.get(each, "not registered") for each in sorted(blocking_members(facts.metadata, valid))}
+
+
+def _lost_members(facts: LedgerFacts, segment: SegmentFacts) -> list[int]:
+    live = facts.registrations.live
+    return [index for index, bookie_id in enumerate(segment.ensemble) if bookie_id not in live]
+
+
+def _candidates(facts: LedgerFacts) -> Iterator[CandidateVerdict]:
+    metadata = facts.metadata
+    seen = set()
+    for segment in facts.segments:
+        lost = _lost_members(facts, segment)
+        view = facts.survey.view((*segment.ensemble, *facts.registrations.read_only))
+        rules = msgspec.structs.replace(facts.rules, is_strict=True)
+        for index in lost:
+            if (segment.ensemble, index) in seen:
+                continue
+            seen.add((segment.ensemble, index))
+            fragment = Fragment(segment.segment_index, segment.entries, segment.ensemble, (index,), segment.is_open)
+            need = PlacementNeed(
+                write_quorum_size=metadata.write_quorum_size,
+                isolation=isolation_demand(metadata.custom_metadata),
+                bytes_needed=stripe_bytes(metadata, fragment, index),
+            )
+            members = [None if each in lost else bookie_id for each, bookie_id in enumerate(segment.ensemble)]
+            for bookie_id, reasons in refusals(view, rules, need, members, index).items():
+                if bookie_id in segment.ensemble and reasons != (Refusal.IN_ENSEMBLE,):
+                    continue  # a lost member
+                known = view.bookies[bookie_id]
+                yield CandidateVerdict(
+                    first_entry_id=segment.entries.first_entry_id,
+                    replaces=segment.ensemble[index],
+                    bookie_id=bookie_id,
+                    rack=known.rack if facts.survey.tables else None,
+                    free_bytes=facts.free_bytes.get(bookie_id, known.free_bytes),
+                    refused_by=_refusal(facts, bookie_id, reasons),
+                    is_refused_by_rule=any(isinstance(reason, BrokenRule) for reason in reasons),
+                )
+
+
+def _refusal(facts: LedgerFacts, bookie_id: str, reasons: tuple[Refusal | BrokenRule, ...]) -> str | None:
+    found = [each.value if isinstance(each, Refusal) else str(each) for each in reasons]
+    if not found and bookie_id in facts.silent:
+        found = [facts.silent[bookie_id]]
+    return "; ".join(found) or None
+
+
+def _bad_copies(facts: LedgerFacts) -> dict[str, list[SegmentFacts]]:
+    """Complete segments of which a bookie that answers does not have the first or the last entry, by bookie."""
+    found: dict[str, list[SegmentFacts]] = {}
+    for segment in facts.segments:
+        for copy in segment.copies:
+            if not segment.is_open and is_bad(copy):
+                found.setdefault(copy.bookie_id, []).append(segment)
+    return dict(sorted(found.items()))
+
+
+def _problems(facts: LedgerFacts, missing_answers: Mapping[str, str]) -> Iterator[str]:
+    metadata, live = facts.metadata, facts.registrations.live
+    if metadata.state is LedgerState.IN_RECOVERY:
+        yield "it is in recovery: a recovery is running, or was started and not finished"
+    if missing_answers:
+        named = joined([f"{bookie_id} ({reason})" for bookie_id, reason in missing_answers.items()])
+        yield f"it cannot be closed now: entries may exist that only {named} can have"
+    for bookie_id in sorted(metadata.bookies() - live):
+        count = sum(bookie_id in segment.ensemble for segment in facts.segments)
+        state = "counts as gone" if bookie_id in facts.ignored else "is not registered"
+        yield f"bookie {bookie_id} {state}; it is in {count} of {_segments(len(facts.segments))}"
+    for bookie_id, answer in facts.answers.items():
+        if answer.problem is not None:
+            yield f"bookie {bookie_id} is registered but gives no valid answer: {answer.problem}"
+    for bookie_id, segments in _bad_copies(facts).items():
+        yield f"bookie {bookie_id} does not have the first or last entry of {_named_segments(segments)}"
+    for row in judge_ledger(write_set_rows(facts.ledger_id, metadata), live).rows:
+        if row.replication is ReplicationState.UNAVAILABLE:
+            start = row.write_set.segment_first_entry_id
+            yield (
+                f"no live bookie of the ensemble has the entries of {joined(row.missing_bookies)} in the segment from "
+                f"entry {start}"
+            )
+    yield from _placement_problems(facts)
+    mark = facts.autorecovery.mark
+    if mark is not None and mark.problem is not None:
+        yield f"its mark of under-replication cannot be read: {mark.problem}"
+
+
+def _placement_problems(facts: LedgerFacts) -> Iterator[str]:
+    isolation = isolation_demand(facts.metadata.custom_metadata)
+    if not facts.rules.has_racks and not facts.survey.groups:
+        return
+    for segment in facts.segments:
+        view = facts.survey.view(segment.ensemble)
+        quorum = facts.metadata.write_quorum_size
+        for broken in judge_ensemble(view, facts.rules, segment.ensemble, quorum, isolation):
+            yield f"the segment from entry {segment.entries.first_entry_id} breaks a placement rule: {broken}"
+
+
+def _next_steps(
+    facts: LedgerFacts, missing_answers: Mapping[str, str], candidates: tuple[CandidateVerdict, ...]
+) -> Iterator[str]:
+    metadata, ledger_id = facts.metadata, facts.ledger_id
+    last_lost = (
+        [] if metadata.is_closed else [facts.segments[-1].ensemble[i] for i in _lost_members(facts, facts.segments[-1])]
+    )
+    if missing_answers:
+        valid = {each for each, answer in facts.answers.items() if answer.is_valid}
+        yield what_helps(ledger_id, metadata, list(missing_answers), valid, "able to give a valid answer")
+        if not set(missing_answers) <= facts.registrations.live:
+            yield last_resort(ledger_id, metadata, facts.registrations.live)
+    elif last_lost:
+        yield (
+            f"a live writer replaces {joined(last_lost)} at its next add; if there is none, a recovery closes the "
+            f"ledger after a while and copies its last segment; bkctl ledger close {ledger_id} closes it now"
+        )
+    elif metadata.state is LedgerState.IN_RECOVERY:
+        yield f"its next reader with recovery, or bkctl ledger close {ledger_id}, closes it"
+    yield from _recoveries(facts, candidates)
+    if _bad_copies(facts):
+        limit = " where another bookie of the ensemble has a good one" if _without_copy(facts) else ""
+        yield f"bkctl recover ledger {ledger_id} writes missing and damaged copies again{limit}"
+    yield from _outside(facts)
+    yield from _autorecovery(facts)
+
+
+def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) -> Iterator[str]:
+    """What the recovery of each lost bookie would do."""
+    verdicts: dict[tuple[int, str], list[CandidateVerdict]] = {}
+    for each in candidates:
+        verdicts.setdefault((each.first_entry_id, each.replaces), []).append(each)
+    first_of: dict[tuple[str, ...], int] = {}
+    for segment in facts.segments:
+        first_of.setdefault(segment.ensemble, segment.entries.first_entry_id)
+    for bookie_id in sorted(facts.metadata.bookies() - facts.registrations.live):
+        command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
+        movable: list[SegmentFacts] = []
+        stuck: list[SegmentFacts] = []
+        without_copy: list[SegmentFacts] = []
+        targets: set[str] = set()
+        refused: list[CandidateVerdict] = []
+        for segment in facts.segments:
+            if bookie_id not in segment.ensemble or segment.is_open:
+                continue
+            if bookie_id in _members(facts, segment):
+                without_copy.append(segment)
+                continue
+            found = verdicts.get((first_of[segment.ensemble], bookie_id), [])
+            possible = {each.bookie_id for each in found if not each.refused_by}
+            targets |= possible
+            (movable if possible else stuck).append(segment)
+            refused += [] if possible else found
+        if movable:
+            yield f"{command} would copy its entries of {_named_segments(movable)} to {_some(sorted(targets), 'or')}"
+        if without_copy:
+            yield f"{command} would leave {_named_segments(without_copy)}: no live copy is known of some of the entries"
+        if stuck:
+            yield f"{command} would leave {_named_segments(stuck)}: no bookie can take the copies{_why(refused)}"
+
+
+def _without_copy(facts: LedgerFacts) -> list[SegmentFacts]:
+    return [each for each in facts.segments if each.without_copy]
+
+
+def _members(facts: LedgerFacts, segment: SegmentFacts) -> set[str]:
+    """The bookies that should have the entries of which no live copy is known."""
+    sizes = facts.metadata.ensemble_size, facts.metadata.write_quorum_size
+    return {segment.ensemble[index] for each in segment.without_copy for index in write_set(each, *sizes)}
+
+
+def _outside(facts: LedgerFacts) -> Iterator[str]:
+    """What the operator can do about entries without a live copy, and what the bookies outside have of them."""
+    segments = _without_copy(facts)
+    if not segments:
+        return
+    asked = {entry_id for each in facts.outside for entry_id in each.asked}
+    answered = [each for each in facts.outside if each.problem is None]
+    finders = [each for each in facts.outside if each.found]
+    members = set[str]().union(*(_members(facts, each) for each in segments))
+    silent = {each for each in members if each not in facts.answers or facts.answers[each].is_silent}
+    if silent:
+        yield f"start {_some(sorted(silent))} if their disks still exist: entries without a live copy may be there"
+    for each in finders:
+        yield (
+            f"bookie {each.bookie_id}, outside of the ensemble, has {len(each.found)} of the {len(each.asked)} entries "
+            f"that it was asked for (from {each.found[0]} to {each.found[-1]}): bkctl ledger read {facts.ledger_id} "
+            f"--from-bookie {each.bookie_id} reads them; nothing writes them back to the ensemble"
+        )
+    if answered and not finders:
+        yield f"none of the {len(answered)} live bookies outside of the ensemble that answered has any of them"
+    if not asked:
+        yield "there is no live bookie outside of the ensemble that could have them"
+    for each in [each for each in facts.outside if each.problem is not None][:_NAMED_MAX]:
+        yield f"bookie {each.bookie_id}, outside of the ensemble, did not answer: {each.problem}"
+    unasked = [each for each in segments if not asked.intersection(each.without_copy)]
+    if asked and unasked:
+        yield f"no bookie outside of the ensemble was asked for {_named_segments(unasked)}"
+
+
+def _why(refused: list[CandidateVerdict]) -> str:
+    """The reasons with the number of bookies, and how to accept broken rules."""
+    reasons = {each.bookie_id: (each.refused_by or "").partition(":")[0] for each in refused}
+    counts = ", ".join(f"{count} {reason}" for reason, count in Counter(reasons.values()).items())
+    consent = "; --placement best-effort accepts broken rules"
+    return f" ({counts or 'no bookie is writable'})" + (consent if any(e.is_refused_by_rule for e in refused) else "")
+
+
+def _autorecovery(facts: LedgerFacts) -> Iterator[str]:
+    state = facts.autorecovery
+    is_incomplete = bool(facts.metadata.bookies() - facts.registrations.live or _bad_copies(facts))
+    if state.lock is not None:
+        yield f"{state.lock.holder or 'an unknown host'} holds its replication lock: it may be copying the ledger now"
+        if not state.lock.session_id:
+            yield f"no session owns the lock {state.lock.path}, so it never expires: run bkctl metadata doctor"
+    if not state.is_enabled and (is_incomplete or state.mark is not None):
+        yield "autorecovery is disabled: Java's workers repair nothing until bkctl autorecovery enable"
+    elif state.mark is not None and not is_incomplete:
+        yield (
+            "it is marked as under-replicated, but no missing copy was found: a replication worker, or bkctl "
+            "autorecovery repair-marks --deep, clears the mark if the copies are good"
+        )
+    elif state.mark is not None and state.lock is None:
+        what = "what has a live copy" if _without_copy(facts) else "it"
+        yield f"it is marked as under-replicated: a replication worker, if one runs, repairs {what}"
+    elif is_incomplete and state.mark is None and state.auditor is None:
+        yield "no auditor is elected, so autorecovery does not notice lost bookies"
+    elif is_incomplete and state.mark is None:
+        yield f"the auditor {state.auditor} has not marked it yet; bkctl autorecovery trigger starts a check"
+
+
+def _segments(count: int) -> str:
+    return "1 segment" if count == 1 else f"{count} segments"
+
+
+def _named_segments(segments: list[SegmentFacts]) -> str:
+    starts = [str(each.entries.first_entry_id) for each in segments]
+    return f"{_segments(len(starts))} (from entry {_some(starts)})"
+
+
+def _some(names: list[str], word: str = "and") -> str:
+    more = [f"{len(names) - _NAMED_MAX} more"] if len(names) > _NAMED_MAX else []
+    return joined([*names[:_NAMED_MAX], *more], word)

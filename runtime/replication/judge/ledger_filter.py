@@ -1,0 +1,82 @@
+"""Filter for ledger listings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+from runtime.replication.judge.fragments import first_stored, fragments_naming
+from storage.ids import INVALID_ENTRY_ID
+
+
+class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions that must all be true; None and empty ones always are. Times in ms since 1970, sizes in payload bytes.
+
+    A ledger that is not closed has no size yet, so conditions on sizes are false for it. ``labels`` are custom
+    metadata: a key with a value, or with None for any value.
+    """
+
+    excluded_ids: Collection[int] = ()
+    bookie_id: str | None = None
+    state: LedgerState | None = None
+    created_before_ms: int | None = None
+    created_after_ms: int | None = None
+    bytes_above: int | None = None
+    bytes_below: int | None = None
+    labels: tuple[tuple[str, bytes | None], ...] = ()
+
+    @property
+    def needs_metadata(self) -> bool:
+        """Whether any condition requires the metadata."""
+        return self != LedgerFilter(excluded_ids=self.excluded_ids)
+
+    def wants_id(self, ledger_id: int) -> bool:
+        """Whether the conditions on the id are true."""
+        return ledger_id not in self.excluded_ids
+
+    def wants(self, ledger: StoredLedger) -> bool:
+        """Whether all conditions are true; the metadata must be readable."""
+        metadata, created_ms = ledger.metadata, ledger.created_ms
+        assert metadata is not None
+        assert created_ms is not None
+        return (
+            self.wants_id(ledger.ledger_id)
+            and (self.state is None or metadata.state is self.state)
+            and (self.created_before_ms is None or created_ms < self.created_before_ms)
+            and (self.created_after_ms is None or created_ms > self.created_after_ms)
+            and self._wants_size(metadata)
+            and self._wants_labels(metadata)
+            and (self.bookie_id is None or has_entries_on(metadata, self.bookie_id))
+        )
+
+    def _wants_size(self, metadata: LedgerMetadata) -> bool:
+        if self.bytes_above is None and self.bytes_below is None:
+            return True
+        return (
+            metadata.is_closed
+            and (self.bytes_above is None or metadata.length > self.bytes_above)
+            and (self.bytes_below is None or metadata.length < self.bytes_below)
+        )
+
+    def _wants_labels(self, metadata: LedgerMetadata) -> bool:
+        found = dict(metadata.custom_metadata)
+        return all(key in found and (value is None or found[key] == value) for key, value in self.labels)
+
+
+def has_entries_on(metadata: LedgerMetadata, bookie_id: str) -> bool:
+    """Whether the bookie should store entries of the ledger by round robin; an open last segment always counts.
+
+    A reference is not sufficient, because a stripe may be empty (``areEntriesOfLedgerStoredInTheBookie`` in Java).
+    """
+    return any(
+        fragment.is_open
+        or any(
+            first_stored(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+            != INVALID_ENTRY_ID
+            for index in fragment.bookie_indexes
+        )
+        for fragment in fragments_naming(metadata, frozenset({bookie_id}))
+    )

@@ -1,0 +1,119 @@
+"""Outcome of each ledger of a recovery, and the report of the run. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+from runtime.placement.rules import BrokenRule, PlacementRule
+from runtime.replication.judge.copies import CopyState
+from runtime.replication.judge.fragments import (
+    EntryRange,
+    format_ranges,
+)
+
+
+class FailureReason(enum.Enum):
+    """Why a ledger, or a part of it, could not be moved. The names appear in reports."""
+
+    LOST = "no good copy is left"
+    UNREADABLE = "surviving copies cannot be read"
+    NOT_ENOUGH_BOOKIES = "no bookie to copy to"
+    TARGET_GONE = "the bookie that got the copies has left the cluster"
+    PLACEMENT = "no bookie that keeps the placement rules"
+    NOT_CLOSED = "the ledger could not be closed"
+    LOCKED = "another process has the replication lock"
+    LOCK_LOST = "the replication lock was lost"
+    METADATA_UNREADABLE = "the ledger metadata cannot be read"
+    METADATA_NEWER = "a newer release wrote the ledger metadata"
+    CONFLICT = "the ledger metadata kept changing"
+    OPEN = "open: its writer may still add"
+    NOT_PLANNED = "not in the plan of the continued job"
+    ERROR = "error"
+
+
+class LedgerFailure(msgspec.Struct, frozen=True):
+    """A part of a ledger that could not be moved: the affected entries, if any, and a sentence with the reason."""
+
+    ledger_id: int
+    reason: FailureReason
+    entries: tuple[EntryRange, ...]
+    detail: str
+    owner: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The ledger and the affected entries, if any."""
+        return f"ledger {self.ledger_id}" + (f", entries {format_ranges(self.entries)}" if self.entries else "")
+
+    @property
+    def bare_detail(self) -> str:
+        """The detail without the ledger prefix of ledger errors."""
+        return self.detail.removeprefix(f"ledger {self.ledger_id}: ")
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason.value}: {self.bare_detail}"
+
+
+class LedgerOutcome(enum.Enum):
+    """Outcome of one ledger of a plan; each ledger has exactly one."""
+
+    REPAIRED = "repaired"
+    REPAIRED_BY_OTHERS = "repaired by another process"
+    """Another recovery or its own writer had already replaced the failed bookies."""
+    DELETED = "deleted"
+    FAILED = "failed"
+
+
+class LedgerRepaired(msgspec.Struct, frozen=True, kw_only=True):
+    """Result for one ledger. ``fragments``: rewritten segments; ``entries`` and ``bytes_copied``: copies made.
+
+    A ledger that was deleted meanwhile, or no longer references the bookies, has no fragments and no failures.
+    """
+
+    ledger_id: int
+    fragments: int = 0
+    entries: int = 0
+    bytes_copied: int = 0
+    was_closed: bool = False
+    """Whether an open ledger was fenced and closed."""
+    was_deleted: bool = False
+    owner: str | None = None
+    """The owner of a ledger that was closed."""
+    failures: tuple[LedgerFailure, ...] = ()
+    defects: tuple[SourceDefect, ...] = ()
+    broken_rules: tuple[BrokenRule, ...] = ()
+    """Placement rules that the new copies break, one for each copy and rule."""
+
+    def with_owner(self, owner: str | None) -> LedgerRepaired:
+        """The same, with the owner of the ledger in it and in its failures."""
+        failures = tuple(msgspec.structs.replace(failure, owner=owner) for failure in self.failures)
+        return msgspec.structs.replace(self, owner=owner, failures=failures)
+
+    @property
+    def outcome(self) -> LedgerOutcome:
+        """The outcome of the ledger."""
+        if self.failures:
+            return LedgerOutcome.FAILED
+        if self.was_deleted:
+            return LedgerOutcome.DELETED
+        if self.fragments or self.was_closed:
+            return LedgerOutcome.REPAIRED
+        return LedgerOutcome.REPAIRED_BY_OTHERS
+
+
+def rule_counts(counts: Mapping[PlacementRule, int]) -> dict[str, int]:
+    """How often each rule is broken, by its name; the most serious rule first."""
+    return {rule.value: counts[rule] for rule in PlacementRule if counts.get(rule)}
+
+
+class SourceDefect(msgspec.Struct, frozen=True):
+    """Bad copies of a ledger on one bookie (missing, corrupt or failed), found during a search of good ones, or left by
+    the close of the ledger (then "corrupt" includes those that the bookie cannot read)."""
+
+    ledger_id: int
+    bookie_id: str
+    state: CopyState
+    entries: tuple[EntryRange, ...]

@@ -1,0 +1,214 @@
+"""Whether the mark of an under-replicated ledger is still needed. Pure. Source: replication sections 1 and 8.
+
+A mark asks for a check of a ledger. It names bookies that lacked entries, or were down, when it was made; without any,
+it asks for a repair of the ledger's placement. A registration proves that a bookie is up, never that it has its
+entries: before it went down, it may have been frozen while the other bookies confirmed adds. So a mark that names a
+bookie that should store entries of the ledger needs a check of that bookie's copies.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import negatives_needed
+from runtime.metadata.bookies.registration import Registrations
+from runtime.metadata.replication.marks import ListedMark
+from runtime.replication.judge.fragments import format_ranges
+from runtime.replication.judge.ledger_check import LedgerCheck
+from runtime.replication.judge.verdict import (
+    LedgerVerdict,
+    ReplicationState,
+    has_enough_answers,
+    judge_ledger,
+    write_set_rows,
+)
+
+
+class MarkFinding(enum.Enum):
+    """What a mark is worth. The values appear in reports."""
+
+    LEDGER_DELETED = "ledger deleted"
+    COMPLETE = "complete"
+    PLACEMENT_KEPT = "placement rules hold"
+    PLACEMENT_NOT_REPAIRED = "placement is not repaired"
+    LOCKED = "worker is busy"
+    WAITING = "waits for repair"
+    COPIES_UNKNOWN = "copies not checked"
+    PLACEMENT_BROKEN = "placement rules broken"
+    PLACEMENT_UNKNOWN = "placement rules unknown"
+    NO_LIVE_COPY = "no live copy"
+    ENTRIES_LOST = "entries lost"
+    NOT_ENOUGH_BOOKIES = "not enough bookies"
+    NOT_CLOSABLE = "cannot be closed"
+    METADATA_UNREADABLE = "metadata unreadable"
+
+
+_NOT_NEEDED = frozenset(
+    {MarkFinding.LEDGER_DELETED, MarkFinding.COMPLETE, MarkFinding.PLACEMENT_KEPT, MarkFinding.PLACEMENT_NOT_REPAIRED}
+)
+_HOPELESS = frozenset(
+    {
+        MarkFinding.NO_LIVE_COPY,
+        MarkFinding.ENTRIES_LOST,
+        MarkFinding.NOT_ENOUGH_BOOKIES,
+        MarkFinding.NOT_CLOSABLE,
+        MarkFinding.METADATA_UNREADABLE,
+    }
+)
+
+
+class MarkVerdict(msgspec.Struct, frozen=True):
+    """The state of a mark, and the reason in a sentence without subject."""
+
+    state: MarkFinding
+    detail: str
+
+    @property
+    def is_clearable(self) -> bool:
+        """Whether the mark is not needed."""
+        return self.state in _NOT_NEEDED
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no worker can repair the ledger unless a bookie comes back or is added."""
+        return self.state in _HOPELESS
+
+
+class PlacementAnswer(msgspec.Struct, frozen=True):
+    """What is known about a ledger's placement: the broken rules (None: unknown), and whether workers repair it."""
+
+    broken: Sequence[str] | None = None
+    is_repaired: bool = True
+
+
+class MarkedLedger(msgspec.Struct, frozen=True):
+    """A marked ledger: its metadata, or why it cannot be read; both None: it was deleted. ``check``: of the
+    copies of the bookies in question."""
+
+    metadata: LedgerMetadata | None = None
+    problem: str | None = None
+    check: LedgerCheck | None = None
+    placement: PlacementAnswer = PlacementAnswer()
+    is_locked: bool = False
+
+
+def judge_mark(mark: ListedMark, ledger: MarkedLedger, registrations: Registrations) -> MarkVerdict:
+    """Judge a mark by what is known about its ledger and the bookies."""
+    if ledger.is_locked:
+        return MarkVerdict(MarkFinding.LOCKED, "a worker holds the replication lock of the ledger")
+    if ledger.problem is not None:
+        return MarkVerdict(MarkFinding.METADATA_UNREADABLE, ledger.problem)
+    if ledger.metadata is None or (ledger.check is not None and ledger.check.is_deleted):
+        return MarkVerdict(MarkFinding.LEDGER_DELETED, "the ledger was deleted")
+    verdict = judge_ledger(write_set_rows(mark.ledger_id, ledger.metadata), registrations.live)
+    return (
+        _missing_copies(ledger.metadata, verdict, registrations)
+        or _bad_copies(ledger.check)
+        or _unknown_copies(mark, ledger.metadata, ledger.check)
+        or _complete(mark, ledger)
+    )
+
+
+def bookies_in_question(mark: ListedMark, metadata: LedgerMetadata) -> list[str]:
+    """The bookies that the mark is about and that should store entries, sorted; all of those if it cannot be read."""
+    members = {bookie_id for row in write_set_rows(mark.ledger_id, metadata) for bookie_id in row.write_set}
+    return sorted(members if mark.mark is None else members.intersection(mark.mark.missing_bookies))
+
+
+def _missing_copies(
+    metadata: LedgerMetadata, verdict: LedgerVerdict, registrations: Registrations
+) -> MarkVerdict | None:
+    """The verdict if some write set has a bookie that is not registered."""
+    incomplete = [row for row in verdict.rows if row.missing_bookies]
+    if not incomplete:
+        return None
+    missing = sorted({bookie_id for row in incomplete for bookie_id in row.missing_bookies})
+    if verdict.replication is ReplicationState.UNAVAILABLE:
+        return MarkVerdict(
+            MarkFinding.NO_LIVE_COPY, f"all bookies that store some of its entries are down: {_named(missing)}"
+        )
+    quorums = metadata.write_quorum_size, metadata.ack_quorum_size
+    last_first = metadata.last_segment.first_entry_id
+    if not metadata.is_closed and not all(
+        has_enough_answers(row.write_set.write_set, *quorums, registrations.live)
+        for row in incomplete
+        if row.write_set.segment_first_entry_id == last_first
+    ):
+        answers_min = negatives_needed(*quorums)
+        return MarkVerdict(
+            MarkFinding.NOT_CLOSABLE,
+            f"closing it needs answers of {answers_min} bookies of each write set of its last segment; down: "
+            f"{_named(missing)}",
+        )
+    for segment in metadata.segments:
+        needed = {
+            bookie_id
+            for row in incomplete
+            if row.write_set.segment_first_entry_id == segment.first_entry_id
+            for bookie_id in row.missing_bookies
+        }
+        targets = len(set(registrations.writable).difference(segment.ensemble))
+        if targets < len(needed):
+            return MarkVerdict(
+                MarkFinding.NOT_ENOUGH_BOOKIES,
+                f"the segment from entry {segment.first_entry_id} needs {len(needed)} writable bookies outside its "
+                f"ensemble; there are {targets}",
+            )
+    return MarkVerdict(MarkFinding.WAITING, f"down: {_named(missing)}")
+
+
+def _bad_copies(check: LedgerCheck | None) -> MarkVerdict | None:
+    """The verdict if a check has found that copies are missing or bad, or could not finish."""
+    if check is None or check.is_clean:
+        return None
+    if check.lost:
+        return MarkVerdict(MarkFinding.ENTRIES_LOST, f"no bookie has entries {format_ranges(check.lost)}")
+    if check.problem is not None:
+        return MarkVerdict(MarkFinding.COPIES_UNKNOWN, check.problem)
+    bad = check.copies_expected - check.copies_good
+    bookies = _named(sorted({defect.bookie_id for defect in check.defects}))
+    return MarkVerdict(MarkFinding.WAITING, f"{bad} of {check.copies_expected} copies are missing or bad, on {bookies}")
+
+
+def _unknown_copies(mark: ListedMark, metadata: LedgerMetadata, check: LedgerCheck | None) -> MarkVerdict | None:
+    """The verdict if the bookies in question are up, but may lack entries."""
+    doubtful = bookies_in_question(mark, metadata) if check is None else []
+    if not doubtful:
+        return None
+    unreadable = "the mark cannot be read, and " if mark.mark is None else ""
+    return MarkVerdict(
+        MarkFinding.COPIES_UNKNOWN,
+        f"{unreadable}these bookies are up, but may lack entries: {_named(doubtful)}; --deep reads their copies",
+    )
+
+
+def _complete(mark: ListedMark, ledger: MarkedLedger) -> MarkVerdict:
+    if mark.mark is not None and not mark.mark.missing_bookies:
+        return _judge_placement(ledger.placement)
+    return MarkVerdict(
+        MarkFinding.COMPLETE,
+        "the bookies have all copies" if ledger.check else "none of the named bookies should store its entries",
+    )
+
+
+def _judge_placement(placement: PlacementAnswer) -> MarkVerdict:
+    if not placement.is_repaired:
+        return MarkVerdict(MarkFinding.PLACEMENT_NOT_REPAIRED, "by the settings no worker repairs placement")
+    if placement.broken is None:
+        return MarkVerdict(
+            MarkFinding.PLACEMENT_UNKNOWN,
+            'it asks for a repair of placement, and no source of racks is set here: set one, or policy = "random" '
+            "below [client.placement] if racks do not matter",
+        )
+    if placement.broken:
+        return MarkVerdict(MarkFinding.PLACEMENT_BROKEN, "; ".join(placement.broken))
+    return MarkVerdict(MarkFinding.PLACEMENT_KEPT, "the ledger is complete and keeps all placement rules")
+
+
+def _named(bookie_ids: Sequence[str], count_max: int = 5) -> str:
+    more = f" and {len(bookie_ids) - count_max} more" if len(bookie_ids) > count_max else ""
+    return ", ".join(bookie_ids[:count_max]) + more

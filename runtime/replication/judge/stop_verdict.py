@@ -1,0 +1,345 @@
+"""Whether bookies can be stopped now, or removed: the verdict over all ledgers. Pure.
+
+A stop is refused where a ledger would lose its last readable copy, could not be closed, or would have a writer without
+a successor for the bookie. A removal makes copies first, so it needs room for them instead. Both need enough bookies
+for the sizes of ledgers in use, keep the racks, and wait for earlier failures. Source: replication sections 10, 15.2.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.ledger.write_set import negatives_needed
+from runtime.metadata.bookies.registration import Registrations
+from runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_ensemble, choose_replacements
+from runtime.placement.isolation import IsolationDemand, isolation_demand
+from runtime.placement.rules import PlacementRules
+from runtime.placement.survey import BookieSurvey
+from runtime.placement.view import BookieSpace
+from runtime.replication.judge.fragments import fragments_naming
+from runtime.replication.judge.verdict import WriteSetRow, write_set_rows
+
+LEDGER_IDS_MAX = 100
+"""Ledgers that an objection names."""
+FREE_FRACTION_MIN = 0.01
+"""A bookie with less free space than this part, or than the configured reserve, cannot take over.
+
+It is small because bookies become read-only at thresholds of their own."""
+
+
+class StopReason(enum.Enum):
+    """Why a bookie should not be stopped or removed. The names appear in reports."""
+
+    UNREADABLE = "entries without a running copy"
+    UNCLOSABLE = "open ledgers that could not be closed"
+    NO_SUCCESSOR = "writers without another bookie"
+    NEW_LEDGERS = "new ledgers"
+    NO_TARGET = "no bookie for the copies"
+    SPACE = "not enough free space"
+    PLACEMENT = "placement rules"
+    BOOKIE_DOWN = "another bookie is down"
+    SILENT = "a bookie does not answer"
+    MARKS = "under-replicated ledgers"
+    STALE_MARKS = "marks of deleted ledgers"
+    LAST_COPY = "one copy left"
+    METADATA_UNREADABLE = "unreadable metadata"
+    NOT_REGISTERED = "not registered"
+
+
+_WARNINGS = frozenset(
+    {StopReason.LAST_COPY, StopReason.METADATA_UNREADABLE, StopReason.NOT_REGISTERED, StopReason.STALE_MARKS}
+)
+
+
+class Objection(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason with its sentence, the number of ledgers, and the ids of the first ones. A warning does not refuse."""
+
+    reason: StopReason
+    detail: str
+    ledgers: int = 0
+    ledger_ids: tuple[int, ...] = ()
+    is_warning: bool = False
+
+
+class StopVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict. ``bytes_on_them``: payload of closed ledgers that the metadata places on the bookies."""
+
+    bookie_ids: tuple[str, ...]
+    is_removal: bool
+    ledgers_scanned: int
+    ledgers_on_them: int
+    open_ledgers_on_them: int
+    bytes_on_them: int
+    writable_after: tuple[str, ...]
+    objections: tuple[Objection, ...]
+
+    @property
+    def reasons(self) -> tuple[Objection, ...]:
+        """The objections that refuse; empty: yes."""
+        return tuple(each for each in self.objections if not each.is_warning)
+
+    @property
+    def warnings(self) -> tuple[Objection, ...]:
+        """What the operator should know all the same."""
+        return tuple(each for each in self.objections if each.is_warning)
+
+    @property
+    def is_yes(self) -> bool:
+        """Whether nothing refuses."""
+        return not self.reasons
+
+
+class ClusterNow(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster at the moment of the verdict. ``with_cookie``: all bookies that belong to it, live or not.
+
+    ``space``: of the bookies that answered. ``silent``: registered bookies that did not, which count as down.
+    ``refusals``: what those of them said that answered with an error.
+    """
+
+    registrations: Registrations
+    with_cookie: Sequence[str]
+    survey: BookieSurvey
+    rules: PlacementRules
+    space: Mapping[str, BookieSpace] = {}
+    silent: frozenset[str] = frozenset()
+    refusals: Mapping[str, str] = {}
+
+
+class _Size(msgspec.Struct, frozen=True):
+    """What a new ledger like an existing one needs."""
+
+    ensemble_size: int
+    write_quorum_size: int
+    isolation: IsolationDemand | None
+
+
+class StopCheck:
+    """Add every ledger of the cluster, then ask for the ``verdict``."""
+
+    def __init__(
+        self, bookie_ids: Sequence[str], cluster: ClusterNow, source: random.Random, *, is_removal: bool = False
+    ) -> None:
+        """``is_removal``: the bookies are to be removed, and serve until copies exist elsewhere."""
+        self._ids = frozenset(bookie_ids)
+        self._cluster = cluster
+        self._source = source
+        self._is_removal = is_removal
+        self._live_now = cluster.registrations.live - cluster.silent
+        self._live_after = self._live_now - self._ids
+        writable = frozenset(cluster.registrations.writable) - cluster.silent
+        self._full = frozenset(each for each in writable - self._ids if self._is_full(each))
+        self._before = msgspec.structs.replace(cluster.survey, writable=writable)
+        self._after = msgspec.structs.replace(cluster.survey, writable=writable - self._ids - self._full)
+        self._rules = msgspec.structs.replace(cluster.rules, reserve_fraction=0.0)
+        self._counts: Counter[StopReason] = Counter()
+        self._found: dict[StopReason, tuple[str, list[int]]] = {}
+        self._sizes: Counter[_Size] = Counter()
+        self.named: set[str] = set()
+        """All bookies that ledgers reference."""
+        self._successors: dict[tuple[object, ...], Choice | NoChoice] = {}
+        self._scanned = self._on_them = self._open_on_them = self._bytes = 0
+
+    def add(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        """One ledger."""
+        self._scanned += 1
+        isolation = isolation_demand(metadata.custom_metadata)
+        self._sizes[_Size(metadata.ensemble_size, metadata.write_quorum_size, isolation)] += 1
+        members = metadata.bookies()
+        self.named |= members
+        if self._ids.isdisjoint(members):
+            return
+        self._on_them += 1
+        rows = write_set_rows(ledger_id, metadata)
+        self._bytes += sum((row.payload_bytes or 0) * len(self._ids.intersection(row.write_set)) for row in rows)
+        if not metadata.is_closed and not self._ids.isdisjoint(metadata.last_segment.ensemble):
+            self._open_on_them += 1
+            if metadata.state is LedgerState.OPEN:
+                self._judge_writer(ledger_id, metadata, isolation)
+        if self._is_removal:
+            self._judge_targets(ledger_id, metadata)
+        else:
+            self._judge_copies(ledger_id, rows)
+
+    def add_unreadable(self, ledger_id: int, problem: str) -> None:
+        """A ledger whose metadata cannot be read."""
+        self._scanned += 1
+        self._note(StopReason.METADATA_UNREADABLE, f"their copies are unknown: {problem}", ledger_id)
+
+    def verdict(self) -> StopVerdict:
+        """The verdict on all ledgers that were added."""
+        self._judge_sizes()
+        self._judge_cluster()
+        if self._is_removal:
+            self._judge_space()
+        order = list(StopReason)
+        return StopVerdict(
+            bookie_ids=tuple(sorted(self._ids)),
+            is_removal=self._is_removal,
+            ledgers_scanned=self._scanned,
+            ledgers_on_them=self._on_them,
+            open_ledgers_on_them=self._open_on_them,
+            bytes_on_them=self._bytes,
+            writable_after=tuple(sorted(self._after.writable)),
+            objections=tuple(self._objection(reason) for reason in sorted(self._found, key=order.index)),
+        )
+
+    def _objection(self, reason: StopReason) -> Objection:
+        detail, ledger_ids = self._found[reason]
+        return Objection(
+            reason=reason,
+            detail=detail,
+            ledgers=self._counts[reason],
+            ledger_ids=tuple(ledger_ids),
+            is_warning=reason in _WARNINGS or (reason is StopReason.PLACEMENT and not self._rules.is_strict),
+        )
+
+    def _note(self, reason: StopReason, detail: str, ledger_id: int | None = None) -> None:
+        _, ledger_ids = self._found.setdefault(reason, (detail, []))
+        if ledger_id is not None:
+            self._counts[reason] += 1
+            if len(ledger_ids) < LEDGER_IDS_MAX:
+                ledger_ids.append(ledger_id)
+
+    def _judge_copies(self, ledger_id: int, rows: Sequence[WriteSetRow]) -> None:
+        """Readability while the bookies are stopped: the worst finding of the ledger."""
+        worst: tuple[StopReason, str] | None = None
+        for row in rows:
+            members = frozenset(row.write_set)
+            now, after = members & self._live_now, members & self._live_after
+            if after == now:
+                continue
+            needed = 1 if row.segment_last_entry_id is not None else _negatives_needed(row)
+            others = ", ".join(sorted(members - self._ids))
+            if not after:
+                elsewhere = f"their other copies are on bookies that are not running ({others})"
+                worst = StopReason.UNREADABLE, elsewhere if others else "all their copies are on these bookies"
+                break
+            if len(after) < needed <= len(now):
+                worst = (
+                    StopReason.UNCLOSABLE,
+                    f"too few of the other bookies are running ({others or 'there are none'})",
+                )
+            elif worst is None and len(after) == 1 and len(now) < len(members):
+                worst = StopReason.LAST_COPY, "another bookie with a copy is down"
+        if worst is not None:
+            self._note(*worst, ledger_id)
+
+    def _judge_writer(self, ledger_id: int, metadata: LedgerMetadata, isolation: IsolationDemand | None) -> None:
+        """Whether the writer of an open ledger finds other bookies for those that leave its ensemble."""
+        ensemble = metadata.last_segment.ensemble
+        key = (ensemble, metadata.write_quorum_size, isolation)
+        found = self._successors.get(key)
+        if found is None:
+            leaving = [index for index, member in enumerate(ensemble) if member not in self._live_after]
+            need = PlacementNeed(write_quorum_size=metadata.write_quorum_size, isolation=isolation)
+            view = self._after.view(ensemble)
+            found = choose_replacements(view, self._rules, need, ensemble, leaving, self._source)
+            self._successors[key] = found
+        if isinstance(found, NoChoice) and found.best is None:
+            self._note(StopReason.NO_SUCCESSOR, f"{found.sentence}{self._full_note()}", ledger_id)
+            return
+        choice = found.best if isinstance(found, NoChoice) else found
+        if choice is not None and choice.broken:
+            self._note(StopReason.PLACEMENT, f"every other bookie breaks one: {choice.broken[0]}", ledger_id)
+
+    def _judge_targets(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        """Whether each segment has a bookie outside of its ensemble for every copy that must move."""
+        for fragment in fragments_naming(metadata, self._ids):
+            outside = len(self._after.writable.difference(fragment.ensemble))
+            if outside < len(fragment.bookie_indexes):
+                size = f"E={metadata.ensemble_size}, Qw={metadata.write_quorum_size}"
+                detail = f"{size}: every other writable bookie is in the ensemble already{self._full_note()}"
+                self._note(StopReason.NO_TARGET, detail, ledger_id)
+                return
+
+    def _judge_sizes(self) -> None:
+        """New ledgers of every size in use can still be placed, if they can be now."""
+        before, after = self._before.view(), self._after.view()
+        for size, count in self._sizes.items():
+            need = PlacementNeed(write_quorum_size=size.write_quorum_size, isolation=size.isolation)
+            found = choose_ensemble(after, self._rules, need, size.ensemble_size, self._source)
+            if isinstance(found, Choice) and not found.broken:
+                continue
+            now = choose_ensemble(before, self._rules, need, size.ensemble_size, self._source)
+            name = f"E={size.ensemble_size}, Qw={size.write_quorum_size}"
+            if isinstance(found, NoChoice) and found.best is None:
+                if isinstance(now, Choice) or now.best is not None:
+                    left = len(self._after.writable)
+                    self._note(
+                        StopReason.NEW_LEDGERS,
+                        f"{name} (used by {count} of {self._scanned} ledgers) needs {size.ensemble_size} writable "
+                        f"bookies, {left} would be left{self._full_note()}",
+                    )
+            elif isinstance(now, Choice) and not now.broken:
+                choice = found.best if isinstance(found, NoChoice) else found
+                assert choice is not None
+                self._note(StopReason.PLACEMENT, f"new ledgers with {name}: {choice.broken[0]}")
+
+    def note_gone(self, bookie_ids: Sequence[str]) -> None:
+        """Bookies that left the cluster while the ledgers were read."""
+        if bookie_ids:
+            self._note(StopReason.BOOKIE_DOWN, f"{', '.join(bookie_ids)} went down during the check")
+
+    def note_marks(self, ledgers: int, *, deleted: int = 0) -> None:
+        """Ledgers marked as under-replicated, and marks of ledgers that do not exist."""
+        if ledgers:
+            self._note(StopReason.MARKS, f"{ledgers} marked: wait until they are repaired (bkctl autorecovery pending)")
+        if deleted:
+            self._note(StopReason.STALE_MARKS, f"{deleted} marks: bkctl autorecovery repair-marks clears them")
+
+    def _judge_cluster(self) -> None:
+        cluster = self._cluster
+        down = sorted((set(cluster.with_cookie) | self.named) - self._live_now - self._ids - cluster.silent)
+        named = [each for each in down if each in self.named]
+        if named:
+            what = f"bookie {named[0]} is" if len(named) == 1 else f"bookies {', '.join(named)} are"
+            it = "it" if len(named) == 1 else "them"
+            self._note(
+                StopReason.BOOKIE_DOWN, f"{what} down and ledgers name {it}: start {it}, or decommission {it} first"
+            )
+        if cluster.silent:
+            answers = {each: f"answers: {said}" for each, said in cluster.refusals.items()}
+            silent = [
+                f"bookie {each} is registered but {answers.get(each, 'does not answer')}"
+                for each in sorted(cluster.silent)
+            ]
+            self._note(StopReason.SILENT, f"{', '.join(silent)}: restart it, or decommission it first")
+        gone = sorted(self._ids - self._live_now)
+        if gone:
+            self._note(StopReason.NOT_REGISTERED, f"bookie {', '.join(gone)} is already down")
+
+    def _judge_space(self) -> None:
+        """Whether the other bookies have room for the copies, above their reserve."""
+        known = [each for each in self._after.writable if each in self._cluster.space]
+        if len(known) < len(self._after.writable):
+            return
+        space = {each: self._cluster.space[each] for each in known}
+        free = sum(max(0, int(each.free_bytes - self._reserve() * each.total_bytes)) for each in space.values())
+        if free < self._bytes:
+            self._note(
+                StopReason.SPACE,
+                f"{self._bytes} bytes must be copied, and the other bookies have {free} bytes free above their reserve",
+            )
+
+    def _reserve(self) -> float:
+        return max(FREE_FRACTION_MIN, self._cluster.rules.reserve_fraction)
+
+    def _is_full(self, bookie_id: str) -> bool:
+        space = self._cluster.space.get(bookie_id)
+        return space is not None and space.free_bytes < self._reserve() * space.total_bytes
+
+    def _full_note(self) -> str:
+        return f" (without space for more: {', '.join(sorted(self._full))})" if self._full else ""
+
+
+def _negatives_needed(row: WriteSetRow) -> int:
+    """Answers of a write set of an open segment that prove where the ledger ends: Qw - Qa + 1."""
+    assert row.write_quorum_size is not None
+    assert row.ack_quorum_size is not None
+    return negatives_needed(row.write_quorum_size, row.ack_quorum_size)

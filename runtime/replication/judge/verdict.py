@@ -1,0 +1,208 @@
+"""The verdict on a ledger: the replication state of each write set that stores entries, and the worst of them. Pure.
+
+The plain audit and the Spark executors both call ``judge_ledger``. It counts copies per write set on registered
+bookies, writable or read-only, not per ensemble. For example, a ledger with E = 4 and Qw = 3 that lost one bookie has
+write sets with two and with three live copies. Source: replication sections 2, 3 and 7.2 (a read-only bookie is
+alive).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.owner import owner_of
+from runtime.ledger.write_set import negatives_needed, write_set
+from runtime.replication.judge.fragments import EntryRange, segment_entries
+
+COUNT_MAX = 2**56
+"""Limit of plausible entry and byte counts of one ledger; sums over 100 ledgers fit in 64 bits."""
+
+
+class ReplicationState(enum.Enum):
+    """Replication state of a write set, from best to worst. The values appear in reports."""
+
+    EMPTY = "empty"
+    """The ledger is closed and has no entries, so nothing can be lost."""
+    REPLICATED = "replicated"
+    """All Qw copies are on registered bookies."""
+    UNDER_REPLICATED = "under_replicated"
+    """Fewer than Qw live copies, but at least Qa."""
+    AT_RISK = "at_risk"
+    """Fewer than Qa live copies, but at least one."""
+    UNAVAILABLE = "unavailable"
+    """No live copy."""
+    UNREADABLE = "unreadable"
+    """The ledger's metadata could not be read; ``problem`` contains the reason."""
+
+
+UNDER_REPLICATED_STATES = frozenset(
+    {ReplicationState.UNDER_REPLICATED, ReplicationState.AT_RISK, ReplicationState.UNAVAILABLE}
+)
+"""States in which copies are missing."""
+
+_SEVERITY = {state: position for position, state in enumerate(ReplicationState)}
+
+
+class WriteSetRow(msgspec.Struct, frozen=True, gc=False):
+    """One write set of one segment according to the metadata. ``replication_of`` adds which bookies are live.
+
+    Every ledger has at least one row. A closed ledger without entries, and one whose metadata cannot be read
+    (``problem``), have exactly one, with an empty ``write_set``.
+
+    ``segment_last_entry_id`` and ``entry_count`` are None in the open segment of a ledger that is not closed: any of
+    its write sets may store entries. ``payload_bytes`` is the entries' share of the ledger's payload, for one copy;
+    None while the ledger is not closed. Both are None if the values in the metadata are impossible.
+
+    The last columns are the same in all rows of a ledger. ``created_ms``: since 1970, None if neither the metadata nor
+    its node has a time. ``owner``: in words, None if the custom metadata names none. ``digest``: such as ``crc32c``.
+    ``length``: payload bytes of the whole ledger, one copy; None while it is not closed, or if it is impossible.
+    """
+
+    ledger_id: int
+    ledger_state: str | None = None
+    ensemble_size: int | None = None
+    write_quorum_size: int | None = None
+    ack_quorum_size: int | None = None
+    segment_first_entry_id: int | None = None
+    segment_last_entry_id: int | None = None
+    write_set: tuple[str, ...] = ()
+    entry_count: int | None = None
+    payload_bytes: int | None = None
+    problem: str | None = None
+    created_ms: int | None = None
+    owner: str | None = None
+    digest: str | None = None
+    length: int | None = None
+
+
+class ReplicationRow(msgspec.Struct, frozen=True, gc=False):
+    """A write set and its live copies. ``expected_copies`` is Qw; both counts are 0 if there is no write set."""
+
+    write_set: WriteSetRow
+    expected_copies: int
+    live_copies: int
+    missing_bookies: tuple[str, ...]
+    replication: ReplicationState
+
+
+class LedgerVerdict(msgspec.Struct, frozen=True, gc=False):
+    """The verdict on one ledger: its judged write sets, and the state of the worst one."""
+
+    rows: tuple[ReplicationRow, ...]
+    replication: ReplicationState
+
+
+def write_set_rows(ledger_id: int, metadata: LedgerMetadata, node_ctime_ms: int | None = None) -> list[WriteSetRow]:
+    """Rows of one ledger, ordered by segment and then by the first entry that uses the write set.
+
+    Write sets with the same bookies share one row, so a segment has one row if E = Qw, otherwise at most E.
+    ``node_ctime_ms``: creation time of its node, which applies if the metadata has none.
+    """
+    digest_type = metadata.digest_type
+    ledger = WriteSetRow(
+        ledger_id,
+        metadata.state.name.lower(),
+        metadata.ensemble_size,
+        metadata.write_quorum_size,
+        metadata.ack_quorum_size,
+        entry_count=0,
+        payload_bytes=0,
+        created_ms=metadata.created_ms(node_ctime_ms),
+        owner=owner_of(dict(metadata.custom_metadata)),
+        digest=None if digest_type is None else digest_type.name.lower(),
+        length=metadata.length if metadata.is_closed and 0 <= metadata.length <= COUNT_MAX else None,
+    )
+    rows = []
+    for segment_index, segment in enumerate(metadata.segments):
+        is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
+        entries = segment_entries(metadata, segment_index)
+        for bookies, entry_count in _write_sets(metadata, segment.ensemble, entries, is_open=is_open).items():
+            rows.append(
+                msgspec.structs.replace(
+                    ledger,
+                    segment_first_entry_id=segment.first_entry_id,
+                    segment_last_entry_id=None if is_open else entries.last_entry_id,
+                    write_set=bookies,
+                    entry_count=None if is_open else _plausible(entry_count),
+                    payload_bytes=_payload_share(metadata, entry_count),
+                )
+            )
+    return rows or [ledger]
+
+
+def judge_ledger(rows: Iterable[WriteSetRow], live_bookies: Collection[str]) -> LedgerVerdict:
+    """Judge all write sets of one ledger. ``live_bookies``: all registered ones, writable or read-only, as a set."""
+    judged = tuple(replication_of(row, live_bookies) for row in rows)
+    return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
+
+
+def live_copies(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> int:
+    """Live copies of the entries that have the fewest."""
+    rows = judge_ledger(write_set_rows(ledger_id, metadata), live_bookies).rows
+    return min(row.live_copies if row.write_set.write_set else row.write_set.write_quorum_size or 0 for row in rows)
+
+
+def replication_of(row: WriteSetRow, live_bookies: Collection[str]) -> ReplicationRow:
+    """Judge one write set. A bookie that occurs in it twice counts as one copy."""
+    if row.problem is not None:
+        return ReplicationRow(row, 0, 0, (), ReplicationState.UNREADABLE)
+    if not row.write_set:
+        return ReplicationRow(row, 0, 0, (), ReplicationState.EMPTY)
+    assert row.write_quorum_size is not None
+    assert row.ack_quorum_size is not None
+    bookies = dict.fromkeys(row.write_set)
+    missing = tuple(bookie_id for bookie_id in bookies if bookie_id not in live_bookies)
+    live_copies = len(bookies) - len(missing)
+    if live_copies >= row.write_quorum_size:
+        state = ReplicationState.REPLICATED
+    elif live_copies == 0:
+        state = ReplicationState.UNAVAILABLE
+    elif live_copies < row.ack_quorum_size:
+        state = ReplicationState.AT_RISK
+    else:
+        state = ReplicationState.UNDER_REPLICATED
+    return ReplicationRow(row, row.write_quorum_size, live_copies, missing, state)
+
+
+def has_enough_answers(
+    write_set: Iterable[str], write_quorum_size: int, ack_quorum_size: int, live_bookies: Collection[str]
+) -> bool:
+    """Whether the live bookies of a write set can prove that an entry was never acknowledged, so that the ledger can
+    be closed before it. A bookie that occurs in it twice answers for both positions."""
+    answers = sum(bookie_id in live_bookies for bookie_id in write_set)
+    return answers >= negatives_needed(write_quorum_size, ack_quorum_size)
+
+
+def _write_sets(
+    metadata: LedgerMetadata, ensemble: tuple[str, ...], entries: EntryRange, *, is_open: bool
+) -> Mapping[tuple[str, ...], int]:
+    """Distinct write sets that store entries of the segment, with their numbers of entries, in order of first use.
+
+    In an open segment the number of entries is unknown; all E write sets count as used.
+    """
+    size, quorum = metadata.ensemble_size, metadata.write_quorum_size
+    counts: dict[tuple[str, ...], int] = {}
+    keys: dict[tuple[str, ...], tuple[str, ...]] = {}
+    used = size if is_open else min(size, entries.count)
+    for entry_id in range(entries.first_entry_id, entries.first_entry_id + used):
+        bookies = tuple(ensemble[index] for index in write_set(entry_id, size, quorum))
+        key = keys.setdefault(tuple(sorted(bookies)), bookies)
+        # Entries entry_id, entry_id + E, entry_id + 2E, ... share the write set.
+        counts[key] = counts.get(key, 0) + (entries.last_entry_id - entry_id) // size + 1
+    return counts
+
+
+def _payload_share(metadata: LedgerMetadata, entry_count: int) -> int | None:
+    """Payload bytes of ``entry_count`` entries; None if the ledger is not closed, or its length or end is invalid."""
+    total = metadata.entry_count
+    if not total or total > COUNT_MAX or not 0 <= metadata.length <= COUNT_MAX:
+        return None
+    return metadata.length * min(entry_count, total) // total
+
+
+def _plausible(entry_count: int) -> int | None:
+    return entry_count if entry_count <= COUNT_MAX else None

@@ -1,0 +1,88 @@
+"""Bookies that leave: which of them serve, and whether those are read-only. Source: replication section 15.2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from runtime.errors import ConflictError
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.outage import OutageWait
+from runtime.ports import Clock
+
+POLL_S = 0.5
+
+
+class LeavingBookies(msgspec.Struct, frozen=True):
+    """Registrations of bookies that leave, at one moment. A bookie that changes its mode counts as writable."""
+
+    writable: tuple[str, ...]
+    read_only: tuple[str, ...]
+    down: tuple[str, ...]
+
+    @property
+    def serving(self) -> tuple[str, ...]:
+        """Those that are registered."""
+        return tuple(sorted(self.writable + self.read_only))
+
+
+class ModeWatch:
+    """Watches the registrations of bookies that leave."""
+
+    def __init__(self, registration: RegistrationClient, clock: Clock, outage: OutageWait) -> None:
+        self._registration = registration
+        self._clock = clock
+        self._outage = outage
+
+    async def look(self, bookie_ids: Collection[str]) -> LeavingBookies:
+        """How the bookies are registered now."""
+        found = await self._outage.outlast(self._registration.snapshot)
+        writable = frozenset(bookie_ids).intersection(found.writable)
+        read_only = frozenset(bookie_ids).intersection(found.read_only) - writable
+        down = frozenset(bookie_ids) - writable - read_only
+        return LeavingBookies(tuple(sorted(writable)), tuple(sorted(read_only)), tuple(sorted(down)))
+
+    async def require_no_writable(self, bookie_ids: Collection[str]) -> LeavingBookies:
+        """ConflictError if one of the bookies accepts writes, so that new ledgers may be on it."""
+        found = await self.look(bookie_ids)
+        if found.writable:
+            raise ConflictError(
+                f"bookie {found.writable[0]} is writable again, so new ledgers may be on it: make it read-only "
+                f"(bkctl bookie set-mode read-only {found.writable[0]}) and run the command again"
+            )
+        return found
+
+    async def wait_until_read_only(
+        self, bookie_ids: Collection[str], wait_s: float, on_wait: Callable[[Sequence[str]], None] = lambda _: None
+    ) -> bool:
+        """Whether none of the bookies is writable in time; ``on_wait`` is called once with those that still are."""
+        return await self._wait(lambda found: found.writable, bookie_ids, wait_s, on_wait)
+
+    async def wait_until_writable(self, bookie_ids: Collection[str], wait_s: float) -> bool:
+        """Whether all of the bookies are writable in time."""
+        return await self._wait(lambda found: found.read_only + found.down, bookie_ids, wait_s, lambda _: None)
+
+    async def wait_until_down(
+        self, bookie_ids: Collection[str], wait_s: float, on_wait: Callable[[Sequence[str]], None] = lambda _: None
+    ) -> bool:
+        """Whether no bookie is registered in time; ``on_wait`` is called once with those that still are."""
+        return await self._wait(lambda found: found.serving, bookie_ids, wait_s, on_wait)
+
+    async def _wait(
+        self,
+        open_ids: Callable[[LeavingBookies], Sequence[str]],
+        bookie_ids: Collection[str],
+        wait_s: float,
+        on_wait: Callable[[Sequence[str]], None],
+    ) -> bool:
+        deadline_ns = self._clock.monotonic_ns() + int(wait_s * 1e9)
+        is_told = False
+        while left := open_ids(await self.look(bookie_ids)):
+            if self._clock.monotonic_ns() >= deadline_ns:
+                return False
+            if not is_told:
+                is_told = True
+                on_wait(left)
+            await self._clock.sleep(POLL_S)
+        return True

@@ -1,0 +1,364 @@
+"""Permanently removes bookies: drains them, proves that no ledger references them, then deletes their cookies.
+
+Source: replication sections 6 (RULE on cookies), 10 and 15.2. Deletes a cookie only if a fresh scan of all ledgers
+finds no reference and the bookie is not registered, and only at the version that was read before. Then it scans
+again, because other processes may have copied to the bookie meanwhile: a write that names it fails once its cookie is
+deleted, so this scan sees all of them. If it finds one, the cookies come back. At last it reads the registrations
+again, because the bookie may have returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from runtime.client.ports import ClientPorts
+from runtime.errors import (
+    BadVersionError,
+    LedgerNotFoundError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    RefusedError,
+)
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
+from runtime.metadata.store import Node
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
+from runtime.replication.run.bookie_mode import ModeWatch
+from runtime.replication.run.drain import Drain, DrainHooks, DrainOrder, DrainResult, OpenLedger
+from runtime.replication.run.recovery import BookieRecovery
+from runtime.replication.run.report import RecoveryReport
+from runtime.replication.survey.loss_proof import named_reasons
+
+_NAMED_MEANWHILE = ", because of a write while its cookie was deleted: the cookie was written again; repeat the command"
+_REGISTERED_AGAIN = (
+    "bookie {0} registered again while its cookie was deleted, so new ledgers may be on it: make sure that it is "
+    "stopped, then run bkctl decommission {0} again"
+)
+
+
+class DecommissionPlan(msgspec.Struct, frozen=True):
+    """Plan of a decommission. ``cookie_versions``: None for a bookie without a cookie that ledgers reference.
+
+    ``live``: bookies that serve, which are drained before they are stopped. ``accepted``: ledgers with lost entries
+    that stay unchanged and still reference a bookie; not in ``recovery``.
+    """
+
+    bookie_ids: tuple[str, ...]
+    cookie_versions: Mapping[str, int | None]
+    recovery: RecoveryPlan
+    live: frozenset[str] = frozenset()
+    accepted: tuple[LedgerPlan, ...] = ()
+
+    @property
+    def names(self) -> str:
+        """The bookies in a sentence."""
+        return f"bookie {', '.join(self.bookie_ids)}"
+
+    @property
+    def kept(self) -> str:
+        """End of a sentence that says why no cookie was deleted."""
+        cookies = [each for each in self.cookie_versions.values() if each is not None]
+        if not cookies:
+            return ""
+        return ": its cookie was not deleted" if len(self.bookie_ids) == 1 else ": no cookie was deleted"
+
+
+class DecommissionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of a decommission. ``refusal`` None: done; with ``is_drained_only`` the bookies are not stopped yet.
+
+    Otherwise ``refusal`` is a sentence with the reason. ``remaining``: ledgers that reference a bookie, or may
+    (unreadable metadata). ``registered_again``: bookies that returned while their cookies were deleted. ``accepted``:
+    ledgers that still reference one because their loss was accepted.
+    """
+
+    bookie_ids: tuple[str, ...]
+    recoveries: tuple[RecoveryReport, ...]
+    ledgers_scanned: int
+    remaining: tuple[int, ...]
+    refusal: str | None = None
+    open_ledgers: tuple[OpenLedger, ...] = ()
+    cookies_deleted: tuple[str, ...] = ()
+    accepted: tuple[int, ...] = ()
+    registered_again: tuple[str, ...] = ()
+    is_drained_only: bool = False
+    read_only: tuple[str, ...] = ()
+    """Bookies that still serve, read-only."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that was asked for is done."""
+        return self.refusal is None
+
+    @property
+    def is_cookie_deleted(self) -> bool:
+        """Whether a cookie was deleted."""
+        return bool(self.cookies_deleted)
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether anything was changed."""
+        return self.is_cookie_deleted or any(recovery.has_progress for recovery in self.recoveries)
+
+
+class FinishHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls before the cookies are deleted. ``keep_cookie``: with each cookie; if it raises RefusedError, it stays.
+
+    ``clear_marks``: once no ledger references the bookies.
+    """
+
+    keep_cookie: Callable[[str, Node], None] = lambda *_: None
+    clear_marks: Callable[[], Awaitable[None]] | None = None
+
+
+class Decommission:
+    """Plans and runs decommissions, of live and of dead bookies."""
+
+    def __init__(self, recovery: BookieRecovery, cookies: CookieStore, ports: ClientPorts) -> None:
+        self._recovery = recovery
+        self._cookies = cookies
+        self.watch = ModeWatch(ports.registrations, ports.clock, recovery.outage)
+        self._drain = Drain(recovery, self.watch, ports)
+        self._migration = ports.ledgers.migration
+        self._own_deletes: dict[str, bytes] = {}
+        """Cookies that were deleted here, or whose delete was sent but not answered."""
+
+    async def known(self, bookie_ids: Sequence[str]) -> tuple[str, ...]:
+        """The bookies that are registered, have a cookie, or are referenced by a ledger."""
+        live = (await self.watch.look(bookie_ids)).serving
+        absent = {each for each in bookie_ids if each not in live and await self._cookie_version(each) is None}
+        if absent:
+            absent.intersection_update((await self._recovery.scan(sorted(absent))).unnamed)
+        return tuple(each for each in bookie_ids if each not in absent)
+
+    async def plan(
+        self,
+        bookie_ids: Sequence[str],
+        on_wait: Callable[[str], None] | None = None,
+        accepted_losses: Collection[int] = (),
+    ) -> DecommissionPlan:
+        """Like ``preview``, but waits for the end of the sessions of killed bookies.
+
+        For ``on_wait`` see ``BookieRecovery.require_down``.
+        """
+        live = frozenset([each for each in bookie_ids if not await self._is_down(each, on_wait)])
+        return await self._preview(bookie_ids, live, accepted_losses)
+
+    async def preview(self, bookie_ids: Sequence[str], accepted_losses: Collection[int] = ()) -> DecommissionPlan:
+        """Find the references to the bookies; writes nothing.
+
+        BookieNotFoundError if one is not registered, has no cookie, and no ledger references it. RefusedError if one of
+        the ``accepted_losses`` references a bookie and is not proven lost; ignores those that reference none.
+        """
+        found = await self.watch.look(bookie_ids)
+        return await self._preview(bookie_ids, frozenset(found.serving), accepted_losses)
+
+    async def _is_down(self, bookie_id: str, on_wait: Callable[[str], None] | None) -> bool:
+        """False for a bookie that answers; waits for the session of one that does not."""
+        try:
+            await self._recovery.require_down([bookie_id], on_wait)
+        except RefusedError:
+            if await self._recovery.answers(bookie_id):
+                return False
+            raise
+        return True
+
+    async def _preview(
+        self, bookie_ids: Sequence[str], live: frozenset[str], accepted_losses: Collection[int]
+    ) -> DecommissionPlan:
+        if live and accepted_losses:
+            raise RefusedError(f"a loss can be proven only while the bookie is stopped: stop bookie {min(live)} first")
+        ids = tuple(sorted(set(bookie_ids)))
+        versions = {}
+        for bookie_id in ids:
+            versions[bookie_id] = await self._cookie_version(bookie_id)
+        plan = await self._recovery.plan(ids, unreachable=frozenset(ids) - live)
+        accepted = tuple(ledger for ledger in plan.ledgers if ledger.ledger_id in accepted_losses)
+        unreadable = [(each.ledger_id, each.detail) for each in plan.unreadable if each.ledger_id in accepted_losses]
+        unproven = unreadable + await self._unproven(ids, [ledger.ledger_id for ledger in accepted])
+        if unproven:
+            raise RefusedError(f"nothing was changed: these losses are not proven: {named_reasons(unproven)}")
+        return DecommissionPlan(ids, versions, plan.without(accepted_losses), live, accepted)
+
+    async def _cookie_version(self, bookie_id: str) -> int | None:
+        cookie = await self._recovery.outage.outlast(lambda: self._cookies.find(bookie_id))
+        return None if cookie is None else cookie.version
+
+    async def _unproven(self, bookie_ids: Sequence[str], ledger_ids: Collection[int]) -> list[tuple[int, str]]:
+        """The given ledgers that are not proven lost, with the reason."""
+        unproven = []
+        for ledger_id in ledger_ids:
+            reason = await self._why_not_lost(bookie_ids, ledger_id)
+            if reason is not None:
+                unproven.append((ledger_id, reason))
+        return unproven
+
+    async def _why_not_lost(self, bookie_ids: Sequence[str], ledger_id: int) -> str | None:
+        try:
+            return await self._recovery.outage.outlast(
+                lambda: self._recovery.loss_proof.why_not_lost(ledger_id, bookie_ids)
+            )
+        except LedgerNotFoundError:
+            return None  # deleted meanwhile
+        except MetadataFormatError as error:
+            return str(error)
+
+    def order(self, plan: DecommissionPlan, order: DrainOrder) -> DrainOrder:
+        """The order for a drain of this plan."""
+        accepted = frozenset(ledger.ledger_id for ledger in plan.accepted)
+        return msgspec.structs.replace(order, live=plan.live, accepted=accepted)
+
+    async def move(self, plan: DecommissionPlan, order: DrainOrder, hooks: DrainHooks) -> DrainResult:
+        """Move all ledgers away, without stopping anything. Ledgers that cannot be moved do not stop the others.
+
+        ConflictError when a live bookie is writable again. Waits during an outage of the metadata store;
+        MetadataOutageError.
+        """
+        return await self._drain.run(plan.recovery, self.order(plan, order), hooks)
+
+    def report(self, plan: DecommissionPlan, moved: DrainResult, *, is_drain_only: bool) -> DecommissionReport:
+        """The report of a drain after which nothing more is done; only a decommission would delete cookies."""
+        remaining, accepted = _left(plan, moved.last_scan)
+        refusal = _why_left(plan, remaining, moved.open_ledgers, moved.last_scan.unreadable)
+        return DecommissionReport(
+            bookie_ids=plan.bookie_ids,
+            recoveries=moved.recoveries,
+            ledgers_scanned=moved.last_scan.ledgers_scanned,
+            remaining=remaining,
+            refusal=refusal if refusal is None or is_drain_only else refusal + plan.kept,
+            open_ledgers=moved.open_ledgers,
+            accepted=accepted,
+            is_drained_only=True,
+            read_only=tuple(sorted(plan.live)),
+        )
+
+    async def finish(
+        self,
+        plan: DecommissionPlan,
+        moved: DrainResult,
+        order: DrainOrder,
+        hooks: DrainHooks,
+        finish: FinishHooks,
+    ) -> DecommissionReport:
+        """Delete the cookies, if nothing references the stopped bookies. Live bookies must be stopped before.
+
+        A scan from before a bookie was stopped, or before an outage, proves nothing: it is repeated.
+        """
+        fresh = None if plan.live else moved.last_scan
+        order = msgspec.structs.replace(self.order(plan, order), live=frozenset())
+
+        async def attempt() -> DecommissionReport:
+            nonlocal fresh
+            found, fresh = fresh or await self._drain.scan(plan.bookie_ids, order, hooks), None
+            remaining, accepted = _left(plan, found)
+            refusal = _why_left(plan, remaining, moved.open_ledgers, found.unreadable)
+            unproven = [] if refusal is not None else await self._unproven(plan.bookie_ids, accepted)
+            if unproven:
+                refusal = f"no longer proven lost: {named_reasons(unproven)}"
+            deleted: list[str] = []
+            if refusal is not None and self._own_deletes:  # the restoration was cut off
+                refusal = await self._restore_cookies(refusal)
+            elif refusal is not None:
+                refusal += plan.kept
+            elif (refusal := await self._delete_cookies(plan, finish, deleted)) is None and deleted:
+                found = await self._drain.scan(plan.bookie_ids, order, hooks)
+                remaining, accepted = _left(plan, found)
+                if (refusal := _why_left(plan, remaining, (), found.unreadable)) is not None:
+                    refusal = await self._restore_cookies(refusal)
+                    deleted.clear()
+            # A bookie checks its cookie after it registers, so either it or this code detects the conflict.
+            again = tuple(await self._recovery.registered(plan.bookie_ids)) if refusal is None else ()
+            return DecommissionReport(
+                bookie_ids=plan.bookie_ids,
+                recoveries=moved.recoveries,
+                ledgers_scanned=found.ledgers_scanned,
+                remaining=remaining,
+                refusal=_REGISTERED_AGAIN.format(again[0]) if again else refusal,
+                open_ledgers=moved.open_ledgers,
+                cookies_deleted=tuple(deleted),
+                accepted=accepted,
+                registered_again=again,
+            )
+
+        return await self._recovery.outage.outlast(attempt)
+
+    async def _delete_cookies(self, plan: DecommissionPlan, finish: FinishHooks, deleted: list[str]) -> str | None:
+        """Delete the cookies at the versions of the plan; a sentence if one stays."""
+        await self._migration.require_none()
+        try:
+            await self._recovery.require_down(plan.bookie_ids)
+        except RefusedError as error:
+            return f"{error}{plan.kept}"
+        if finish.clear_marks is not None:
+            await finish.clear_marks()
+        for bookie_id, version in plan.cookie_versions.items():
+            if version is None:
+                continue
+            refusal, is_deleted = await self._delete_cookie(plan, bookie_id, version, finish)
+            if refusal is not None:
+                return refusal
+            if is_deleted:
+                deleted.append(bookie_id)
+        return None
+
+    async def _restore_cookies(self, refusal: str) -> str:
+        """Ledgers name the bookies again; without cookies these could not start with their data."""
+        for bookie_id, data in self._own_deletes.items():
+            with contextlib.suppress(NodeExistsError):
+                await self._cookies.create_node(bookie_id, data)
+        self._own_deletes.clear()
+        return refusal + _NAMED_MEANWHILE
+
+    async def _delete_cookie(
+        self, plan: DecommissionPlan, bookie_id: str, version: int, finish: FinishHooks
+    ) -> tuple[str | None, bool]:
+        try:
+            node = await self._cookies.read_node(bookie_id)
+            if node.stat.version == version:
+                finish.keep_cookie(bookie_id, node)
+            try:
+                await self._cookies.delete(bookie_id, version)
+            except MetadataUnavailableError:
+                self._own_deletes[bookie_id] = node.data
+                raise
+        except RefusedError as error:
+            return f"{error}{plan.kept}", False
+        except BadVersionError:
+            return f"the cookie of bookie {bookie_id} changed in the meantime: it was not deleted", False
+        except NoNodeError:
+            return None, bookie_id in self._own_deletes
+        self._own_deletes[bookie_id] = node.data
+        return None, True
+
+
+def _left(plan: DecommissionPlan, found: RecoveryPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ledgers that reference the bookies, or may; and those of them whose loss was accepted."""
+    accepted = {ledger.ledger_id for ledger in plan.accepted}
+    named = {ledger.ledger_id for ledger in found.ledgers}
+    unreadable = {failure.ledger_id for failure in found.unreadable}
+    return tuple(sorted(named - accepted | unreadable)), tuple(sorted(named & accepted))
+
+
+def _why_left(
+    plan: DecommissionPlan,
+    remaining: tuple[int, ...],
+    open_ledgers: Sequence[OpenLedger],
+    unreadable: Sequence[LedgerFailure],
+) -> str | None:
+    """A sentence about the ledgers that still reference the bookies, or None."""
+    if not remaining:
+        return None
+    count = len(remaining)
+    ledgers = "1 ledger still references" if count == 1 else f"{count} ledgers still reference"
+    still_open = len({each.ledger_id for each in open_ledgers}.intersection(remaining))
+    of_them = "it waits for its writer" if count == 1 else f"{still_open} of them wait for their writers"
+    waits = f"; {of_them}" if still_open else ""
+    ids = [each.ledger_id for each in unreadable]
+    newer = [each.ledger_id for each in unreadable if each.reason is FailureReason.METADATA_NEWER]
+    advice = f"; {unreadable_advice(ids[:IDS_KEPT_MAX], newer[:IDS_KEPT_MAX])}" if ids else ""
+    return f"{ledgers} {plan.names} (or could not be checked){waits}{advice}"

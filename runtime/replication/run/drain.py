@@ -1,0 +1,224 @@
+"""Moves all ledgers away from bookies that leave, while they serve or after they died. Source: replication 15.2.
+
+Copies are made while a live bookie still serves, so redundancy never drops. Open ledgers wait for their writers, which
+move off a read-only bookie with their next add, unless the operator agreed to close them. If all the bookies are dead,
+ledgers whose writers do not move on are closed, as in any recovery. Every pass checks that the live bookies are still
+read-only. The end is a scan of all ledgers that finds no reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+import msgspec
+
+from runtime.client.ports import ClientPorts
+from runtime.errors import LedgerNotFoundError, MetadataFormatError
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.ledger.owner import owner_of
+from runtime.ledger.pulsar_owner import topic_of_broker
+from runtime.metadata.store import Versioned
+from runtime.replication.config import OpenLedgers
+from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.plan.recovery_plan import RecoveryPlan
+from runtime.replication.run.bookie_mode import ModeWatch
+from runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
+from runtime.replication.run.recovery import BookieRecovery
+from runtime.replication.run.report import RecoveryReport
+from runtime.replication.turn.messages import CopyProcessSetup
+
+PASSES_MAX = 3
+"""Maximum passes that find new work: a ledger created during the first one may reference a bookie too."""
+OPEN_POLL_S = 2.0
+
+
+class OpenLedger(msgspec.Struct, frozen=True):
+    """A ledger whose open last segment references a leaving bookie. ``created_ms`` None: unknown.
+
+    ``topic``: the Pulsar topic whose broker closes the ledger when the topic is unloaded; None if there is none.
+    """
+
+    ledger_id: int
+    owner: str | None
+    created_ms: int | None
+    topic: str | None = None
+
+
+class DrainOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do with open ledgers, and how long to wait for their writers.
+
+    ``live``: bookies that serve; the others are down and never asked. ``accepted``: ledgers to leave alone, because
+    their loss was accepted.
+    """
+
+    live: frozenset[str] = frozenset()
+
+    open_ledgers: OpenLedgers = OpenLedgers.WAIT
+    wait_s: float = 0.0
+    accepted: frozenset[int] = frozenset()
+
+
+class DrainResult(msgspec.Struct, frozen=True):
+    """What was done. ``last_scan``: all ledgers that still reference the bookies; ``open_ledgers``: the open ones."""
+
+    recoveries: tuple[RecoveryReport, ...]
+    last_scan: RecoveryPlan
+    open_ledgers: tuple[OpenLedger, ...] = ()
+
+
+class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls during a drain, and where it runs. ``before_scan``: before each scan that may be the last one.
+
+    ``job`` and ``processes``: see ``BookieRecovery.run``.
+    """
+
+    on_progress: Callable[[RecoveryProgress], None] | None = None
+    on_open: Callable[[Sequence[OpenLedger]], None] = lambda _: None
+    before_scan: Callable[[], Awaitable[None]] | None = None
+    job: RecoveryJob | None = None
+    processes: CopyProcessSetup | None = None
+
+
+class Drain:
+    """Drains the bookies of one cluster."""
+
+    def __init__(self, recovery: BookieRecovery, watch: ModeWatch, ports: ClientPorts) -> None:
+        self._recovery = recovery
+        self._watch = watch
+        self._ports = ports
+
+    async def run(self, plan: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> DrainResult:
+        """Carry out a plan, and scan until nothing is left or nothing more can be done.
+
+        ConflictError when a live bookie is writable again. RefusedError while Pulsar migrates its metadata. Waits
+        during an outage; MetadataOutageError.
+        """
+        ids = plan.bookie_ids
+        recoveries: list[RecoveryReport] = []
+        still_open: tuple[OpenLedger, ...] = ()
+        scanned = plan if plan.ledgers else await self.scan(ids, order, hooks)
+        passes = 0
+        todo = scanned.without(order.accepted)
+        while todo.ledgers:
+            report = await self._run(todo, order, hooks)
+            recoveries.append(report)
+            is_complete = _is_complete_but_for_open(report)
+            if _open_ids(report) and order.open_ledgers is OpenLedgers.WAIT:
+                later, is_moved, still_open = await self._wait_for_writers(todo, report, order, hooks)
+                recoveries += later
+                is_complete = is_complete and is_moved and not still_open
+            elif _open_ids(report):
+                still_open, is_complete = await self.open_ledgers(_open_ids(report), ids), False
+            scanned = await self.scan(ids, order, hooks)
+            todo = scanned.without(order.accepted)
+            passes += 1
+            if passes >= PASSES_MAX or not is_complete:
+                break
+        return DrainResult(tuple(recoveries), scanned, still_open)
+
+    async def scan(self, bookie_ids: Collection[str], order: DrainOrder, hooks: DrainHooks) -> RecoveryPlan:
+        """Find current references to the bookies, with ``before_scan`` repeated after each outage."""
+
+        async def scan() -> RecoveryPlan:
+            if hooks.before_scan is not None:
+                await hooks.before_scan()
+            return await self._recovery.scan(bookie_ids, unreachable=await self._unreachable(bookie_ids, order))
+
+        return await self._recovery.outage.outlast(scan)
+
+    async def open_ledgers(self, ledger_ids: Collection[int], bookie_ids: Collection[str]) -> tuple[OpenLedger, ...]:
+        """Those of the ledgers whose open last segment still references one of the bookies."""
+        found = []
+        for ledger_id in ledger_ids:
+            stored = await self._read(ledger_id)
+            if stored is None or stored.value.state is not LedgerState.OPEN:
+                continue
+            metadata = stored.value
+            if not set(bookie_ids).isdisjoint(metadata.last_segment.ensemble):
+                labels = dict(metadata.custom_metadata)
+                created_ms = metadata.created_ms(stored.ctime_ms)
+                found.append(OpenLedger(ledger_id, owner_of(labels), created_ms, topic_of_broker(labels)))
+        return tuple(found)
+
+    async def _run(self, todo: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> RecoveryReport:
+        """One pass; a bookie that died meanwhile is no longer asked."""
+        todo = msgspec.structs.replace(todo, unreachable=await self._unreachable(todo.bookie_ids, order))
+        policy = order.open_ledgers
+        if order.live and policy is OpenLedgers.WAIT:
+            policy = OpenLedgers.SKIP  # this class waits for the writers
+        return await self._recovery.run(
+            todo, hooks.on_progress, open_ledgers=policy, job=hooks.job, processes=hooks.processes
+        )
+
+    async def _wait_for_writers(
+        self, todo: RecoveryPlan, first: RecoveryReport, order: DrainOrder, hooks: DrainHooks
+    ) -> tuple[list[RecoveryReport], bool, tuple[OpenLedger, ...]]:
+        """Move each ledger when its writer has left the bookies, until all have, or the time is over.
+
+        ``first``: the report of the pass that left the open ledgers. Returns the later reports, whether all moves
+        succeeded, and the ledgers that are still open.
+        """
+        clock = self._ports.clock
+        deadline_ns = clock.monotonic_ns() + int(order.wait_s * 1e9)
+        reports: list[RecoveryReport] = []
+        is_moved = True
+        waiting = tuple(_open_ids(first))
+        while True:
+            still_open = await self.open_ledgers(waiting, todo.bookie_ids)
+            open_ids = {each.ledger_id for each in still_open}
+            ready = set(waiting) - open_ids
+            if ready:
+                others = {ledger.ledger_id for ledger in todo.ledgers} - ready
+                some = msgspec.structs.replace(todo.without(others), unreadable=())
+                report = await self._run(some, order, hooks)
+                reports.append(report)
+                is_moved = is_moved and _is_complete_but_for_open(report)
+                waiting = tuple(sorted({*open_ids, *_open_ids(report)}))
+                continue
+            if not waiting or clock.monotonic_ns() >= deadline_ns:
+                return reports, is_moved, still_open
+            hooks.on_open(still_open)
+            if hooks.on_progress is not None:
+                left_s = (deadline_ns - clock.monotonic_ns()) / 1e9
+                hooks.on_progress(_while_waiting(todo, [first, *reports], len(still_open), left_s))
+            await self._unreachable(todo.bookie_ids, order)
+            await clock.sleep(OPEN_POLL_S)
+
+    async def _unreachable(self, bookie_ids: Collection[str], order: DrainOrder) -> tuple[str, ...]:
+        """The bookies that are down; ConflictError if one that serves accepts writes, RefusedError in a migration."""
+        await self._recovery.outage.outlast(self._ports.ledgers.migration.require_none)
+        found = await self._watch.require_no_writable(order.live)
+        return tuple(sorted(frozenset(bookie_ids) - order.live | set(found.down)))
+
+    async def _read(self, ledger_id: int) -> Versioned[LedgerMetadata] | None:
+        try:
+            return await self._recovery.outage.outlast(lambda: self._ports.ledgers.read(ledger_id))
+        except (LedgerNotFoundError, MetadataFormatError):
+            return None
+
+
+def _open_ids(report: RecoveryReport) -> list[int]:
+    return sorted({failure.ledger_id for failure in report.failures if failure.reason is FailureReason.OPEN})
+
+
+def _while_waiting(
+    todo: RecoveryPlan, reports: Sequence[RecoveryReport], open_ledgers: int, left_s: float
+) -> RecoveryProgress:
+    """The progress of a pass that only waits for the writers of open ledgers."""
+    failures = (failure for report in reports for failure in report.failures)
+    return RecoveryProgress(
+        ledgers_done=todo.totals.ledgers - open_ledgers,
+        ledgers_total=todo.totals.ledgers,
+        ledgers_failed=len({each.ledger_id for each in failures if each.reason is not FailureReason.OPEN}),
+        entries_copied=sum(report.entries for report in reports),
+        entries_planned=todo.totals.entries,
+        bytes_copied=sum(report.bytes_copied for report in reports),
+        bytes_planned=todo.totals.bytes_to_copy,
+        waiting_for_writers=open_ledgers,
+        writers_wait_s=left_s,
+        current_ledgers=(),
+    )
+
+
+def _is_complete_but_for_open(report: RecoveryReport) -> bool:
+    return all(failure.reason is FailureReason.OPEN for failure in report.failures)

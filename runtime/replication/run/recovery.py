@@ -1,0 +1,221 @@
+"""Re-replicates all data of leaving bookies, dead or alive: plans over all ledgers, repairs each, and reports.
+
+Source: replication sections 6 and 15.1. Unlike Java's `recover` it takes the replication lock of every ledger, limits
+requests in flight, verifies copies before the metadata references them, and continues after failed ledgers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection
+
+import msgspec
+
+from runtime.client.ports import ClientPorts
+from runtime.errors import BookieError, RefusedError
+from runtime.metadata.bookies.cookies import CookieStore
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.outage import MetadataOutage, OutageWait
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.copy.reader import SILENCE, reason_of
+from runtime.replication.plan.job_file import RecordedJob
+from runtime.replication.plan.recovery_plan import RecoveryPlan
+from runtime.replication.plan.scan import PlanDemand, RecoveryScan
+from runtime.replication.plan.store import OpenTemporaryFile
+from runtime.replication.run.copy_processes import CopyProcesses
+from runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress, RecoveryRun
+from runtime.replication.run.report import RecoveryReport
+from runtime.replication.survey.loss_proof import LossProof
+from runtime.replication.turn.engine import RepairWorker
+from runtime.replication.turn.messages import CopyProcessSetup, RepairSetup
+
+logger = logging.getLogger(__name__)
+
+
+class BookieRecovery:
+    """Plans and runs recoveries of bookies."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        registration: RegistrationClient,
+        cookies: CookieStore,
+        locks: ReplicationLocks,
+        config: ReplicationConfig,
+        on_outage: Callable[[MetadataOutage], None] = lambda _: None,
+        open_file: OpenTemporaryFile = lambda: None,
+        find_leaving: Callable[[], Awaitable[frozenset[str]]] | None = None,
+    ) -> None:
+        """``on_outage`` is called when the metadata store stops answering and the run waits, and when it continues.
+
+        ``find_leaving``: the bookies that other operations empty now, which are a last resort as targets.
+
+        ``open_file`` is for the plans of very many ledgers, which stay in memory without one.
+        """
+        self._ports = ports
+        self._registration = registration
+        self._locks = locks
+        self._config = config
+        self._on_outage = on_outage
+        self._find_leaving = find_leaving
+        self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, on_outage)
+        """Waits for the metadata store in all methods but ``run``. Callers that build on this class may use it too."""
+        self.loss_proof = LossProof(ports, registration, config)
+        self._scan = RecoveryScan(ports, registration, cookies, config, open_file)
+
+    async def require_down(
+        self,
+        bookie_ids: Collection[str],
+        on_wait: Callable[[str], None] | None = None,
+        advice_of: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        """Return once none of the bookies is registered; RefusedError if one is running or stays registered.
+
+        The session of a killed bookie lasts some seconds longer. So this waits up to ``registration_wait_s`` if a
+        registered bookie does not answer, and calls ``on_wait`` once with its id. If it answers, with whatever, raises
+        immediately; ``advice_of`` has more to say about such a bookie.
+        """
+        deadline_ns = self._ports.clock.monotonic_ns() + int(self._config.registration_wait_s * 1e9)
+        told: set[str] = set()
+        while True:
+            registered = await self.outage.outlast(lambda: self.registered(bookie_ids))
+            if not registered:
+                return
+            for bookie_id in registered:
+                error = await self._info_error(bookie_id)
+                if not isinstance(error, SILENCE):
+                    state = "serving" if error is None else f"answers: {reason_of(error)}"
+                    raise RefusedError(f"bookie {bookie_id} is up and {state}; stop it first{advice_of(bookie_id)}")
+                if on_wait is not None and bookie_id not in told:
+                    told.add(bookie_id)
+                    on_wait(bookie_id)
+            if self._ports.clock.monotonic_ns() >= deadline_ns:
+                waited = f"after {self._config.registration_wait_s:g} s"
+                raise RefusedError(f"bookie {registered[0]} does not respond but is still registered {waited}")
+            await self._ports.clock.sleep(0.5)
+
+    async def registered(self, bookie_ids: Collection[str]) -> list[str]:
+        """The given bookies that are currently registered, sorted."""
+        return sorted((await self._registration.snapshot()).live.intersection(bookie_ids))
+
+    async def answers(self, bookie_id: str) -> bool:
+        """Whether the bookie serves a request; False also for one that answers with an error."""
+        return await self._info_error(bookie_id) is None
+
+    async def _info_error(self, bookie_id: str) -> BookieError | None:
+        try:
+            await self._ports.bookies.info(bookie_id)
+        except BookieError as error:
+            return error
+        return None
+
+    async def plan(
+        self,
+        bookie_ids: Collection[str],
+        ledger_ids: Collection[int] | None = None,
+        *,
+        unreachable: Collection[str] | None = None,
+        only_targets: Collection[str] = (),
+    ) -> RecoveryPlan:
+        """Like ``scan``, but refuses ids that are probably misspelt, and targets that cannot be used.
+
+        BookieNotFoundError for a bookie without cookie, registration and ledgers. ``only_targets``: copy only to these;
+        RefusedError if one is not writable, or if strict placement rules forbid it.
+        """
+        demand = _demand(bookie_ids, ledger_ids, unreachable, only_targets)
+        return await self.outage.outlast(lambda: self._scan.plan(demand))
+
+    async def plan_rest(self, state: RecordedJob) -> RecoveryPlan:
+        """Plan what an interrupted job has left. Its ledgers may have been deleted meanwhile. Errors as in ``plan``."""
+        start = state.start
+        rest = tuple(ledger_id for ledger_id in state.order if not state.is_done(ledger_id))
+        demand = _demand(start.bookie_ids, rest, None, start.only_targets)._replace(may_be_gone=True)
+        plan = await self.outage.outlast(lambda: self._scan.plan(demand))
+        return msgspec.structs.replace(plan, is_of_ledgers=start.is_of_ledgers, is_rest=not start.is_of_ledgers)
+
+    async def scan(
+        self,
+        bookie_ids: Collection[str],
+        ledger_ids: Collection[int] | None = None,
+        *,
+        unreachable: Collection[str] | None = None,
+    ) -> RecoveryPlan:
+        """Find all ledgers that reference any of the bookies, with one scan of all ledger metadata.
+
+        ``ledger_ids``: read only these; LedgerNotFoundError if one is absent. ``unreachable``: bookies that are never
+        asked; None means ``bookie_ids``, which is right for dead bookies. MetadataOutageError.
+        """
+        demand = _demand(bookie_ids, ledger_ids, unreachable)
+        return await self.outage.outlast(lambda: self._scan.scan(demand))
+
+    async def run(
+        self,
+        plan: RecoveryPlan,
+        on_progress: Callable[[RecoveryProgress], None] | None = None,
+        *,
+        open_ledgers: OpenLedgers = OpenLedgers.WAIT,
+        job: RecoveryJob | None = None,
+        processes: CopyProcessSetup | None = None,
+    ) -> RecoveryReport:
+        """Carry out a plan, after checking or reading the metadata of each ledger again. Safe to interrupt and repeat.
+
+        With ``WAIT``, ledgers with a leaving bookie in the open last segment are worked on last, ``open_ledger_wait_s``
+        after the plan was made. They are fenced only if the segment is still the same.
+
+        ``on_progress`` is called at most ten times per second, and once at the end, even after an error. Unreachable
+        bookies must be down: call ``require_down`` first. ``processes`` None: copies in this process. Waits during an
+        outage of the metadata store; MetadataOutageError if it is too long. CopyProcessError.
+
+        After the rest of an interrupted job, all ledgers are scanned again: those that still reference the bookies were
+        not in its plan, and are failures of the report.
+        """
+        report = await self._carry_out(plan, on_progress, open_ledgers, job, processes)
+        if not plan.is_rest or not report.is_complete:
+            return report
+        last = await self.scan(plan.bookie_ids, unreachable=plan.unreachable)
+        return report.with_left([ledger.ledger_id for ledger in last.ledgers], last.unreadable)
+
+    async def _carry_out(
+        self,
+        plan: RecoveryPlan,
+        on_progress: Callable[[RecoveryProgress], None] | None,
+        open_ledgers: OpenLedgers,
+        job: RecoveryJob | None,
+        processes: CopyProcessSetup | None,
+    ) -> RecoveryReport:
+        config = self._config
+        leaving = frozenset() if self._find_leaving is None else await self.outage.outlast(self._find_leaving)
+        setup = RepairSetup(
+            config=config,
+            leaving=frozenset(plan.bookie_ids),
+            unreachable=frozenset(plan.unreachable),
+            open_ledgers=open_ledgers,
+            known=plan.targets,
+            only_targets=plan.targets if plan.is_restricted else (),
+            avoided=leaving.difference(plan.bookie_ids),
+        )
+        run = RecoveryRun(self._ports, config, plan, open_ledgers, on_progress, job)
+        if processes is None:
+            ports = (self._ports, self._registration, self._locks)
+            worker = RepairWorker(*ports, setup, on_range=run.note_range, on_outage=self._on_outage)
+            return await run.run(worker)
+        warn = logger.warning if job is None else job.warn
+        async with CopyProcesses(
+            processes, setup, on_range=run.note_range, on_outage=self._on_outage, warn=warn, clock=self._ports.clock
+        ) as repairs:
+            return await run.run(repairs)
+
+
+def _demand(
+    bookie_ids: Collection[str],
+    ledger_ids: Collection[int] | None,
+    unreachable: Collection[str] | None,
+    only_targets: Collection[str] = (),
+) -> PlanDemand:
+    return PlanDemand(
+        leaving=frozenset(bookie_ids),
+        unreachable=frozenset(bookie_ids if unreachable is None else unreachable),
+        ledger_ids=None if ledger_ids is None else tuple(ledger_ids),
+        only_targets=frozenset(only_targets),
+    )

@@ -1,0 +1,361 @@
+"""`ledger verify`: reads every entry from every bookie of its write set, and checks digests and equality.
+
+This fences nothing and writes nothing. A ledger that is not closed is checked up to the last add confirmed of a
+no-recovery open, and beyond only if the scope names entries there: one that no bookie has is then not counted, because
+it may never have been written. Source: replication section 3. Unlike Java's checker, this verifies digests and
+distinguishes missing from unreachable copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Container, Mapping, Sequence
+
+from runtime.client.last_entry import read_last_add_confirmed
+from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from runtime.client.reader import ENTRIES_WITHOUT_END_MAX
+from runtime.errors import LedgerNotFoundError, MetadataFormatError
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import write_set
+from runtime.metadata.store import Versioned
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copy.byte_window import ByteWindow, Lease, for_each_bounded, for_each_leased
+from runtime.replication.copy.gaps import BarrenRun, CopyGaps
+from runtime.replication.copy.rate import CopyRate
+from runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate
+from runtime.replication.judge.check_scope import WHOLE, CheckScope
+from runtime.replication.judge.copies import Copy, CopyState, marked_different
+from runtime.replication.judge.fragments import (
+    EntryRange,
+    EntryRangeSet,
+    batches,
+    format_ranges,
+    segment_entries,
+    stripe_count,
+)
+from runtime.replication.judge.ledger_check import CheckTotals, CopyDefect, LedgerCheck
+from storage.errors import BkctlError
+from storage.ids import INVALID_ENTRY_ID
+
+ROUNDS_MAX = 3
+"""Maximum checks of a ledger whose metadata keeps changing while findings are made."""
+
+
+_PROOFS_OF_ENTRY = frozenset({CopyState.PRESENT, CopyState.DIFFERENT, CopyState.CORRUPT})
+"""States of a copy that show that an entry was written."""
+
+
+class LedgerChecker:
+    """Checks ledgers; the limits of ``config`` apply to all of them together."""
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        live_bookies: Container[str],
+        config: ReplicationConfig,
+        rate: CopyRate | None = None,
+    ) -> None:
+        """``live_bookies``: registered ones, writable or read-only. Others count as unreachable without a request.
+
+        ``rate`` limits the bytes that are read; None: no limit.
+        """
+        self._ports = ports
+        self._config = config
+        self._rate = rate or CopyRate(ports.clock, None)
+        self._window = ByteWindow(config.bytes_in_flight_max, max(1, config.entries_in_flight_max // BATCH_ENTRIES))
+        self._copies = CopyReader(ports.bookies, ports.clock, self._window, config, live_bookies.__contains__)
+
+    async def check_all(
+        self,
+        ledger_ids: AsyncIterable[int],
+        on_check: Callable[[LedgerCheck, CheckTotals], None],
+        scope: CheckScope = WHOLE,
+    ) -> CheckTotals:
+        """Check many ledgers concurrently; ``on_check`` receives each result, in order of completion, and the sums."""
+        totals = CheckTotals()
+
+        async def check_one(ledger_id: int) -> None:
+            nonlocal totals
+            check = await self.check(ledger_id, scope)
+            if not check.is_deleted:
+                totals = totals.plus(check)
+            on_check(check, totals)
+
+        await for_each_bounded(ledger_ids, check_one, self._config.ledgers_in_parallel)
+        return totals
+
+    async def check(self, ledger_id: int, scope: CheckScope = WHOLE) -> LedgerCheck:
+        """Check one ledger. Its findings are in the result; raises only errors of the metadata store.
+
+        Findings count only if the metadata has not changed since, because a writer or a repair may have moved copies
+        meanwhile.
+        """
+        check = LedgerCheck(ledger_id=ledger_id, is_deleted=True)
+        version = None
+        for rounds_left in range(ROUNDS_MAX, -1, -1):
+            try:
+                versioned = await self._ports.ledgers.read(ledger_id)
+            except LedgerNotFoundError:
+                return LedgerCheck(ledger_id=ledger_id, is_deleted=True)
+            except MetadataFormatError as error:
+                return LedgerCheck(ledger_id=ledger_id, problem=str(error))
+            if versioned.version == version or not rounds_left:
+                break
+            version = versioned.version
+            check = await self._check_version(ledger_id, versioned, scope)
+            if check.is_clean:
+                break
+        return check
+
+    async def _check_version(
+        self, ledger_id: int, versioned: Versioned[LedgerMetadata], scope: CheckScope
+    ) -> LedgerCheck:
+        metadata = versioned.value
+        credentials = credentials_of(ledger_id, metadata)
+        tally = _CheckCounts(entry_bytes_estimate(metadata))
+        last_entry_id, failure = await self._end_of(metadata, credentials, scope)
+        last_index = len(metadata.segments) - 1
+        for segment_index in range(last_index + 1):
+            entries = segment_entries(metadata, segment_index, last_entry_id)
+            await self._check_segment(metadata, segment_index, entries, credentials, tally, scope)
+        if not metadata.is_closed and scope.has_open_end:
+            named = scope.last_from(last_entry_id + 1)
+            entries = EntryRange(last_entry_id + 1, INVALID_ENTRY_ID if named is None else named)
+            await self._check_segment(metadata, last_index, entries, credentials, tally, scope, is_confirmed=False)
+        problem = _problem_of(metadata, scope, failure, tally)
+        return tally.result(ledger_id, metadata.state.name.lower(), max(last_entry_id, tally.last_entry_id), problem)
+
+    async def _end_of(
+        self, metadata: LedgerMetadata, credentials: LedgerCredentials, scope: CheckScope
+    ) -> tuple[int, BkctlError | None]:
+        """The last entry that is certainly part of the ledger, and why it is unknown where the ledger ends, or None."""
+        if metadata.is_closed:
+            return metadata.last_entry_id, None
+        # Earlier segments are complete, regardless of the last add confirmed.
+        complete = metadata.last_segment.first_entry_id - 1
+        if not scope.has_open_end or scope.ranges[-1].last_entry_id <= complete:
+            return complete, None
+        try:
+            return await read_last_add_confirmed(self._ports, credentials, metadata, is_fencing=False), None
+        except BkctlError as error:
+            return complete, error
+
+    async def _check_segment(
+        self,
+        metadata: LedgerMetadata,
+        segment_index: int,
+        entries: EntryRange,
+        credentials: LedgerCredentials,
+        tally: _CheckCounts,
+        scope: CheckScope,
+        *,
+        is_confirmed: bool = True,
+    ) -> None:
+        if is_confirmed:
+            tally.entries_total += entries.count
+        ensemble = metadata.segments[segment_index].ensemble
+        if scope.bookie_ids is not None and scope.bookie_ids.isdisjoint(ensemble):
+            return
+        is_open = segment_index == len(metadata.segments) - 1 and not metadata.is_closed
+        bookie_ids = [each for each in dict.fromkeys(ensemble) if scope.bookie_ids is None or each in scope.bookie_ids]
+
+        def members(entry_id: int) -> list[str]:
+            indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+            named = dict.fromkeys(ensemble[index] for index in indexes)
+            return [each for each in named if each in bookie_ids]
+
+        run, seen = BarrenRun(self._config.barren_entries_max), dict[str, Copy]()
+        gaps = CopyGaps(self._ports.bookies, self._copies, credentials)
+
+        async def check_batch(entry_ids: tuple[int, ...], lease: Lease) -> None:
+            wanted = {entry_id: members(entry_id) for entry_id in entry_ids}
+            found = await self._read_batch(wanted, credentials, tally, lease, is_open=is_open)
+            copies = [copy for row in found.values() for copy in row.values()]
+            if copies:
+                run.note(len(entry_ids), has_good_copy=any(copy.entry is not None for copy in copies))
+            seen.update((copy.bookie_id, copy) for copy in copies if copy.entry is None)
+            add = tally.add if is_confirmed else tally.add_if_found
+            for entry_id, each_wanted in wanted.items():
+                if each_wanted:
+                    add(entry_id, marked_different([found[entry_id][each] for each in each_wanted]))
+
+        def count_max() -> int:
+            return batch_entries_max(tally.entry_bytes * metadata.write_quorum_size)
+
+        rest = entries
+        while rest.count:
+            found = batches(scope.entry_ids(credentials.ledger_id, metadata, rest), count_max)
+            await for_each_leased(
+                run.until_look(found, rest.last_entry_id),
+                check_batch,
+                self._window,
+                lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),
+            )
+            rest = EntryRange(run.read_to + 1, rest.last_entry_id)
+            if rest.count:
+                gap = await gaps.at(rest, bookie_ids, seen, run)
+                if is_confirmed:
+                    tally.add_gap(metadata, ensemble, scope.within(gap.entries), gap.copies)
+                else:
+                    tally.add_gap_if_found(scope.within(gap.entries), gap.copies)
+                rest = EntryRange(gap.entries.last_entry_id + 1, rest.last_entry_id)
+
+    async def _read_batch(
+        self,
+        wanted: dict[int, list[str]],
+        credentials: LedgerCredentials,
+        tally: _CheckCounts,
+        lease: Lease,
+        *,
+        is_open: bool,
+    ) -> dict[int, dict[str, Copy]]:
+        """The copies of some entries, by entry and bookie."""
+        bytes_taken = tally.entry_bytes * sum(map(len, wanted.values()))
+        await self._rate.take(bytes_taken)
+        found = await self._copies.read_each(wanted, credentials)
+        bytes_read = sum(len(copy.body) for copies in found.values() for copy in copies.values())
+        self._rate.correct(bytes_taken, bytes_read)
+        lease.resize(bytes_read)
+        if is_open:
+            await self._ask_late_ones(found, credentials)
+        return found
+
+    async def _ask_late_ones(self, found: dict[int, dict[str, Copy]], credentials: LedgerCredentials) -> None:
+        """Ask again for missing copies: a live writer may still deliver them, because Qa of Qw confirm an entry."""
+        late = {
+            entry_id: [copy.bookie_id for copy in copies.values() if copy.state is CopyState.MISSING]
+            for entry_id, copies in found.items()
+        }
+        if any(late.values()):
+            await self._ports.clock.sleep(self._config.late_copy_wait_s)
+            for entry_id, copies in (await self._copies.read_each(late, credentials)).items():
+                found[entry_id] |= copies
+
+
+def _problem_of(
+    metadata: LedgerMetadata, scope: CheckScope, failure: BkctlError | None, tally: _CheckCounts
+) -> str | None:
+    """What is unknown about the end of the ledger; ``failure``: why it is unknown."""
+    doubt = f"entries {format_ranges(tally.uncertain.ranges())} may exist on bookies that gave no certain answer"
+    if failure is None:
+        return doubt if tally.uncertain.count else None
+    sentences = [f"it is open, and its end is unknown: {failure}"]
+    first_entry_id = metadata.last_segment.first_entry_id
+    if scope.last_from(first_entry_id) is None:
+        most = f"name at most {ENTRIES_WITHOUT_END_MAX} to read them"
+        sentences.append(f"entries from {first_entry_id} on were not read: {most}")
+    if tally.uncertain.count:
+        sentences.append(doubt)
+    if tally.absent.count:
+        sentences.append(f"no bookie of their write sets has {format_ranges(tally.absent.ranges())}")
+    return "; ".join(sentences)
+
+
+class _CheckCounts:
+    """Counters for the check of one ledger."""
+
+    def __init__(self, entry_bytes: int) -> None:
+        self.entry_bytes = entry_bytes
+        """Expected size of the next entry: a moving average."""
+        self.entries_total = 0
+        self.last_entry_id = INVALID_ENTRY_ID
+        """The highest that was counted."""
+        self.absent = EntryRangeSet()
+        """Named entries that are not confirmed, and that no bookie of their write sets has."""
+        self.uncertain = EntryRangeSet()
+        """Named entries that are not confirmed: no bookie that answers has them, and others did not answer."""
+        self._entries = 0
+        self._bytes_read = 0
+        self._counts = dict.fromkeys(CopyState, 0)
+        self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
+        self._reasons: dict[tuple[str, CopyState], str] = {}
+        self._damaged: set[tuple[str, CopyState]] = set()
+        self._lost = EntryRangeSet()
+        self._unreadable = EntryRangeSet()
+
+    def add_if_found(self, entry_id: int, copies: Sequence[Copy]) -> None:
+        """Count an entry that is not confirmed, if any bookie has a copy, good or damaged."""
+        if all(copy.state is CopyState.MISSING for copy in copies):
+            self.absent.add(entry_id)
+        elif any(copy.state in _PROOFS_OF_ENTRY or copy.is_damaged for copy in copies):
+            self.entries_total += 1
+            self.add(entry_id, copies, is_confirmed=False)
+        else:
+            self.uncertain.add(entry_id)
+            self._unreadable.add(entry_id)
+
+    def add(self, entry_id: int, copies: Sequence[Copy], *, is_confirmed: bool = True) -> None:
+        """Count one entry. It is never lost unless ``is_confirmed``: no writer may have got an acknowledgement."""
+        self._entries += 1
+        self.last_entry_id = max(self.last_entry_id, entry_id)
+        has_good_copy = is_unknown = False
+        for copy in copies:
+            self._counts[copy.state] += 1
+            if copy.body:
+                self._bytes_read += len(copy.body)
+                self.entry_bytes = (self.entry_bytes * 7 + len(copy.body)) // 8
+            if copy.state in {CopyState.PRESENT, CopyState.DIFFERENT}:
+                has_good_copy = True
+            elif copy.state in {CopyState.UNREACHABLE, CopyState.FAILED}:
+                is_unknown = True
+            if copy.state is not CopyState.PRESENT:
+                key = (copy.bookie_id, copy.state)
+                self._reasons.setdefault(key, copy.reason)
+                if copy.is_damaged:
+                    self._damaged.add(key)
+                self._defects.setdefault(key, EntryRangeSet()).add(entry_id)
+        if not has_good_copy:
+            (self._lost if is_confirmed and not is_unknown else self._unreadable).add(entry_id)
+
+    def add_gap(
+        self,
+        metadata: LedgerMetadata,
+        ensemble: Sequence[str],
+        ranges: Sequence[EntryRange],
+        copies: Mapping[str, Copy],
+    ) -> None:
+        """Count entries of one segment that no bookie has, or that were not read. ``copies``: what all of them are."""
+        is_unknown = any(copy.state in {CopyState.UNREACHABLE, CopyState.FAILED} for copy in copies.values())
+        for entries in ranges:
+            self._entries += entries.count
+            for index, bookie_id in enumerate(ensemble):
+                copy = copies.get(bookie_id)
+                count = stripe_count(entries, index, metadata.ensemble_size, metadata.write_quorum_size)
+                if copy is None or not count:
+                    continue
+                key = (bookie_id, copy.state)
+                self._counts[copy.state] += count
+                self._reasons.setdefault(key, copy.reason)
+                self._defects.setdefault(key, EntryRangeSet()).add_range(entries, count)
+            (self._unreadable if is_unknown else self._lost).add_range(entries)
+
+    def add_gap_if_found(self, ranges: Sequence[EntryRange], copies: Mapping[str, Copy]) -> None:
+        """Count entries that are not confirmed and that no bookie is known to have, as ``add_if_found`` does."""
+        is_absent = all(copy.state is CopyState.MISSING for copy in copies.values())
+        for entries in ranges:
+            for counted in (self.absent,) if is_absent else (self.uncertain, self._unreadable):
+                counted.add_range(entries)
+
+    def result(self, ledger_id: int, ledger_state: str, last_entry_id: int, problem: str | None) -> LedgerCheck:
+        """The counts as a result."""
+        return LedgerCheck(
+            ledger_id=ledger_id,
+            ledger_state=ledger_state,
+            last_entry_id=last_entry_id,
+            entries=self._entries,
+            entries_total=self.entries_total,
+            copies_expected=sum(self._counts.values()),
+            copies_good=self._counts[CopyState.PRESENT],
+            copies_missing=self._counts[CopyState.MISSING],
+            copies_corrupt=self._counts[CopyState.CORRUPT],
+            copies_unreachable=self._counts[CopyState.UNREACHABLE],
+            copies_failed=self._counts[CopyState.FAILED],
+            copies_different=self._counts[CopyState.DIFFERENT],
+            bytes_read=self._bytes_read,
+            defects=tuple(
+                CopyDefect(*key, entries.count, entries.ranges(), self._reasons[key], key in self._damaged)
+                for key, entries in sorted(self._defects.items(), key=lambda item: (item[0][0], item[0][1].value))
+            ),
+            lost=self._lost.ranges(),
+            unreadable=self._unreadable.ranges(),
+            problem=problem,
+        )

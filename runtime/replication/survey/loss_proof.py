@@ -1,0 +1,224 @@
+"""Proves that a ledger cannot be moved away from lost bookies, or closed, because they alone may have entries of it.
+
+The operator names the bookies that are lost; none of them may be registered. The proof asks every other bookie that
+should have the entries. For closed segments only "no such entry" and "no such ledger" count: a bookie that is not
+registered, does not answer, or answers with an error or a damaged copy proves nothing. The proof fences only when
+asked to, and never writes. ``look_for_entries``, for deleting an unclosed ledger, checks all bookies for any entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Sequence
+
+import msgspec
+
+from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from runtime.client.recovery import blocking_members
+from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.ledger.write_set import write_set
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copy.byte_window import ByteWindow, Lease, for_each_leased
+from runtime.replication.copy.reader import CopyReader, entry_bytes_estimate
+from runtime.replication.judge.copies import Copy, CopyState
+from runtime.replication.judge.fragments import Fragment, fragments_naming, stripe
+from storage.ids import INVALID_ENTRY_ID
+
+_CLOSABLE = "it can be closed, so it can be moved"
+
+
+class _LostEntryError(Exception):
+    """An entry is lost, so the fragment cannot be moved."""
+
+
+class _UnprovenError(Exception):
+    """The search has ended without a proof."""
+
+
+def why_not_given_up(metadata: LedgerMetadata, lost: Collection[str], live: Collection[str]) -> str | None:
+    """Why the ``lost`` bookies must not be given up for the last segment while these bookies are live; None if they
+    may be. Pure. Each of them must be unregistered, and each other member must be registered."""
+    for bookie_id in sorted(lost):
+        if bookie_id in live:
+            return f"bookie {bookie_id} is registered, so it is not lost"
+    for bookie_id in metadata.last_segment.ensemble:
+        if bookie_id not in live and bookie_id not in lost:
+            return f"bookie {bookie_id} is not registered, and not named as lost"
+    return None
+
+
+async def why_end_not_lost(
+    ports: ClientPorts,
+    registration: RegistrationClient,
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    lost: Collection[str],
+    *,
+    is_fencing: bool = False,
+) -> str | None:
+    """None if it is proven that the end of an unclosed ledger can be known only from the ``lost`` bookies.
+
+    That is so if none of them is registered, all other members of the last segment answer, and their answers are not
+    sufficient to close the ledger. Otherwise a sentence why not. ``is_fencing``: they fence the ledger first.
+    """
+    reason = why_not_given_up(metadata, lost, (await registration.snapshot()).live)
+    if reason is not None:
+        return reason
+    credentials = credentials_of(ledger_id, metadata)
+    ensemble = metadata.last_segment.ensemble
+    others = [each for each in dict.fromkeys(ensemble) if each not in lost]
+    answers = await asyncio.gather(*(last_entry_on(ports, each, credentials, is_fencing=is_fencing) for each in others))
+    if (problem := next((each for each in answers if isinstance(each, str)), None)) is not None:
+        return problem
+    if not blocking_members(metadata, others):
+        return _CLOSABLE
+    return None
+
+
+class LossProof:
+    """Loss proofs for ledgers that reference dead bookies."""
+
+    def __init__(self, ports: ClientPorts, registration: RegistrationClient, config: ReplicationConfig) -> None:
+        self._ports = ports
+        self._registration = registration
+        self._config = config
+
+    async def why_not_lost(self, ledger_id: int, dead: Collection[str]) -> str | None:
+        """None if each fragment that references one of the ``dead`` bookies is proven lost; otherwise why not.
+
+        A fragment of one of them is lost if, for one of its entries, all members of the write set that are not dead
+        report "no such entry". For an open last segment see ``why_end_not_lost``. LedgerNotFoundError,
+        MetadataFormatError, MetadataUnavailableError.
+        """
+        stored = await self._ports.ledgers.read(ledger_id)
+        live = (await self._registration.snapshot()).live
+        for bookie_id in dead:
+            for fragment in fragments_naming(stored.value, [bookie_id]):
+                if fragment.is_open:
+                    reason = await why_end_not_lost(self._ports, self._registration, ledger_id, stored.value, dead)
+                else:
+                    reason = await self._why_closed_not_lost(ledger_id, stored.value, fragment, dead, live)
+                if reason is not None:
+                    return reason
+        if (await self._ports.ledgers.read(ledger_id)).version != stored.version:
+            return "its metadata was changed during the check"
+        return None
+
+    async def _why_closed_not_lost(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        dead: Collection[str],
+        live: frozenset[str],
+    ) -> str | None:
+        window = ByteWindow(self._config.bytes_in_flight_max, self._config.entries_in_flight_max)
+        reader = CopyReader(self._ports.bookies, self._ports.clock, window, self._config, live.__contains__)
+        credentials = credentials_of(ledger_id, metadata)
+        sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        first_unproven: dict[int, str] = {}
+        unproven_count = 0
+
+        async def check(entry_id: int, lease: Lease) -> None:
+            nonlocal unproven_count
+            members = dict.fromkeys(fragment.ensemble[index] for index in write_set(entry_id, *sizes))
+            copies = await reader.read_all([member for member in members if member not in dead], credentials, entry_id)
+            lease.resize(sum(len(copy.body) for copy in copies))
+            good = next((copy for copy in copies if copy.state is CopyState.PRESENT), None)
+            unproven = good or next((copy for copy in copies if copy.state is not CopyState.MISSING), None)
+            if unproven is None:
+                raise _LostEntryError
+            if entry_id < min(first_unproven, default=entry_id + 1):
+                first_unproven.clear()
+                first_unproven[entry_id] = _sentence(entry_id, unproven)
+            unproven_count += good is None
+            if unproven_count >= self._config.barren_entries_max:
+                raise _UnprovenError
+
+        try:
+            entry_bytes = entry_bytes_estimate(metadata) * metadata.write_quorum_size
+            await for_each_leased(_stored_entries(fragment, sizes), check, window, lambda: entry_bytes)
+        except _LostEntryError:
+            return None
+        except _UnprovenError:
+            pass
+        return next(iter(first_unproven.values()), "its segment has no entry on this bookie, so it can be moved")
+
+
+async def last_entry_on(
+    ports: ClientPorts, bookie_id: str, credentials: LedgerCredentials, *, is_fencing: bool = False
+) -> int | str:
+    """The last entry of the ledger on this bookie, -1 if it has none; a sentence if neither is certain."""
+    fence_with = credentials.master_key if is_fencing else None
+    try:
+        reply = await ports.bookies.read(bookie_id, credentials.ledger_id, INVALID_ENTRY_ID, fence_with=fence_with)
+        return credentials.codec.decode(None, reply.body).entry_id
+    except (NoSuchEntryError, NoSuchLedgerError):
+        return INVALID_ENTRY_ID
+    except BookieError as error:
+        return str(error)
+    except EntryDigestError as error:
+        return f"bookie {bookie_id} has a damaged last entry: {error}"
+
+
+def _stored_entries(fragment: Fragment, sizes: tuple[int, int]) -> Iterator[int]:
+    for index in fragment.bookie_indexes:
+        yield from stripe(fragment.entries, index, *sizes)
+
+
+def _sentence(entry_id: int, copy: Copy) -> str:
+    if copy.state is CopyState.PRESENT:
+        return f"bookie {copy.bookie_id} has a good copy of entry {entry_id}"
+    return f"bookie {copy.bookie_id} may have entry {entry_id}: {copy.reason}"
+
+
+def named_reasons(reasons: Sequence[tuple[int, str]], count_max: int = 5) -> str:
+    """The first ledgers with their reasons, and the number of others."""
+    named = "; ".join(f"ledger {ledger_id}: {reason}" for ledger_id, reason in reasons[:count_max])
+    return named if len(reasons) <= count_max else f"{named}; and {len(reasons) - count_max} more"
+
+
+class LastLook(msgspec.Struct, frozen=True):
+    """Answers of the bookies.
+
+    ``reason``: why the ledger must not be deleted; None if all registered bookies report that they have no entry of it.
+    ``unseen``: bookies in the metadata that are not registered and do not answer. ``is_end_lost``: the reason is None
+    although bookies have entries, because it is proven that only lost bookies can know where the ledger ends.
+    """
+
+    reason: str | None
+    unseen: tuple[str, ...]
+    is_end_lost: bool = False
+
+
+async def look_for_entries(
+    ports: ClientPorts,
+    registration: RegistrationClient,
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    *,
+    is_fencing: bool = False,
+) -> LastLook:
+    """Ask every registered bookie, and every bookie in the metadata, for its last entry of the ledger.
+
+    ``is_fencing``: the bookies of the last segment fence the ledger first, so that its writer can add nothing more.
+    """
+    live = (await registration.snapshot()).live
+    credentials = credentials_of(ledger_id, metadata)
+    fenced = frozenset(metadata.last_segment.ensemble) if is_fencing else frozenset()
+    bookie_ids = sorted(live | metadata.bookies())
+    answers = await asyncio.gather(
+        *(last_entry_on(ports, each, credentials, is_fencing=each in fenced) for each in bookie_ids)
+    )
+    reason = None
+    unseen = []
+    for bookie_id, answer in zip(bookie_ids, answers, strict=True):
+        if isinstance(answer, str) and bookie_id not in live:
+            unseen.append(bookie_id)
+        elif isinstance(answer, str):
+            reason = reason or answer
+        elif answer >= 0:
+            reason = f"bookie {bookie_id} has entry {answer}"
+    return LastLook(reason, tuple(unseen))

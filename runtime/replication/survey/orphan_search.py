@@ -1,0 +1,330 @@
+"""Finds ledgers that Pulsar wrote and no longer names. Reads metadata, and entries of cursors; writes nothing.
+
+Ages are by the slower of two clocks: that of this machine, and the newest time that ZooKeeper's nodes have.
+
+The order makes it safe: first the ledgers, then all references, and these twice. Pulsar creates a ledger before the
+reference to it, so a ledger of that age which no later reading names has lost its reference or never had one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from contextlib import aclosing, suppress
+from itertools import chain
+from typing import NamedTuple
+
+import msgspec
+
+from runtime.client.api import open_ledger
+from runtime.client.ports import ClientPorts
+from runtime.errors import LedgerNotFoundError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
+from runtime.ledger.pulsar_owner import PulsarTopic, PulsarUse
+from runtime.metadata.ledgers.ledgers import WINDOW
+from runtime.metadata.ledgers.stored_ledgers import read_stored, scan_stored
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.pulsar.format import decode_cursor_entry
+from runtime.metadata.pulsar.references import PulsarPlace, PulsarReferences, read_references
+from runtime.metadata.store import MetadataStore
+from runtime.replication.judge.orphans import (
+    KeptReason,
+    OrphanCandidate,
+    OrphanReason,
+    OrphanTerms,
+    Witness,
+    WriterProgress,
+    is_written,
+    judge,
+    keep_appearing,
+    screen,
+    witness_of,
+    witness_of_young,
+)
+from storage.errors import BkctlError
+
+SETTLE_S_MIN = 1.0
+"""Shortest wait between the readings. A broker that replaces a reference needs some requests to ZooKeeper for it."""
+_LEDGERS_PER_PROGRESS = 1000
+_STRAYS_KEPT_MAX = 5
+_LAST_ENTRIES_IN_FLIGHT_MAX = 16
+_UNCONFIRMED_MAX = 1000
+"""Entries read beyond the last confirmed one. The writer of a cursor has at most a few in flight."""
+
+
+class Orphan(NamedTuple):
+    """An orphan and why it is one."""
+
+    ledger: OrphanCandidate
+    reason: OrphanReason
+
+
+class OrphanSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a search.
+
+    ``kept``: how many of the other ledgers by reason. ``foreign``: those whose namespace exists in no given cluster.
+    ``problems``: what cannot be decoded, in words. ``strays``: examples of ledgers in use whose topic exists in no
+    given cluster, ``stray_count``: how many there are; another cluster may be writing them. ``zookeeper_ms``: the
+    newest time of all nodes read, 0 if none; ``young_in_zookeeper``: ledgers that are too young by that time alone.
+    ``foreign_writes``: ledgers that no node names and that were written or created during the search, as proof of
+    another cluster.
+    """
+
+    ledgers: int
+    orphans: list[Orphan]
+    kept: Counter[KeptReason]
+    foreign: list[OrphanCandidate]
+    problems: list[str]
+    strays: list[Witness]
+    stray_count: int
+    nodes_read: int
+    zookeeper_ms: int
+    young_in_zookeeper: int
+    foreign_writes: list[Witness] = []
+
+
+class SearchView(NamedTuple):
+    """Called during a search: with what is read now, and with how many so far."""
+
+    on_step: Callable[[str], None]
+    on_progress: Callable[[int], None]
+
+
+class _Screened(msgspec.Struct):
+    """The ledgers, judged by their own metadata."""
+
+    ledgers: int = 0
+    candidates: list[OrphanCandidate] = msgspec.field(default_factory=list)
+    witnesses: list[Witness] = msgspec.field(default_factory=list)
+    kept: Counter[KeptReason] = msgspec.field(default_factory=Counter)
+    newest_ms: int = 0
+    newest_id: int = -1
+
+
+async def find_orphans(
+    ports: ClientPorts,
+    store: MetadataStore,
+    places: Sequence[PulsarPlace],
+    terms: OrphanTerms,
+    *,
+    settle_s: float,
+    only: Collection[int] | None,
+    view: SearchView,
+) -> OrphanSearch:
+    """Judge all ledgers, or those of ``only``, by the references of all ``places``, read twice ``settle_s`` apart.
+
+    A node that cannot be read or listed ends the search with its error. RefusedError for a place without metadata of
+    Pulsar.
+    """
+    view.on_step("reading ledgers")
+    found = await _screen_all(ports, store, terms, only, view)
+    references, foreign_writes = await _read_twice(ports, store, places, found, settle_s, view)
+    zookeeper_ms = max(found.newest_ms, references.newest_ms)
+    young = _set_young_aside(found, terms, zookeeper_ms)
+    compaction = await _compaction(ports, found.candidates, references) if terms.compacted else {}
+    orphans: list[Orphan] = []
+    foreign: list[OrphanCandidate] = []
+    for candidate in found.candidates:
+        verdict = judge(candidate, references, compaction, terms)
+        if isinstance(verdict, OrphanReason):
+            orphans.append(Orphan(candidate, verdict))
+            continue
+        found.kept[verdict] += 1
+        if verdict is KeptReason.OTHER_CLUSTER:
+            foreign.append(candidate)
+    versions = await _versions(ports, store, [each.ledger.ledger_id for each in orphans])
+    unchanged = [each for each in orphans if versions[each.ledger.ledger_id] == each.ledger.version]
+    found.kept[KeptReason.CHANGED] = len(orphans) - len(unchanged)
+    strays = [each for each in found.witnesses if each.topic not in references.topics]
+    present = await _versions(ports, store, [each.ledger_id for each in strays])
+    strays = [each for each in strays if present[each.ledger_id] is not None]
+    return OrphanSearch(
+        ledgers=found.ledgers,
+        orphans=unchanged,
+        kept=+found.kept,
+        foreign=foreign,
+        problems=[*references.problems(), *sorted({each for each in compaction.values() if isinstance(each, str)})],
+        strays=strays[:_STRAYS_KEPT_MAX],
+        stray_count=len(strays),
+        nodes_read=references.nodes_read,
+        zookeeper_ms=zookeeper_ms,
+        young_in_zookeeper=young,
+        foreign_writes=foreign_writes,
+    )
+
+
+async def _read_twice(
+    ports: ClientPorts,
+    store: MetadataStore,
+    places: Sequence[PulsarPlace],
+    found: _Screened,
+    settle_s: float,
+    view: SearchView,
+) -> tuple[PulsarReferences, list[Witness]]:
+    """All references of two readings, and the ledgers that another cluster has written between them."""
+    references = PulsarReferences()
+    view.on_step("reading references")
+    for place in places:
+        await read_references(place, references, view.on_progress)
+    unnamed = [each for each in found.witnesses if each.ledger_id not in references.named]
+    before = await _progress(ports, store, unnamed)
+    view.on_step("waiting before the references are read again")
+    arrivals = []
+    for _ in range(2):
+        await ports.clock.sleep(settle_s / 2)
+        arrivals.append(await _new_ledgers(ports, store, found))
+    view.on_step("reading references again")
+    for place in places:
+        await read_references(place, references, view.on_progress)
+    return references, await _foreign_writes(ports, store, references, unnamed, before, arrivals)
+
+
+async def _screen_all(
+    ports: ClientPorts, store: MetadataStore, terms: OrphanTerms, only: Collection[int] | None, view: SearchView
+) -> _Screened:
+    """Every ledger is read, because any may show that another cluster is writing; only those of ``only`` are judged."""
+    found, scanned = _Screened(), 0
+    await store.sync(ports.ledgers.root)
+    async with aclosing(scan_stored(store, ports.ledgers)) as ledgers:
+        async for ledger in ledgers:
+            scanned += 1
+            found.newest_id = max(found.newest_id, ledger.ledger_id)
+            if ledger.node is not None:
+                found.newest_ms = max(found.newest_ms, ledger.node.stat.mtime_ms)
+            if scanned % _LEDGERS_PER_PROGRESS == 0:
+                view.on_progress(scanned)
+            verdict = screen(ledger, terms)
+            if verdict in {KeptReason.NOT_CLOSED, KeptReason.YOUNG}:
+                witness = witness_of(ledger)
+                found.witnesses += [] if witness is None else [witness]
+            if only is not None and ledger.ledger_id not in only:
+                continue
+            found.ledgers += 1
+            if isinstance(verdict, KeptReason):
+                found.kept[verdict] += 1
+            else:
+                found.candidates.append(verdict)
+    return found
+
+
+def _set_young_aside(found: _Screened, terms: OrphanTerms, zookeeper_ms: int) -> int:
+    """The number of candidates that are too young if ZooKeeper's clock has just reached ``zookeeper_ms``."""
+    young = [each for each in found.candidates if terms.is_young(each.created_ms, zookeeper_ms)]
+    found.candidates = [each for each in found.candidates if not terms.is_young(each.created_ms, zookeeper_ms)]
+    found.witnesses += [witness for each in young if (witness := witness_of_young(each)) is not None]
+    found.kept[KeptReason.YOUNG] += len(young)
+    return len(young)
+
+
+async def _versions(ports: ClientPorts, store: MetadataStore, ledger_ids: Sequence[int]) -> dict[int, int | None]:
+    """The versions of ledgers' nodes now; None for one that is gone."""
+
+    async def read(ledger_id: int) -> tuple[int, int | None]:
+        stat = await store.exists(ports.ledgers.path(ledger_id))
+        return ledger_id, None if stat is None else stat.version
+
+    async with aclosing(pipelined(each_of(ledger_ids), read, WINDOW)) as versions:
+        return dict([each async for each in versions])
+
+
+async def _progress(ports: ClientPorts, store: MetadataStore, witnesses: Sequence[Witness]) -> list[WriterProgress]:
+    """How far the writers of these ledgers are. Reads the last confirmed entry without fencing."""
+
+    async def look(witness: Witness) -> tuple[int, int | None]:
+        try:
+            metadata = (await ports.ledgers.read(witness.ledger_id)).value
+            if metadata.is_closed:
+                return witness.ledger_id, None
+            reader = await open_ledger(ports, witness.ledger_id, metadata.password or b"", recover=False)
+        except BkctlError:
+            return witness.ledger_id, None
+        return witness.ledger_id, reader.last_add_confirmed
+
+    versions = await _versions(ports, store, [each.ledger_id for each in witnesses])
+    async with aclosing(pipelined(each_of(witnesses), look, _LAST_ENTRIES_IN_FLIGHT_MAX)) as looks:
+        confirmed = dict([each async for each in looks])
+    return [WriterProgress(versions[each.ledger_id], confirmed[each.ledger_id]) for each in witnesses]
+
+
+async def _new_ledgers(ports: ClientPorts, store: MetadataStore, found: _Screened) -> list[Witness]:
+    """Ledgers of topics that were created since the last look. Ids ascend in the order of creation."""
+    await store.sync(ports.ledgers.root)
+    async with aclosing(ports.ledgers.list_ids()) as ids:
+        new = [each async for each in ids if each > found.newest_id]
+    witnesses = []
+    for ledger_id in new:
+        found.newest_id = max(found.newest_id, ledger_id)
+        with suppress(LedgerNotFoundError):
+            witness = witness_of(await read_stored(store, ports.ledgers, ledger_id))
+            witnesses += [] if witness is None else [witness]
+    return witnesses
+
+
+async def _foreign_writes(
+    ports: ClientPorts,
+    store: MetadataStore,
+    references: PulsarReferences,
+    unnamed: Sequence[Witness],
+    before: Sequence[WriterProgress],
+    arrivals: Sequence[Sequence[Witness]],
+) -> list[Witness]:
+    """Ledgers that no reading of the references names, and that a process has written or created meanwhile."""
+    watched = [each for each in zip(unnamed, before, strict=True) if each[0].ledger_id not in references.named]
+    now = await _progress(ports, store, [witness for witness, _ in watched])
+    written = [
+        witness
+        for (witness, first), last in zip(watched, now, strict=True)
+        if is_written(WriterProgress(witness.version, first.last_confirmed), last)
+    ]
+    new = [[each for each in witnesses if each.ledger_id not in references.named] for witnesses in arrivals]
+    present = await _versions(ports, store, [each.ledger_id for witnesses in new for each in witnesses])
+    new = [[each for each in witnesses if present[each.ledger_id] is not None] for witnesses in new]
+    return written + (list(chain.from_iterable(new)) if keep_appearing(*new) else [])
+
+
+async def _compaction(
+    ports: ClientPorts, candidates: Sequence[OrphanCandidate], references: PulsarReferences
+) -> dict[PulsarTopic, frozenset[int] | str]:
+    """For each topic with a compacted ledger that no node names: those that its cursor names, or why not known."""
+    topics = {
+        each.owner.topic
+        for each in candidates
+        if each.owner.use is PulsarUse.COMPACTED
+        and each.ledger_id not in references.named
+        and each.owner.topic in references.topics
+    }
+    found: dict[PulsarTopic, frozenset[int] | str] = {}
+    for topic in sorted(topics):
+        named = set(references.compacted.get(topic, ()))
+        try:
+            for ledger_id in sorted(references.compaction_cursors.get(topic, ())):
+                named |= await _compacted_by_cursor(ports, ledger_id)
+        except BkctlError as error:
+            found[topic] = f"compaction cursor of persistent://{topic.namespace}/{topic.name}: {error}"
+        else:
+            found[topic] = frozenset(named)
+    return found
+
+
+async def _compacted_by_cursor(ports: ClientPorts, ledger_id: int) -> frozenset[int]:
+    """Compacted ledgers named by the last entry of a cursor's ledger and those that may come to be the last.
+
+    Neither fences nor recovers. The last confirmed entry of an open ledger lags behind, so this reads on until a whole
+    write set has no further entry. LedgerReadError and others if that cannot be found out.
+    """
+    password = (await ports.ledgers.read(ledger_id)).value.password or b""
+    reader = await open_ledger(ports, ledger_id, password, recover=False)
+    entries = await reader.read(reader.last_add_confirmed) if reader.last_add_confirmed >= 0 else []
+    while not reader.is_closed:
+        next_id = entries[-1].entry_id + 1 if entries else 0
+        if len(entries) > _UNCONFIRMED_MAX:
+            raise LedgerReadError(ledger_id, f"more than {_UNCONFIRMED_MAX} entries are not confirmed")
+        try:
+            entries += await reader.read_unconfirmed(next_id, next_id)
+        except LedgerReadError as error:
+            if not isinstance(error.__cause__, NoSuchEntryError | NoSuchLedgerError):
+                raise
+            break
+    if not entries:
+        raise LedgerReadError(ledger_id, "it has no entry")
+    decoded = [decode_cursor_entry(each.payload) for each in entries]
+    return frozenset().union(*(each.ledger_ids for each in decoded))

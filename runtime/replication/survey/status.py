@@ -1,0 +1,279 @@
+"""One look at a cluster: reads the parts of ``ClusterLook`` at the same time, each with a deadline. Changes nothing.
+
+A part that does not answer in time becomes unknown, with the reason. Marks are counted only as far as their time
+allows. Ledgers are read only while a bookie is down whose ledgers no command moves, at the end and for a short time:
+only if all were read, it is known that none references the bookie. Mostly a few show that some do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+import msgspec
+
+from runtime.errors import BookieError, ClusterNotFoundError, NoNodeError
+from runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
+from runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
+from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.pulsar_migration import read_migration
+from runtime.metadata.replication.directories import ForeignNames
+from runtime.metadata.replication.lock import list_held_locks, list_locked_ids
+from runtime.metadata.replication.marks import list_marked_ids, read_mark
+from runtime.metadata.replication.recovery_look import RecoveryLook, look_at_recovery
+from runtime.metadata.replication.switch_note import SwitchNote, decode_note
+from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.store import MetadataStore, Versioned
+from runtime.ports import Bookies, Clock
+from runtime.replication.copy.reader import SILENCE
+from runtime.replication.judge.cluster_status import (
+    AuditorStatus,
+    AutorecoveryStatus,
+    BookieLook,
+    ClusterLook,
+    DownReferences,
+    MarkCount,
+    RepairLocks,
+    RootStatus,
+)
+from runtime.replication.judge.status_finding import first_names
+from storage.errors import BkctlError
+
+T = TypeVar("T")
+
+_MARKS_IN_FLIGHT_MAX = 64
+
+
+class StatusLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Longest waits, in seconds: for all answers but the ledgers, for the answer of a bookie, for the count of the
+    marks, and for the metadata of the ledgers."""
+
+    total_s: float = 2.0
+    bookie_s: float = 1.5
+    marks_s: float = 0.2
+    ledgers_s: float = 4.0
+
+
+class StatusSurvey:
+    """Looks at one cluster."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        open_ledgers: Callable[[], Awaitable[LedgerStore]],
+        bookies: Bookies,
+        clock: Clock,
+        limits: StatusLimits,
+    ) -> None:
+        self._store = store
+        self._open_ledgers = open_ledgers
+        self._root = root
+        self._bookies = bookies
+        self._clock = clock
+        self._limits = limits
+        self._registrations = RegistrationClient(store, root)
+        self._foreign = ForeignNames(lambda _: None)
+        self._began_ns = 0
+
+    async def look(self) -> ClusterLook:
+        """The status now; ClusterNotFoundError. MetadataUnavailableError does not end it."""
+        unknown: dict[str, str] = {}
+        now_ms = self._clock.now_ms()
+        began_ns = self._began_ns = self._clock.monotonic_ns()
+        root = await self._part("zookeeper", self._read_root, unknown)
+        if root is None:
+            return ClusterLook(now_ms=now_ms, unknown=unknown)
+        latency_ms = (self._clock.monotonic_ns() - began_ns) / 1e6
+        more, bookies, marks, locks, recovery, autorecovery = await asyncio.gather(
+            self._part("root", self._read_more_of_root, unknown),
+            self._part("bookies", self._read_bookies, unknown),
+            self._part("marks", self._count_marks, unknown),
+            self._part("locks", self._read_locks, unknown),
+            self._part("auditor", self._look_at_recovery, unknown),
+            self._part("autorecovery", self._read_autorecovery, unknown),
+        )
+        if more is not None:
+            more = msgspec.structs.replace(more, is_restore_unfinished=root.startswith(RESTORE_MARK))
+        return ClusterLook(
+            now_ms=now_ms,
+            zookeeper_ms=latency_ms,
+            root=more,
+            bookies=bookies,
+            marks=marks,
+            locks=locks,
+            auditor=None if recovery is None else _auditor_of(recovery),
+            recovery=recovery,
+            autorecovery=autorecovery,
+            references=await self._find_references(more, bookies, recovery),
+            unknown=unknown,
+        )
+
+    async def _find_references(
+        self, root: RootStatus | None, bookies: tuple[BookieLook, ...] | None, recovery: RecoveryLook | None
+    ) -> DownReferences | None:
+        """Which bookies that are down the ledgers reference, as far as the time allows.
+
+        A bookie that was removed has no cookie, but perhaps still the auditor's note with a deadline.
+        """
+        if bookies is None:
+            return None
+        moved = frozenset[str]() if root is None else root.recovering
+        awaited = {bookie_id for bookie_id, _ in recovery.deadlines} if recovery is not None else set[str]()
+        known = awaited.union(each.bookie_id for each in bookies) - moved
+        down = frozenset(known.difference(each.bookie_id for each in bookies if each.is_registered))
+        if not down:
+            return None
+        named, count, why_unknown = set[str](), 0, None
+        if root is None or root.migration is not None or root.is_restore_unfinished:
+            return DownReferences(bookie_ids=down, named=frozenset(), ledgers=0, why_unknown="no ledger was read")
+        try:
+            async with asyncio.timeout(self._limits.ledgers_s):
+                await self._store.sync(self._root)
+                async with aclosing((await self._open_ledgers()).read_all()) as ledgers:
+                    async for _, found in ledgers:
+                        count += 1
+                        if isinstance(found, Versioned):
+                            named |= down & found.value.bookies()
+                        else:
+                            why_unknown = str(found)
+                        if named == down:
+                            break
+        except TimeoutError:
+            why_unknown = f"only {count:,} ledgers were read in {self._limits.ledgers_s:g} s"
+        except BkctlError as error:
+            why_unknown = str(error)
+        return DownReferences(bookie_ids=down, named=frozenset(named), ledgers=count, why_unknown=why_unknown)
+
+    async def _part(self, name: str, read: Callable[[], Awaitable[T]], unknown: dict[str, str]) -> T | None:
+        """The result; None, with the reason in ``unknown``, if it failed or took too long."""
+        elapsed_s = (self._clock.monotonic_ns() - self._began_ns) / 1e9
+        try:
+            async with asyncio.timeout(self._limits.total_s - elapsed_s):
+                return await read()
+        except ClusterNotFoundError:
+            raise
+        except TimeoutError:
+            unknown[name] = f"no answer within {self._limits.total_s:g} s"
+        except BkctlError as error:
+            unknown[name] = str(error)
+        return None
+
+    async def _read_root(self) -> bytes:
+        try:
+            return (await self._store.get(self._root)).data
+        except NoNodeError:
+            raise ClusterNotFoundError(self._root) from None
+
+    async def _read_more_of_root(self) -> RootStatus:
+        instance_id, migration, operations = await asyncio.gather(
+            read_instance_id(self._store, self._root),
+            read_migration(self._store, self._root),
+            running_operations(self._store, self._root),
+        )
+        moved = (ids for holder, ids in operations.items() if holder.moves_ledgers)
+        return RootStatus(
+            instance_id,
+            migration=migration,
+            operations=tuple(_operation_text(holder, ids) for holder, ids in operations.items()),
+            recovering=frozenset(itertools.chain.from_iterable(moved)),
+        )
+
+    async def _read_bookies(self) -> tuple[BookieLook, ...]:
+        registrations, with_cookie = await asyncio.gather(
+            self._registrations.snapshot(), self._registrations.with_cookie()
+        )
+        cookies = frozenset(with_cookie)
+        known = sorted(cookies | registrations.live)
+        return tuple(await asyncio.gather(*(self._ask(each, registrations, each in cookies) for each in known)))
+
+    async def _ask(self, bookie_id: str, registrations: Registrations, has_cookie: bool) -> BookieLook:
+        if bookie_id not in registrations.live:
+            return BookieLook(bookie_id, is_writable=None, has_cookie=has_cookie)
+        status = BookieLook(bookie_id, is_writable=bookie_id in registrations.writable, has_cookie=has_cookie)
+        try:
+            async with asyncio.timeout(self._limits.bookie_s):
+                info = await self._bookies.info(bookie_id)
+        except TimeoutError:
+            return msgspec.structs.replace(status, problem=f"no answer within {self._limits.bookie_s:g} s")
+        except BkctlError as error:
+            is_refusing = isinstance(error, BookieError) and not isinstance(error, SILENCE)
+            return msgspec.structs.replace(status, problem=str(error), is_refusing=is_refusing)
+        return msgspec.structs.replace(status, total_bytes=info.total_bytes, free_bytes=info.free_bytes)
+
+    async def _count_marks(self) -> MarkCount:
+        """Directories are counted first, because 65536 cost one operation; then as many marks are read as time allows.
+
+        They are read in random order, so that the oldest one read is typical.
+        """
+        ids: list[int] = []
+        at_most: int | None = None
+        with contextlib.suppress(TimeoutError):
+            async with (
+                asyncio.timeout(self._limits.marks_s),
+                aclosing(list_marked_ids(self._store, self._root, self._foreign)) as found,
+            ):
+                async for ledger_id in found:
+                    ids.append(ledger_id)  # noqa: PERF401  those found before the time-out count
+                at_most = len(ids)
+        return await self._read_marks(ids, at_most)
+
+    async def _read_marks(self, ids: list[int], at_most: int | None) -> MarkCount:
+        self._clock.random.shuffle(ids)
+        count, oldest_ms, read = 0, None, 0
+        marks = pipelined(each_of(ids), lambda each: read_mark(self._store, self._root, each), _MARKS_IN_FLIGHT_MAX)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.marks_s), aclosing(marks) as found:
+                async for mark in found:
+                    read += 1
+                    if mark is not None:
+                        count += 1
+                        oldest_ms = mark.marked_ms if oldest_ms is None else min(oldest_ms, mark.marked_ms)
+        if at_most is not None:
+            at_most -= read - count
+        return MarkCount(count, at_most, oldest_ms)
+
+    async def _read_locks(self) -> RepairLocks:
+        count = len(await list_locked_ids(self._store, self._root, self._foreign))
+        holders: collections.Counter[str] = collections.Counter()
+        oldest_ms: int | None = None
+        with contextlib.suppress(TimeoutError):
+            async with (
+                asyncio.timeout(self._limits.marks_s),
+                aclosing(list_held_locks(self._store, self._root, self._foreign)) as locks,
+            ):
+                async for lock in locks:
+                    holders[lock.holder or "unknown"] += 1
+                    oldest_ms = lock.since_ms if oldest_ms is None else min(oldest_ms, lock.since_ms)
+        return RepairLocks(count, dict(holders.most_common()), oldest_ms)
+
+    async def _look_at_recovery(self) -> RecoveryLook:
+        return await look_at_recovery(self._store, self._root, self._foreign)
+
+    async def _read_autorecovery(self) -> AutorecoveryStatus:
+        switches = ReplicationSwitches(self._store, self._root)
+        off, delay, full_check_ms = await asyncio.gather(
+            switches.switched_off(), switches.recovery_delay(), switches.check_time_ms(PeriodicCheck.ALL_LEDGERS)
+        )
+        return AutorecoveryStatus(
+            off_since_ms=None if off is None else off.since_ms,
+            note=SwitchNote() if off is None else decode_note(off.note),
+            delay_s=None if delay is None else delay.seconds,
+            full_check_ms=full_check_ms,
+        )
+
+
+def _auditor_of(recovery: RecoveryLook) -> AuditorStatus:
+    auditor = recovery.auditor
+    return AuditorStatus(auditor is not None, None if auditor is None else auditor.bookie_id)
+
+
+def _operation_text(holder: OperationHolder, bookie_ids: Sequence[str]) -> str:
+    return f"{holder}, on bookie {first_names(bookie_ids)}" if bookie_ids else str(holder)

@@ -1,0 +1,97 @@
+"""Reads a cluster for the verdict on bookies that are to be stopped or removed. Writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+from runtime.client.ports import ClientPorts
+from runtime.errors import BookieError, BookieNotFoundError
+from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.replication.directories import ForeignNames
+from runtime.metadata.replication.marks import list_marked_ids
+from runtime.metadata.store import MetadataStore, Versioned
+from runtime.placement.view import BookieSpace
+from runtime.ports import Bookies
+from runtime.replication.config import PlacementMode
+from runtime.replication.copy.reader import SILENCE, reason_of
+from runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopVerdict
+from runtime.replication.judge.targets import rules_of_run
+
+_LEDGERS_PER_PROGRESS = 1000
+_ATTEMPTS = 2
+
+
+async def scan_for_stop(
+    ports: ClientPorts,
+    store: MetadataStore,
+    registration: RegistrationClient,
+    bookie_ids: Sequence[str],
+    *,
+    foreign: ForeignNames,
+    placement: PlacementMode | None = None,
+    is_removal: bool = False,
+    window: int = 256,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> StopVerdict:
+    """The verdict after one scan of all ledger metadata; ``placement``: that of a recovery which follows.
+
+    BookieNotFoundError for a bookie without cookie and registration that no ledger references.
+    """
+    registrations = await registration.snapshot()
+    with_cookie = await registration.with_cookie()
+    async with aclosing(list_marked_ids(store, ports.ledgers.root, foreign)) as found_marks:
+        marked = {ledger_id async for ledger_id in found_marks}
+    others = sorted(registrations.live.difference(bookie_ids))
+    space, refusals = await read_space(ports.bookies, others)
+    survey = await ports.placement.survey(registrations.writable)
+    cluster = ClusterNow(
+        registrations=registrations,
+        with_cookie=with_cookie,
+        survey=survey,
+        rules=survey.rules if placement is None else rules_of_run(survey, placement),
+        space=space,
+        silent=frozenset(others).difference(space),
+        refusals=refusals,
+    )
+    check = StopCheck(bookie_ids, cluster, ports.clock.random, is_removal=is_removal)
+    scanned = marks = 0
+    async with aclosing(ports.ledgers.read_all(window=window)) as ledgers:
+        async for ledger_id, found in ledgers:
+            if isinstance(found, Versioned):
+                check.add(ledger_id, found.value)
+            else:
+                check.add_unreadable(ledger_id, str(found))
+            scanned += 1
+            marks += ledger_id in marked
+            if scanned % _LEDGERS_PER_PROGRESS == 0:
+                on_progress(scanned)
+    check.note_marks(marks, deleted=len(marked) - marks)
+    check.note_gone(sorted(registrations.live - (await registration.snapshot()).live - set(bookie_ids)))
+    for bookie_id in bookie_ids:
+        if bookie_id not in check.named and bookie_id not in registrations.live and bookie_id not in with_cookie:
+            raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and no ledger references it")
+    return check.verdict()
+
+
+async def read_space(bookies: Bookies, bookie_ids: Sequence[str]) -> tuple[dict[str, BookieSpace], dict[str, str]]:
+    """Disk space of the bookies that report it, which are asked up to twice; what others answered, if they did."""
+    refusals: dict[str, str] = {}
+
+    async def ask(bookie_id: str) -> BookieSpace | None:
+        for _ in range(_ATTEMPTS):
+            try:
+                answer = await bookies.info(bookie_id)
+            except SILENCE:
+                continue
+            except BookieError as error:
+                refusals[bookie_id] = reason_of(error)
+            else:
+                refusals.pop(bookie_id, None)
+                return BookieSpace(answer.total_bytes, answer.free_bytes)
+        return None
+
+    answers = await asyncio.gather(*map(ask, bookie_ids))
+    found = {bookie_id: space for bookie_id, space in zip(bookie_ids, answers, strict=True) if space is not None}
+    return found, refusals

@@ -1,0 +1,6 @@
+"""One ledger: lock, read, decide, copy, last look, compare-and-set, unlock.
+
+Enters: a ledger and what is to be done with it.
+Leaves: its result: what was done, and what is left with its reason.
+The process that copies a ledger holds its replication lock; the metadata names only copies that were verified.
+"""

@@ -1,0 +1,191 @@
+"""Closes ledgers that their writers left open: waits for the writer, then fences, recovers and closes.
+
+Takes no replication lock: a close copies nothing, and a process that copies at the same time repeats its change after
+the lost compare-and-set. A close that gives up lost bookies copies, and takes it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from runtime.client.ports import ClientPorts, credentials_of
+from runtime.client.recovery import LedgerRecovery
+from runtime.errors import (
+    AnswersMissingError,
+    BookieError,
+    LedgerError,
+    LedgerNotFoundError,
+    LedgerRecoveryError,
+    MetadataUnavailableError,
+)
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.pipeline import each_of, pipelined
+from runtime.metadata.replication.lock import ReplicationLocks
+from runtime.metadata.store import Versioned
+from runtime.replication.judge.closing import CloseFailure, why_not_closable, why_not_closed
+from runtime.replication.survey.loss_proof import why_not_given_up
+from runtime.replication.turn.live_bookies import LiveBookies
+from runtime.replication.turn.loss_close import AcceptedLoss, LossClose
+from storage.errors import BkctlError
+
+GRACE_POLL_S = 1.0
+
+
+class CloseOutcome(enum.Enum):
+    """What became of a ledger. The values appear in reports."""
+
+    CLOSED = "closed"
+    CLOSED_BY_OTHERS = "closed by its writer or another process"
+    DELETED = "deleted"
+    FAILED = "failed"
+
+
+class CloseResult(NamedTuple):
+    """The outcome for one ledger. ``metadata``: if it is closed. ``failure``: if it failed.
+
+    ``corrupt_left``: recovered entries with a corrupt copy that must not be written over, by bookie. ``loss``: what
+    was given up, if it was closed without the answers of lost bookies.
+    """
+
+    ledger_id: int
+    outcome: CloseOutcome
+    metadata: LedgerMetadata | None = None
+    failure: CloseFailure | None = None
+    corrupt_left: Mapping[str, Sequence[int]] = {}
+    loss: AcceptedLoss | None = None
+
+
+class LossConsent(NamedTuple):
+    """The lost bookies that the operator gives up. ``keep``: saves the metadata of a ledger before it is changed.
+
+    ``note``: records the ledger and its lost bookies before the ledger is closed, so that their return is noticed;
+    ``forget`` removes that, if it could not be closed.
+    """
+
+    bookie_ids: frozenset[str]
+    closing: LossClose
+    locks: ReplicationLocks
+    keep: Callable[[int], Awaitable[None]]
+    note: Callable[[int, Sequence[str]], Awaitable[None]]
+    forget: Callable[[int], Awaitable[None]]
+
+
+class LedgerCloser:
+    """Closes ledgers of one run.
+
+    ``before_each`` is called before each ledger that is about to be fenced; its error ends the run. With a ``consent``
+    ledgers that cannot be closed otherwise are closed without the answers of lost bookies.
+    """
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        before_each: Callable[[], None] = lambda: None,
+        consent: LossConsent | None = None,
+    ) -> None:
+        self._ports = ports
+        self._consent = consent
+        self._live_bookies = LiveBookies(ports.registrations, ports.clock)
+        self._before_each = before_each
+
+    async def close_all(
+        self, ledger_ids: Sequence[int], *, grace_s: float, in_parallel: int
+    ) -> AsyncGenerator[CloseResult, None]:
+        """Close the ledgers; yields the results in their order. Failures are in the results.
+
+        A ledger that is open is left alone for ``grace_s``, counted from now, so that a live writer can close it.
+        MetadataUnavailableError, and other errors of the session with the metadata store.
+        """
+        deadline_ns = self._ports.clock.monotonic_ns() + int(grace_s * 1e9)
+        results = pipelined(each_of(ledger_ids), lambda each: self._close(each, deadline_ns), in_parallel)
+        try:
+            async for result in results:
+                yield result
+        finally:
+            await results.aclose()
+
+    async def _close(self, ledger_id: int, deadline_ns: int) -> CloseResult:
+        try:
+            stored = await self._read_after_grace(ledger_id, deadline_ns)
+            if stored.value.is_closed:
+                return CloseResult(ledger_id, CloseOutcome.CLOSED_BY_OTHERS, stored.value)
+            live = (await self._live_bookies.refresh()).live
+            reason: str | None = None
+            failure: CloseFailure | None
+            if self._consent is not None:
+                reason = why_not_given_up(stored.value, self._consent.bookie_ids, live)
+            if reason is not None:
+                failure = CloseFailure(reason=f"{reason}; it was left as it is")
+            else:
+                failure = why_not_closable(ledger_id, stored.value, live)
+            if failure is None:
+                self._before_each()
+                recovery = LedgerRecovery(self._ports, credentials_of(ledger_id, stored.value), stored)
+                try:
+                    closed = await recovery.run()
+                except AnswersMissingError as error:
+                    failure = why_not_closed(ledger_id, stored.value, error, live)
+                else:
+                    return CloseResult(ledger_id, CloseOutcome.CLOSED, closed.value, corrupt_left=recovery.corrupt_left)
+            if reason is None and self._consent is not None and self._consent.closing.lost_members(stored.value):
+                return await self._close_with_loss(ledger_id, self._consent)
+        except LedgerNotFoundError:
+            return CloseResult(ledger_id, CloseOutcome.DELETED)
+        except MetadataUnavailableError:
+            raise
+        except BkctlError as error:
+            return _failed(ledger_id, str(error.__cause__ or error).removeprefix(f"ledger {ledger_id}: "))
+        return CloseResult(ledger_id, CloseOutcome.FAILED, failure=failure)
+
+    async def _close_with_loss(self, ledger_id: int, consent: LossConsent) -> CloseResult:
+        lock = await consent.locks.acquire(ledger_id)
+        if lock is None:
+            return _failed(ledger_id, "another process holds its replication lock: try again later")
+        async with lock:
+            stored = await self._ports.ledgers.read(ledger_id)
+            if stored.value.is_closed:
+                return CloseResult(ledger_id, CloseOutcome.CLOSED_BY_OTHERS, stored.value)
+            known = await consent.closing.look(ledger_id, stored.value)
+            if isinstance(known, str):
+                return _failed(ledger_id, f"{known}; it was left as it is")
+            await consent.keep(ledger_id)
+            lost = consent.closing.lost_members(stored.value)
+
+            async def before_close() -> None:
+                self._before_each()
+                if not lock.is_held:
+                    raise LedgerRecoveryError(ledger_id, "its replication lock was lost")
+                await consent.note(ledger_id, lost)
+
+            self._before_each()
+            try:
+                closed, loss = await consent.closing.close(ledger_id, stored, before_close)
+            except (BookieError, LedgerError) as error:
+                if isinstance(error, LedgerNotFoundError):
+                    raise
+                if lock.is_held:
+                    await consent.forget(ledger_id)
+                reason = str(error).removeprefix(f"ledger {ledger_id}: ")
+                return _failed(
+                    ledger_id, f"{reason}; it stays in recovery", "once that is corrected, run the same command again"
+                )
+        if loss is None:
+            return CloseResult(ledger_id, CloseOutcome.CLOSED_BY_OTHERS, closed.value)
+        return CloseResult(ledger_id, CloseOutcome.CLOSED, closed.value, corrupt_left=loss.corrupt_left, loss=loss)
+
+    async def _read_after_grace(self, ledger_id: int, deadline_ns: int) -> Versioned[LedgerMetadata]:
+        """The stored metadata, as soon as the ledger is no longer open or the time is over."""
+        clock = self._ports.clock
+        while True:
+            stored = await self._ports.ledgers.read(ledger_id)
+            left_s = (deadline_ns - clock.monotonic_ns()) / 1e9
+            if stored.value.state is not LedgerState.OPEN or left_s <= 0:
+                return stored
+            await clock.sleep(min(GRACE_POLL_S, left_s))
+
+
+def _failed(ledger_id: int, reason: str, next_step: str = "") -> CloseResult:
+    failure = CloseFailure(reason=reason, next_step=next_step)
+    return CloseResult(ledger_id, CloseOutcome.FAILED, failure=failure)

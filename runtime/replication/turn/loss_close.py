@@ -1,0 +1,443 @@
+"""Closes a ledger whose end only lost bookies may know, after the operator has given them up. Exception to promise 3.
+
+    look     the lost bookies are unregistered, all other members answer, and others can take the place of the lost
+    fence    every other member; without the answer of each of them nothing more is done
+    copy     each entry of the last segment that any of them has, to its full write set without the lost bookies
+    close    one compare-and-set: the last segment names no lost bookie, and the new members must not have left
+
+The end is the highest entry with a good digest, and not below a last add confirmed that was seen. Entries before it
+without a good copy are holes: the metadata says that they exist, so a reader gets an error there, not the end. The
+caller holds the replication lock. Until the close, only the state, the fences and some harmless copies are new, so it
+can be repeated after a stop at any moment. See decision 23 of the documentation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+
+import msgspec
+
+from runtime.client.bookie_software import BookieSoftware
+from runtime.client.ensemble_change import Replacements
+from runtime.client.entry_read import EntryReader
+from runtime.client.last_entry import told_by
+from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
+from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from runtime.errors import (
+    BookieError,
+    BookieIOError,
+    EntryDigestError,
+    LedgerError,
+    LedgerRecoveryError,
+    NoNodeError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+)
+from runtime.ledger.changes import to_closed, to_in_recovery
+from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from runtime.ledger.write_set import write_set
+from runtime.metadata.store import CheckNode, Versioned
+from runtime.protocol.status import Status, error_of
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copy.byte_window import ByteWindow
+from runtime.replication.copy.gaps import next_listed
+from runtime.replication.copy.reader import OVERLOAD, CopyReader, batch_entries_max, pause_s
+from runtime.replication.judge.copies import Copy, CopyState, marked_different
+from runtime.replication.judge.fragments import EntryRange, EntryRangeSet
+from runtime.replication.survey.loss_proof import why_not_given_up
+from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
+
+LOOK_AHEAD_ENTRIES = 10_000
+"""How many entries without a good copy in a row, after the highest one that is known, prove that no more follow.
+
+The answer for the last entry is not enough: a Java bookie may name a lower one than it has (protocol section 6.5)."""
+
+LENGTH_SEARCH_MAX = 1000
+"""How many entries before the last segment are tried for the length of a ledger without a good entry in it."""
+
+_FIRST_BATCH = 8
+
+
+class AcceptedLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """What a close gave up. ``holes``: entries before the end without a good copy.
+
+    ``damaged``: entries after the end of which a damaged copy exists, which may have been acknowledged.
+    ``unlisted``: how many more entries are missing before the end than ``holes`` has, which are too many ranges.
+    ``corrupt_left``: corrupt copies that stay next to good ones, by bookie; bkctl recover ledger replaces them.
+    """
+
+    bookie_ids: tuple[str, ...]
+    entries: int
+    holes: tuple[EntryRange, ...]
+    damaged: tuple[EntryRange, ...]
+    unlisted: int
+    corrupt_left: Mapping[str, Sequence[int]]
+
+
+class _MemberFailedError(Exception):
+    """A bookie cannot take a copy: another one must take its place."""
+
+    def __init__(self, bookie_id: str, reason: str) -> None:
+        super().__init__(bookie_id)
+        self.bookie_id = bookie_id
+        self.reason = reason
+
+
+class _FoundEntries:
+    """What was found so far in the last segment."""
+
+    def __init__(self, confirmed: int, highest_told: int) -> None:
+        self.confirmed = confirmed
+        """The last add confirmed: at least the entry before the segment."""
+        self.highest_told = highest_told
+        self.last_good = INVALID_ENTRY_ID
+        self.length: int | None = None
+        self.entries = 0
+        self.holes = EntryRangeSet()
+        self.damaged = EntryRangeSet()
+        self.corrupt_left: dict[str, list[int]] = {}
+
+    @property
+    def known(self) -> int:
+        """The highest entry that was seen, or that is confirmed."""
+        return max(self.confirmed, self.highest_told, self.last_good)
+
+
+class LossClose:
+    """Closes ledgers of which only the ``lost`` bookies may have the end."""
+
+    def __init__(self, ports: ClientPorts, config: ReplicationConfig, lost: Collection[str]) -> None:
+        self._ports = ports
+        self._config = config
+        self._lost = frozenset(lost)
+        self._software = BookieSoftware(ports.registrations, ports.clock)
+
+    def lost_members(self, metadata: LedgerMetadata) -> tuple[str, ...]:
+        """The lost bookies in the last segment."""
+        return tuple(sorted(self._lost.intersection(metadata.last_segment.ensemble)))
+
+    async def look(self, ledger_id: int, metadata: LedgerMetadata) -> int | str:
+        """Why it would be refused, as far as that is known without a fence. Otherwise the highest entry that is known,
+        which is not certainly the last one. Changes nothing."""
+        reason = why_not_given_up(metadata, self._lost, (await self._ports.registrations.snapshot()).live)
+        if reason is not None:
+            return reason
+        try:
+            known = await self._ask_others(ledger_id, metadata, is_fencing=False)
+            await self._replaced(ledger_id, metadata, metadata.last_segment.ensemble, self._lost, {})
+        except (BookieError, LedgerError) as error:
+            return _reason(ledger_id, error)
+        return max(known)
+
+    async def close(
+        self, ledger_id: int, stored: Versioned[LedgerMetadata], before_close: Callable[[], Awaitable[None]]
+    ) -> tuple[Versioned[LedgerMetadata], AcceptedLoss | None]:
+        """Close it; returns the closed metadata, and None if another process closed it.
+
+        ``before_close`` is called before the compare-and-set; its errors stop it. Raises BookieError if a member does
+        not answer, LedgerRecoveryError, NotEnoughBookiesError, LedgerNotFoundError, MetadataError.
+        """
+        local = LocalCopy(stored)
+        snapshot = await self._update(
+            ledger_id, local, lambda metadata: metadata.state is LedgerState.OPEN, to_in_recovery
+        )
+        if snapshot.is_closed:
+            return local.current, None
+        found, ensemble = await self._find_and_copy(ledger_id, snapshot)
+        first_entry_id = snapshot.last_segment.first_entry_id
+        end = found.known
+        found.holes.add_range(EntryRange(max(found.last_good, first_entry_id - 1) + 1, end))
+        length = found.length
+        if length is None:
+            length = await self._length_before(ledger_id, snapshot, min(end, first_entry_id - 1))
+        await before_close()
+        reason = why_not_given_up(snapshot, self._lost, (await self._ports.registrations.snapshot()).live)
+        if reason is not None:
+            raise LedgerRecoveryError(ledger_id, f"{reason}; it stays in recovery: run bkctl ledger close {ledger_id}")
+        segment = Segment(first_entry_id, ensemble)
+
+        def transform(metadata: LedgerMetadata) -> LedgerMetadata:
+            if metadata.state is not LedgerState.IN_RECOVERY or metadata.last_segment != snapshot.last_segment:
+                raise LedgerRecoveryError(ledger_id, "another process changed its state or last segment meanwhile")
+            return to_closed(metadata, end, length, (*metadata.segments[:-1], segment))
+
+        closed = await self._update(ledger_id, local, lambda metadata: not metadata.is_closed, transform)
+        if (closed.last_entry_id, closed.last_segment) != (end, segment):
+            return local.current, None
+        holes = found.holes.ranges()
+        loss = AcceptedLoss(
+            bookie_ids=self.lost_members(snapshot),
+            entries=found.entries,
+            holes=holes,
+            unlisted=found.holes.count - sum(each.count for each in holes),
+            damaged=tuple(
+                EntryRange(max(each.first_entry_id, end + 1), each.last_entry_id)
+                for each in found.damaged.ranges()
+                if each.last_entry_id > end
+            ),
+            corrupt_left=found.corrupt_left,
+        )
+        return local.current, loss
+
+    async def _find_and_copy(self, ledger_id: int, snapshot: LedgerMetadata) -> tuple[_FoundEntries, tuple[str, ...]]:
+        """Fence, then copy until all members of an ensemble without lost bookies have all entries that were found."""
+        reason = why_not_given_up(snapshot, self._lost, (await self._ports.registrations.snapshot()).live)
+        if reason is not None:
+            raise LedgerRecoveryError(ledger_id, reason)
+        ensemble = snapshot.last_segment.ensemble
+        confirmed, told = await self._ask_others(ledger_id, snapshot, is_fencing=True)
+        leaving, failed = self._lost, dict[str, str]()
+        while True:
+            ensemble = await self._replaced(ledger_id, snapshot, ensemble, leaving, failed)
+            found = _FoundEntries(confirmed, told)
+            live = (await self._ports.registrations.snapshot()).live
+            try:
+                await _SegmentCopy(self._ports, self._config, self._software, ledger_id, snapshot, ensemble, live).run(
+                    found, self._lost
+                )
+            except _MemberFailedError as error:
+                failed[error.bookie_id] = error.reason
+                leaving = frozenset({error.bookie_id})
+            else:
+                return found, ensemble
+
+    async def _ask_others(self, ledger_id: int, metadata: LedgerMetadata, *, is_fencing: bool) -> tuple[int, int]:
+        """The highest last add confirmed, and the highest entry, that the other members of the last segment report.
+
+        BookieError unless each of them answers. A damaged last entry is an answer: the bookie has fenced the ledger.
+        """
+        credentials = credentials_of(ledger_id, metadata)
+        confirmed = told = metadata.last_segment.first_entry_id - 1
+        others = [each for each in metadata.last_segment.ensemble if each not in self._lost]
+        answers = await asyncio.gather(*(self._ask(each, credentials, is_fencing=is_fencing) for each in others))
+        for each_confirmed, each_told in answers:
+            confirmed, told = max(confirmed, each_confirmed), max(told, each_told)
+        return confirmed, told
+
+    async def _ask(self, bookie_id: str, credentials: LedgerCredentials, *, is_fencing: bool) -> tuple[int, int]:
+        bookies, ledger_id = self._ports.bookies, credentials.ledger_id
+        key = credentials.master_key if is_fencing else None
+        confirmed = told = INVALID_ENTRY_ID
+        try:
+            reply = await bookies.read(bookie_id, ledger_id, INVALID_ENTRY_ID, fence_with=key)
+            last = credentials.codec.decode(None, reply.body)
+            confirmed, told = last.credible_last_add_confirmed, last.entry_id
+        except (NoSuchEntryError, NoSuchLedgerError, EntryDigestError):
+            pass
+        except BookieIOError as error:
+            told = await self._last_listed(bookie_id, ledger_id, key, error)
+        with contextlib.suppress(BookieError, EntryDigestError):  # a bookie may have no explicit one
+            confirmed = max(confirmed, told_by(await bookies.read_lac(bookie_id, ledger_id), credentials.codec))
+        return confirmed, told
+
+    async def _last_listed(self, bookie_id: str, ledger_id: int, key: bytes | None, error: BookieIOError) -> int:
+        """The last entry in the bookie's list, if it cannot read that entry; ``error`` if it sends no list.
+
+        The error may also mean that the fence failed: "no such entry" for the one after it means that it did not.
+        """
+        try:
+            told = (await self._ports.bookies.list_entries(bookie_id, ledger_id)).last_entry_id
+        except BookieError:
+            raise error from None
+        if key is not None:
+            with contextlib.suppress(NoSuchEntryError):
+                await self._ports.bookies.read(bookie_id, ledger_id, min(told + 1, ENTRY_ID_MAX), fence_with=key)
+        return told
+
+    async def _replaced(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        ensemble: tuple[str, ...],
+        leaving: Collection[str],
+        failed: Mapping[str, str],
+    ) -> tuple[str, ...]:
+        """The ensemble with other bookies in place of those that leave; NotEnoughBookiesError. ``failed``: why some
+        cannot take copies; they are not chosen."""
+        places = {index: each for index, each in enumerate(ensemble) if each in leaving}
+        if not places:
+            return ensemble
+        replacements = await Replacements.fetch(self._ports, ledger_id, metadata)
+        try:
+            chosen = replacements.choose(ensemble, places, {*self._lost, *failed})
+        except NotEnoughBookiesError as error:
+            why = "".join(f"; {each}: {reason}" for each, reason in failed.items())
+            raise NotEnoughBookiesError(ledger_id, f"{_reason(ledger_id, error)}{why}") from error
+        if len(chosen) < len(places):
+            missing = ", ".join(bookie_id for index, bookie_id in places.items() if index not in chosen)
+            raise NotEnoughBookiesError(ledger_id, f"no writable bookie is left to replace {missing}: start another")
+        return tuple(chosen.get(index, each) for index, each in enumerate(ensemble))
+
+    async def _length_before(self, ledger_id: int, metadata: LedgerMetadata, entry_id: int) -> int:
+        """Payload bytes up to the last entry before the last segment that can be read; 0 if none can."""
+        credentials = credentials_of(ledger_id, metadata)
+        reader = EntryReader(self._ports, credentials, credentials.codec.decode_for_recovery)
+        for each in range(entry_id, max(INVALID_ENTRY_ID, entry_id - LENGTH_SEARCH_MAX), -1):
+            with contextlib.suppress(BookieError, LedgerError):
+                return (await reader.read(metadata, each)).length
+        return 0
+
+    async def _update(
+        self,
+        ledger_id: int,
+        local: LocalCopy[LedgerMetadata],
+        is_needed: Callable[[LedgerMetadata], bool],
+        transform: Callable[[LedgerMetadata], LedgerMetadata],
+    ) -> LedgerMetadata:
+        def checks_for(value: LedgerMetadata) -> list[CheckNode]:
+            new = sorted(value.bookies() - local.value.bookies())
+            return [check for bookie_id in new for check in self._ports.registrations.checks(bookie_id)]
+
+        try:
+            return await update_record(
+                LedgerRecord(self._ports.ledgers, ledger_id, checks_for),
+                local,
+                is_needed=is_needed,
+                transform=transform,
+                clock=self._ports.clock,
+                attempts_max=self._ports.config.metadata_attempts_max,
+            )
+        except NoNodeError as error:
+            left = f"a bookie that got entries left the cluster, or became read-only: there is no {error.path}"
+            raise LedgerRecoveryError(ledger_id, left) from error
+
+
+class _SegmentCopy:
+    """Reads the last segment from all members that are not lost, and completes the copies on the new ensemble.
+
+    The copies are the bytes of the writer. So a copy of an earlier attempt on a new member is as good as any other.
+    """
+
+    def __init__(
+        self,
+        ports: ClientPorts,
+        config: ReplicationConfig,
+        software: BookieSoftware,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        ensemble: tuple[str, ...],
+        live: frozenset[str],
+    ) -> None:
+        self._ports = ports
+        self._config = config
+        self._software = software
+        self._metadata = metadata
+        self._old = metadata.last_segment.ensemble
+        self._new = ensemble
+        self._credentials = credentials_of(ledger_id, metadata)
+        window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
+        self._reader = CopyReader(ports.bookies, ports.clock, window, config, live.__contains__)
+
+    async def run(self, found: _FoundEntries, lost: Collection[str]) -> None:
+        """Copy all entries; BookieError if a former member gives no answer for an entry."""
+        entry_id = self._metadata.last_segment.first_entry_id
+        batch_size, largest_bytes, barren = _FIRST_BATCH, 0, 0
+        while (limit := min(found.known + LOOK_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
+            entry_ids = range(entry_id, min(entry_id + batch_size - 1, limit) + 1)
+            wanted = {each: self._members(each, lost) for each in entry_ids}
+            copies = await self._reader.read_each(wanted, self._credentials)
+            missing: dict[str, dict[int, Copy]] = {}
+            for each in entry_ids:
+                good = self._good_copy(each, copies[each], found)
+                barren += 1
+                if good is not None:
+                    barren = 0
+                    largest_bytes = max(largest_bytes, len(good.body))
+                    for bookie_id in await self._incomplete(each, copies[each], found):
+                        missing.setdefault(bookie_id, {})[each] = good
+            await asyncio.gather(*(self._write(each, entries) for each, entries in missing.items()))
+            entry_id = entry_ids[-1] + 1
+            batch_size = batch_entries_max(largest_bytes)
+            if barren >= LOOK_AHEAD_ENTRIES and barren % LOOK_AHEAD_ENTRIES < len(entry_ids):
+                entry_id = await self._after_gap(entry_id, barren, lost)
+
+    async def _after_gap(self, entry_id: int, barren: int, lost: Collection[str]) -> int:
+        """Where to go on after ``barren`` entries without a good copy: an entry may claim any end, like 2**62."""
+        ledger_id = self._credentials.ledger_id
+        members = {*self._old, *self._new}.difference(lost)
+        listed = await next_listed(self._ports.bookies, ledger_id, members, entry_id)
+        if listed is None and barren >= self._config.barren_entries_max:
+            raise LedgerRecoveryError(ledger_id, f"no bookie has a good copy of the {barren} entries before {entry_id}")
+        return entry_id if listed is None else listed
+
+    def _write_set(self, entry_id: int) -> tuple[int, ...]:
+        return write_set(entry_id, self._metadata.ensemble_size, self._metadata.write_quorum_size)
+
+    def _members(self, entry_id: int, lost: Collection[str]) -> list[str]:
+        """The bookies that may have the entry, and those that are to have it."""
+        indexes = self._write_set(entry_id)
+        members = dict.fromkeys([self._old[index] for index in indexes] + [self._new[index] for index in indexes])
+        return [each for each in members if each not in lost]
+
+    def _good_copy(self, entry_id: int, copies: Mapping[str, Copy], found: _FoundEntries) -> Copy | None:
+        """The copy that counts. Notes what is known of the entry; a bookie that gave no answer proves nothing."""
+        for copy in copies.values():
+            if copy.state is CopyState.UNREACHABLE or (copy.state is CopyState.FAILED and not copy.is_damaged):
+                reason = f"entry {entry_id} may exist on it: {copy.reason}"
+                if copy.bookie_id in self._old:
+                    raise LedgerRecoveryError(self._credentials.ledger_id, f"bookie {copy.bookie_id}: {reason}")
+                raise _MemberFailedError(copy.bookie_id, copy.reason)
+        judged = marked_different(list(copies.values()))
+        copies_good = [each for each in judged if each.state is CopyState.PRESENT]
+        good = next((each for each in copies_good if each.entry is not None and each.entry.length >= 0), None)
+        if good is None:
+            if any(each.state is not CopyState.MISSING for each in judged):
+                found.damaged.add(entry_id)
+            return None
+        assert good.entry is not None
+        start = self._metadata.last_segment.first_entry_id
+        found.holes.add_range(EntryRange(max(found.last_good, start - 1) + 1, entry_id - 1))
+        found.entries += 1
+        found.last_good, found.length = entry_id, good.entry.length
+        found.confirmed = max(found.confirmed, good.entry.credible_last_add_confirmed)
+        return good
+
+    async def _incomplete(self, entry_id: int, copies: Mapping[str, Copy], found: _FoundEntries) -> list[str]:
+        """The members that have no good copy of an entry and can get one. A corrupt copy is written over only on a
+        bkctl bookie (H18); a former member keeps it, a new one is not used."""
+        bookie_ids = []
+        states = {each.bookie_id: each.state for each in marked_different(list(copies.values()))}
+        for bookie_id in dict.fromkeys(self._new[index] for index in self._write_set(entry_id)):
+            state = states[bookie_id]
+            if state is CopyState.PRESENT:
+                continue
+            if state is CopyState.MISSING or await self._software.is_bkctl(bookie_id):
+                bookie_ids.append(bookie_id)
+            elif bookie_id in self._old:
+                found.corrupt_left.setdefault(bookie_id, []).append(entry_id)
+            else:
+                raise _MemberFailedError(bookie_id, f"it has a corrupt copy of entry {entry_id}, which stays there")
+        return bookie_ids
+
+    async def _write(self, bookie_id: str, entries: Mapping[int, Copy]) -> None:
+        """Write the entries to the bookie and read them back; _MemberFailedError."""
+        credentials = self._credentials
+        adds = [(entry_id, copy.body) for entry_id, copy in entries.items()]
+        attempt = 0
+        while adds:
+            attempt += 1
+            statuses = await self._ports.bookies.add_many(
+                bookie_id, credentials.ledger_id, credentials.master_key, adds, is_recovery_add=True
+            )
+            failed = {status for status in statuses if status is not Status.OK}
+            if failed - OVERLOAD or (failed and attempt >= self._config.attempts_max):
+                self._ports.suspects.add(bookie_id)
+                raise _MemberFailedError(bookie_id, _plain(error_of(max(failed - OVERLOAD or failed), bookie_id)))
+            adds = [add for add, status in zip(adds, statuses, strict=True) if status is not Status.OK]
+            if adds:
+                await self._ports.clock.sleep(pause_s(attempt, self._config, self._ports.clock))
+        written = await self._reader.read_many(bookie_id, credentials, list(entries))
+        for copy, good in zip(written, entries.values(), strict=True):
+            if copy.body != good.body:
+                raise _MemberFailedError(bookie_id, f"a new copy cannot be read back: {copy.reason or 'it differs'}")
+
+
+def _plain(error: BookieError) -> str:
+    return str(error).removeprefix(f"bookie {error.bookie_id}: ")
+
+
+def _reason(ledger_id: int, error: Exception) -> str:
+    return str(error).removeprefix(f"ledger {ledger_id}: ")

@@ -1,0 +1,127 @@
+"""Distributes the copies of a run over the writable bookies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from runtime.client.placement import Placement
+from runtime.client.ports import SuspectBookies
+from runtime.placement.choice import Choice, NoChoice
+from runtime.placement.survey import BookieSurvey
+from runtime.ports import Clock
+from runtime.replication.config import PlacementMode
+from runtime.replication.judge.targets import CopyNeed, choose_target, outside, rules_of_run
+from runtime.replication.turn.live_bookies import LiveBookies
+
+
+class TargetChooser:
+    """Distributes the copies of a run over the writable bookies.
+
+    Of the bookies that keep the rules it chooses the one with the fewest entries so far.
+    """
+
+    def __init__(
+        self,
+        live_bookies: LiveBookies,
+        suspects: SuspectBookies,
+        clock: Clock,
+        placement: Placement,
+        mode: PlacementMode = PlacementMode.STRICT,
+        only: Collection[str] = (),
+        avoided: Collection[str] = (),
+        process_count: int = 1,
+    ) -> None:
+        """``only``: choose from these bookies; empty: from all. ``avoided``: a last resort, because they leave.
+
+        ``process_count``: so many processes choose for the same run, so each uses only its part of a target's space.
+        """
+        self._process_count = process_count
+        self._only = frozenset(only)
+        self._avoided = frozenset(avoided)
+        self._live_bookies = live_bookies
+        self._suspects = suspects
+        self._clock = clock
+        self._placement = placement
+        self._mode = mode
+        self._assigned: Counter[str] = Counter()
+        self._bytes = _BytesOnTheWay()
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether only some of the writable bookies are targets."""
+        return bool(self._only)
+
+    async def choose(self, need: CopyNeed, preferred: str | None = None) -> Choice | NoChoice:
+        """A writable bookie for one copy, or why there is none; MetadataError, ConfigurationError.
+
+        Uses suspects (recently failed bookies) only if the rules leave no other bookie. ``preferred`` is chosen if the
+        rules allow it: it has a part of the copy.
+        """
+        writable = (await self._live_bookies.refresh()).writable
+        found: Choice | NoChoice | None = None
+        by_rules = msgspec.structs.replace(need, is_data_first=False)
+        if preferred in writable:
+            barred = need.excluded | (set(writable) - {preferred})
+            found = await self._choose(writable, msgspec.structs.replace(by_rules, excluded=barred))
+        if not isinstance(found, Choice):
+            found = await self._choose(writable, by_rules)
+        if isinstance(found, NoChoice):  # before giving up, check whether one has returned
+            found = await self._choose((await self._live_bookies.refresh(0)).writable, need)
+        if isinstance(found, Choice):
+            target = found.bookies[0]
+            self._assigned[target] += max(1, need.entry_count)
+            self._bytes.start(target, self._part_of_space(need))
+        return found
+
+    async def try_to_choose(self, need: CopyNeed) -> Choice | NoChoice:
+        """Like ``choose``, but nothing will be copied."""
+        return await self._choose((await self._live_bookies.refresh()).writable, need)
+
+    def finish(self, target: str, need: CopyNeed) -> None:
+        """A copy has ended, whether it succeeded or not."""
+        self._bytes.finish(target, self._part_of_space(need))
+
+    def _part_of_space(self, need: CopyNeed) -> int:
+        """Each process counts its own copies for all processes, because it does not know theirs."""
+        return need.bytes_needed * self._process_count
+
+    async def _choose(self, writable: Sequence[str], need: CopyNeed) -> Choice | NoChoice:
+        survey = await self._placement.survey(writable)
+        self._bytes.note_survey(survey)
+        need = msgspec.structs.replace(need, bytes_needed=self._part_of_space(need))
+        if self._only:
+            need = msgspec.structs.replace(need, excluded=need.excluded | outside(self._only, writable))
+        return choose_target(
+            survey,
+            rules_of_run(survey, self._mode),
+            need,
+            self._clock.random,
+            last_resort=self._suspects.current() | self._avoided,
+            assigned=self._assigned,
+            bytes_assigned=self._bytes.total,
+        )
+
+
+class _BytesOnTheWay:
+    """Bytes of copies that targets do not report as used: unfinished ones, and those finished after the survey."""
+
+    def __init__(self) -> None:
+        self.total: Counter[str] = Counter()
+        self._finished: Counter[str] = Counter()
+        self._space: object = None
+
+    def start(self, target: str, count: int) -> None:
+        self.total[target] += count
+
+    def finish(self, target: str, count: int) -> None:
+        self._finished[target] += count
+
+    def note_survey(self, survey: BookieSurvey) -> None:
+        """A new survey includes the copies that were finished before it."""
+        if survey.space is not self._space:
+            self.total.subtract(self._finished)
+            self._finished.clear()
+            self._space = survey.space
