@@ -72,7 +72,6 @@ class CopyFlags(msgspec.Struct, frozen=True, kw_only=True):
     outage_max: str | None = None
     placement: PlacementMode | None = None
     verify: VerifyMode | None = None
-    processes: int | None = None
     copy_rate: str | None = None
     copy_rate_per_bookie: str | None = None
     resume: str | None = None

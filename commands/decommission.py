@@ -60,7 +60,7 @@ async def decommission(
         )
     if by_retention and msgspec.structs.replace(flags, outage_max=None) != CopyFlags():
         raise InvalidArgumentError(
-            "--by-retention copies nothing: use it without --processes, --copy-rate, --copy-rate-per-bookie, --resume, "
+            "--by-retention copies nothing: use it without --copy-rate, --copy-rate-per-bookie, --resume, "
             "--verify and --placement"
         )
     accepted = frozenset(read_ledger_ids(accept_loss)) if accept_loss is not None else frozenset()

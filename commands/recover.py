@@ -115,9 +115,7 @@ async def failed_bookie(
                     recovery_progress(console, "recovering") as progress,
                 ):
                     job.show, job.file = progress.show, opened.path
-                    report = await recovery.run(
-                        found, job.note, open_ledgers=policy, job=opened.job, processes=opened.processes
-                    )
+                    report = await recovery.run(found, job.note, open_ledgers=policy, job=opened.job)
                     opened.is_finished = report.is_complete
                 note_end(change, report_body(report), outcome_of(report))
         if report.is_complete:

@@ -1,4 +1,4 @@
-"""The job of a recovery: its file, its processes, and the byte rates that can be changed while it runs."""
+"""The job of a recovery: its file, and the byte rates that can be changed while it runs."""
 
 from __future__ import annotations
 
@@ -31,14 +31,8 @@ if TYPE_CHECKING:
     from runtime.replication.plan.job_file import JobFile, JobStart, RecordedJob
     from runtime.replication.plan.recovery_plan import RecoveryPlan
     from runtime.replication.run.ledgers import RecoveryJob
-    from runtime.replication.turn.messages import CopyPace, CopyProcessSetup
+    from runtime.replication.turn.messages import CopyPace
 
-PROCESSES_MAX = 4
-"""More processes than this only if they are asked for."""
-_PROCESS_WORTH_BYTES = 256 * 1024 * 1024
-"""How much work one more process is started for: below, its start and its own sessions cost more than it helps."""
-_LEDGER_COST_BYTES = 64 * 1024
-"""A ledger takes about as much CPU time as copying this, in addition to its bytes."""
 _RECORDS_PER_WRITE = 10_000
 _NO_LIMIT = "none"
 _SUFFIX = ".jsonl"
@@ -63,7 +57,6 @@ class OpenedJob:
 
     path: str
     job: RecoveryJob
-    processes: CopyProcessSetup | None
     is_finished: bool = False
 
 
@@ -143,7 +136,7 @@ async def open_job(
     opened: OpenedJob | None = None
     try:
         job = RecoveryJob(job_file, state, workers, rates.read, context.console.warn)
-        opened = OpenedJob(path, job, _processes(context, access, plan, flags))
+        opened = OpenedJob(path, job)
         yield opened
     finally:
         await workers.close()
@@ -227,33 +220,6 @@ def _record_plan(job_file: JobFile, plan: RecoveryPlan) -> None:
         job_file.append(JobLedger(ledger_id=failure.ledger_id, surviving_copies=0))
     job_file.append(JobPlanned(ledgers=len(plan.ledgers), ledgers_scanned=plan.ledgers_scanned))
     job_file.write()
-
-
-def _processes(
-    context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, flags: CopyFlags
-) -> CopyProcessSetup | None:
-    """None: the work is done in this process."""
-    from commands.session import require_metadata_uri
-    from runtime.replication.turn.messages import CopyProcessSetup
-    from storage.adapters.child_pool import ChildProcesses
-
-    totals = plan.totals
-    count = flags.processes or default_processes(totals.bytes_to_copy, totals.ledgers, ChildProcesses().core_count)
-    if count == 1:
-        return None
-    return CopyProcessSetup(
-        metadata_uri=require_metadata_uri(context),
-        client=context.settings.client,
-        zookeeper=context.settings.zookeeper,
-        lock_holder=access.lock_holder,
-        count=count,
-    )
-
-
-def default_processes(bytes_to_copy: int, ledgers: int, core_count: int) -> int:
-    """How many processes are worth their start."""
-    worth = 1 + (bytes_to_copy + ledgers * _LEDGER_COST_BYTES) // _PROCESS_WORTH_BYTES
-    return min(PROCESSES_MAX, core_count, worth)
 
 
 class RatesFile:

@@ -113,7 +113,6 @@ COPY_PARAMETERS = (
     _of_copying("outage_max", str, "metadata_outage_max_s", "DURATION"),
     _of_copying("placement", PlacementMode, "placement", "MODE"),
     _of_copying("verify", VerifyMode, "verify", "MODE"),
-    _shared(COPYING, "processes", int, "--processes", metavar="N", min=1, help="Default: cores, at most 4"),
     _shared(COPYING, "copy_rate", str, "--copy-rate", metavar="RATE", help="Copy at most this much, like 200MiB/s"),
     _shared(COPYING, "copy_rate_per_bookie", str, "--copy-rate-per-bookie", metavar="RATE",
         help="The same for each bookie"),

@@ -33,7 +33,6 @@ BkctlError
 │       └── AnswersMissingError    bookies that may have entries gave no valid answer
 ├── BookieNotFoundError         no such bookie in this cluster
 ├── BookieFailedError           a running bookie failed, or its last flush failed
-├── CopyProcessError            processes that copy ledgers cannot start, or ended early
 ├── CookieError                 directories, cookie and cluster do not belong together
 └── RegistrationError           the bookie could not register
 """
@@ -263,10 +262,6 @@ class BookieFailedError(BkctlError):
 
     Acknowledged entries are in the journal, which the next boot replays.
     """
-
-
-class CopyProcessError(BkctlError):
-    """Processes that copy ledgers cannot start, or ended early. What they did is complete or has no effect."""
 
 
 class CookieError(BkctlError):

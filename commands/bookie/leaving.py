@@ -150,7 +150,7 @@ class _Run:
             opened.is_finished = False
             async with recovery_progress(self._context.console, "moving ledgers") as progress:
                 self._job.show, self._job.file = progress.show, opened.path
-                hooks = msgspec.structs.replace(self._hooks, job=opened.job, processes=opened.processes)
+                hooks = msgspec.structs.replace(self._hooks, job=opened.job)
                 moved = await operation.move(found, self._order, hooks)
                 drained = operation.report(found, moved, is_drain_only=request.is_drain_only)
                 is_all_done = all(recovery.is_complete for recovery in moved.recoveries)

@@ -15,11 +15,11 @@ from runtime.autorecovery.child_messages import (
     DaemonSetup,
     FromDaemon,
 )
+from runtime.autorecovery.child_silence import ProcessSilence, SilenceEvent, SilenceLimits
 from runtime.autorecovery.config import DaemonConfig
 from runtime.log_level import following_log_level
 from runtime.net.message_pipe import ChildProcess, start_child
 from runtime.ports import Clock
-from runtime.replication.run.copy_processes import ProcessSilence, SilenceEvent, SilenceLimits
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class AutorecoveryChild:
         limits = SilenceLimits()
         while True:
             await self._clock.sleep(limits.step_s)
-            match silence.step(has_work=True):
+            match silence.step():
                 case SilenceEvent.WARN:
                     self.metrics = b""
                     logger.warning(

@@ -79,7 +79,7 @@ DECIDED = {
         DiskUnusableError NoWritableDiskError NoRoomToStartError MemtableFullError EntryTooLargeError
         ProtocolError MetadataError LedgerError TooManyPendingAddsError LedgerReadError LedgerRecoveryError
         AnswersMissingError
-        BookieFailedError CopyProcessError RegistrationError LedgerCollectedError
+        BookieFailedError RegistrationError LedgerCollectedError
     """,
     3: "MisplacedLedgerError AdoptionRefusedError RefusedError CookieError UnpairedIndexError",
     4: "NoNodeError ClusterNotFoundError NoSuchEntryError NoSuchLedgerError LedgerNotFoundError BookieNotFoundError",

@@ -1,10 +1,9 @@
-"""Recoveries in several processes, with byte rates, and continued from their job file after a kill."""
+"""Recoveries with byte rates, and continued from their job file after a kill."""
 
 from __future__ import annotations
 
 import io
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,15 +16,14 @@ from commands.console import Console
 from commands.context import CopyFlags
 from commands.errors import InvalidArgumentError
 from commands.outages import continuing_command
-from commands.recovery_job import PROCESSES_MAX, RatesFile, as_recorded, default_processes, parse_rates
+from commands.recovery_job import RatesFile, as_recorded, parse_rates
 from commands.rendering import counted
 from runtime.errors import ConfigurationError
 from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
 from runtime.replication.plan.job_file import RecordedJob, read_job
-from runtime.replication.run.copy_processes import MODULE
 from runtime.replication.turn.messages import CopyPace
 from storage.adapters.filesystem import OsFileSystem
-from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, children_running, start_bkctl
+from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, start_bkctl
 from tests.runtime.replication.test_job_file import START
 
 ENTRY_BYTES = 1024
@@ -81,75 +79,26 @@ def scene(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Scene:
     return Scene(start_cluster(4), tmp_path)
 
 
-def test_two_processes_recover_all_ledgers(scene: Scene) -> None:
-    scene.write(6, 4)
-    scene.cluster.stop_bookie(scene.dead)
-    scene.end_of(scene.start("--processes", "2"))
-    scene.require_all_recovered()
-
-
 @pytest.mark.battery
-def test_two_processes_recover_all_ledgers_although_one_is_killed(scene: Scene) -> None:
-    scene.write(24, 40)
-    scene.cluster.stop_bookie(scene.dead)
-    process = scene.start("--processes", "2", "--copy-rate", "200KiB/s")
-    scene.wait_until(lambda: len(children_running(MODULE, process.pid)) == 2, process)
-    os.kill(children_running(MODULE, process.pid)[0], signal.SIGKILL)
-    scene.end_of(process)
-    scene.require_all_recovered()
-
-
-@pytest.mark.battery
-def test_a_halted_process_is_reported_and_then_killed(scene: Scene) -> None:
-    scene.write(24, 40)
-    scene.cluster.stop_bookie(scene.dead)
-    process = scene.start("--processes", "2", "--copy-rate", "200KiB/s")
-    scene.wait_until(lambda: len(children_running(MODULE, process.pid)) == 2, process)
-    halted = children_running(MODULE, process.pid)[0]
-    os.kill(halted, signal.SIGSTOP)
-    said = scene.end_of(process)
-    assert f"copy process {halted} has sent nothing for 30 s" in said
-    assert f"copy process {halted} was killed by signal 9; another one repairs its ledgers" in said
-    scene.require_all_recovered()
-
-
-@pytest.mark.battery
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_killed_job_continues_within_a_long_copy(scene: Scene, processes: str) -> None:
+def test_a_killed_job_continues_within_a_long_copy(scene: Scene) -> None:
     scene.write(1, 24_000)
     scene.write(10, 10)
     scene.cluster.stop_bookie(scene.dead)
-    killed = scene.start("--processes", processes, "--copy-rate", "2MiB/s")
+    killed = scene.start("--copy-rate", "2MiB/s")
     scene.wait_until((scene.state / "jobs").exists, killed)
     scene.wait_until(lambda: read_job(OsFileSystem(), scene.job_file()).ranges, killed)
-    children = children_running(MODULE, killed.pid)
     killed.kill()
     killed.wait()
-    deadline = time.monotonic() + COMMAND_TIMEOUT_S
-    while any(os.path.exists(f"/proc/{pid}") for pid in children):
-        assert time.monotonic() < deadline, "a copy process outlived the command"
-        time.sleep(0.05)
     state = read_job(OsFileSystem(), scene.job_file())
     ((record,),) = (each.values() for each in state.ranges.values())
     assert 0 < record.last_entry_id < 24_000
 
     job_file = scene.job_file()
-    continued = scene.start("--processes", processes, "--resume", job_file, "--copy-rate", "500MiB/s", "-o", "json")
+    continued = scene.start("--resume", job_file, "--copy-rate", "500MiB/s", "-o", "json")
     said = scene.end_of(continued)
     assert f"continues a job with {counted(state.ledgers_done, 'ledger')} done before" in said
     copied_bytes = int(said.partition('"bytes": ')[2].partition(",")[0])
     assert copied_bytes < (24_000 - record.last_entry_id + 200) * (ENTRY_BYTES + 100)
-    scene.require_all_recovered()
-
-
-@pytest.mark.battery
-def test_the_processes_of_a_job_share_its_rate(scene: Scene) -> None:
-    """A slow machine makes the measured rate smaller, so only a rate that each process has for itself fails."""
-    scene.write(40, 600)
-    scene.cluster.stop_bookie(scene.dead)
-    said = scene.end_of(scene.start("--processes", "2", "--copy-rate", "1MiB/s", "-o", "json"))
-    rate = float(said.partition('"mebibytes_per_second": ')[2].partition(",")[0])
-    assert 0 < rate < 1.3
     scene.require_all_recovered()
 
 
@@ -235,14 +184,6 @@ def test_the_command_to_continue() -> None:
     assert continuing_command(rates, "job") == "bkctl recover failed-bookie b1 --resume job"
     again = ("recover", "failed-bookie", "b1", "--resume=old", "--yes")
     assert continuing_command(again, "job") == "bkctl recover failed-bookie b1 --yes --resume job"
-
-
-def test_small_recoveries_get_one_process() -> None:
-    mebibyte = 2**20
-    assert default_processes(0, 2_000, 8) == 1
-    assert default_processes(300 * mebibyte, 0, 8) == 2
-    assert default_processes(0, 100_000, 2) == 2
-    assert default_processes(0, 100_000, 64) == PROCESSES_MAX
 
 
 def test_a_continued_job_keeps_its_choices() -> None:

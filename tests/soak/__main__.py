@@ -1,7 +1,7 @@
 """``make soak ROUNDS=N`` and ``make soak-autorecovery ROUNDS=N``: recoveries while processes are killed and halted.
 
 Each round writes ledgers, some of which stay open. With ``soak``, a command then recovers a dead bookie, or drains or
-decommissions a live one. Meanwhile the command, its copy processes, a source, a target and ZooKeeper are killed with
+decommissions a live one. Meanwhile the command, a source, a target and ZooKeeper are killed with
 kill -9, or a bookie is halted (SIGSTOP), at random moments. Then the command runs undisturbed, sometimes with --resume,
 and must succeed. With ``soak-autorecovery``, two daemons repair the ledgers of a dead bookie while the auditor, the
 other daemon, bookies and ZooKeeper are struck. They must get there by themselves and leave no mark, lock or note.

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from runtime.errors import ConfigurationError
 from runtime.replication.plan.job_file import read_job
-from runtime.replication.run.copy_processes import MODULE
 from storage.adapters.filesystem import OsFileSystem
-from tests.processes import BkctlProcess, children_running, kill_and_wait, start_bkctl
+from tests.processes import BkctlProcess, start_bkctl
 from tests.soak.ground import (
     HALT_BOOKIE,
     KILL_BOOKIE,
@@ -36,7 +35,7 @@ RATES = (30, 60, 150)
 PARTIAL = 9
 RECOVER, DRAIN = "recover failed-bookie", "decommission --drain-only"
 REMOVE_LIVE, REMOVE_DEAD = "decommission", "decommission --if-exists"
-KILL_COMMAND, KILL_COPIER = "kill command", "kill copy process"
+KILL_COMMAND = "kill command"
 
 
 class Soak(SoakGround):
@@ -118,9 +117,7 @@ class Soak(SoakGround):
     def _command(self, source: random.Random, kind: str, victim: str) -> tuple[str, ...]:
         if self._policy == "wait" and kind in {DRAIN, REMOVE_LIVE} and self._book.has_dead_writers:
             self._policy = "fence"  # a dead writer does not leave a bookie that serves
-        processes = source.choice(("1", "2", "4"))
-        self.counts[f"--processes {processes}"] += 1
-        command = [*kind.split(), victim, "--yes", "--open-ledgers", self._policy, "--processes", processes]
+        command = [*kind.split(), victim, "--yes", "--open-ledgers", self._policy]
         if kind != RECOVER:
             command += ["--wait", "1m"]
         if kind == REMOVE_LIVE:
@@ -152,7 +149,7 @@ class Soak(SoakGround):
     def _disturb(self, process: BkctlProcess, source: random.Random, victim: str) -> None:
         """Strike once or twice: at any moment, or when some ledgers have been repaired and some have not."""
         for _ in range(source.choice((1, 1, 2))):
-            fault = source.choice((KILL_COMMAND, KILL_COPIER, KILL_BOOKIE, HALT_BOOKIE, KILL_ZOOKEEPER))
+            fault = source.choice((KILL_COMMAND, KILL_BOOKIE, HALT_BOOKIE, KILL_ZOOKEEPER))
             other = source.choice([each.id for each in self._cluster.bookies if each.id != victim])
             lasts_s = source.choice((source.uniform(0, 1), source.uniform(0, 4)))
             part, pause_s = source.choice(((1, source.uniform(0, 4)), (source.uniform(0, 1), source.uniform(0, 0.2))))
@@ -162,22 +159,17 @@ class Soak(SoakGround):
             if _ended_within(process, pause_s):
                 return  # it was faster
             left = self._book.count_referencing(victim)
-            copiers = children_running(MODULE, process.pid)
-            if fault == KILL_COPIER and not copiers:
-                fault = KILL_COMMAND
             self.counts[fault] += 1
             self._say(f"  {left} of {begin} ledgers left: {fault} ({other}) for {lasts_s:.1f} s")
-            strike, end = self._strike(fault, process, copiers, other)
+            strike, end = self._strike(fault, process, other)
             strike()
             _ended_within(process, lasts_s)
             end()
 
-    def _strike(self, fault: str, process: BkctlProcess, copiers: Sequence[int], other: str) -> tuple[Act, Act]:
+    def _strike(self, fault: str, process: BkctlProcess, other: str) -> tuple[Act, Act]:
         """How a fault begins and ends. ``other`` is a source or a target of the copies."""
         if fault == KILL_COMMAND:
             return process.kill, bool
-        if fault == KILL_COPIER:
-            return lambda: kill_and_wait(copiers[0]), bool
         return self._fault(fault, other)
 
 

@@ -20,7 +20,6 @@ BAD_COPIES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED, 
 """A bookie that answers, but not with a good copy."""
 
 
-
 class MemberAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a bookie of the ledger says about its end.
 

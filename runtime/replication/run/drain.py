@@ -25,7 +25,6 @@ from runtime.replication.run.bookie_mode import ModeWatch
 from runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from runtime.replication.run.recovery import BookieRecovery
 from runtime.replication.run.report import RecoveryReport
-from runtime.replication.turn.messages import CopyProcessSetup
 
 PASSES_MAX = 3
 """Maximum passes that find new work: a ledger created during the first one may reference a bookie too."""
@@ -76,7 +75,6 @@ class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
     on_open: Callable[[Sequence[OpenLedger]], None] = lambda _: None
     before_scan: Callable[[], Awaitable[None]] | None = None
     job: RecoveryJob | None = None
-    processes: CopyProcessSetup | None = None
 
 
 class Drain:
@@ -146,9 +144,7 @@ class Drain:
         policy = order.open_ledgers
         if order.live and policy is OpenLedgers.WAIT:
             policy = OpenLedgers.SKIP  # this class waits for the writers
-        return await self._recovery.run(
-            todo, hooks.on_progress, open_ledgers=policy, job=hooks.job, processes=hooks.processes
-        )
+        return await self._recovery.run(todo, hooks.on_progress, open_ledgers=policy, job=hooks.job)
 
     async def _wait_for_writers(
         self, todo: RecoveryPlan, first: RecoveryReport, order: DrainOrder, hooks: DrainHooks

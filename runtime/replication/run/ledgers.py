@@ -59,7 +59,7 @@ class Repairs(Protocol):
     """Repairs ledgers, in this process or in others."""
 
     async def repair(self, work: LedgerWork) -> LedgerRepaired:
-        """The result for a ledger; MetadataOutageError, CopyProcessError."""
+        """The result for a ledger; MetadataOutageError."""
 
     def moments(self) -> Sequence[CopyMoment]:
         """What each process has copied so far, and has in progress."""

@@ -6,7 +6,6 @@ requests in flight, verifies copies before the metadata references them, and con
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Collection
 
 import msgspec
@@ -23,14 +22,11 @@ from runtime.replication.plan.job_file import RecordedJob
 from runtime.replication.plan.recovery_plan import RecoveryPlan
 from runtime.replication.plan.scan import PlanDemand, RecoveryScan
 from runtime.replication.plan.store import OpenTemporaryFile
-from runtime.replication.run.copy_processes import CopyProcesses
 from runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress, RecoveryRun
 from runtime.replication.run.report import RecoveryReport
 from runtime.replication.survey.loss_proof import LossProof
 from runtime.replication.turn.engine import RepairWorker
-from runtime.replication.turn.messages import CopyProcessSetup, RepairSetup
-
-logger = logging.getLogger(__name__)
+from runtime.replication.turn.messages import RepairSetup
 
 
 class BookieRecovery:
@@ -156,7 +152,6 @@ class BookieRecovery:
         *,
         open_ledgers: OpenLedgers = OpenLedgers.WAIT,
         job: RecoveryJob | None = None,
-        processes: CopyProcessSetup | None = None,
     ) -> RecoveryReport:
         """Carry out a plan, after checking or reading the metadata of each ledger again. Safe to interrupt and repeat.
 
@@ -164,13 +159,13 @@ class BookieRecovery:
         after the plan was made. They are fenced only if the segment is still the same.
 
         ``on_progress`` is called at most ten times per second, and once at the end, even after an error. Unreachable
-        bookies must be down: call ``require_down`` first. ``processes`` None: copies in this process. Waits during an
-        outage of the metadata store; MetadataOutageError if it is too long. CopyProcessError.
+        bookies must be down: call ``require_down`` first. Waits during an outage of the metadata store;
+        MetadataOutageError if it is too long.
 
         After the rest of an interrupted job, all ledgers are scanned again: those that still reference the bookies were
         not in its plan, and are failures of the report.
         """
-        report = await self._carry_out(plan, on_progress, open_ledgers, job, processes)
+        report = await self._carry_out(plan, on_progress, open_ledgers, job)
         if not plan.is_rest or not report.is_complete:
             return report
         last = await self.scan(plan.bookie_ids, unreachable=plan.unreachable)
@@ -182,7 +177,6 @@ class BookieRecovery:
         on_progress: Callable[[RecoveryProgress], None] | None,
         open_ledgers: OpenLedgers,
         job: RecoveryJob | None,
-        processes: CopyProcessSetup | None,
     ) -> RecoveryReport:
         config = self._config
         leaving = frozenset() if self._find_leaving is None else await self.outage.outlast(self._find_leaving)
@@ -196,15 +190,9 @@ class BookieRecovery:
             avoided=leaving.difference(plan.bookie_ids),
         )
         run = RecoveryRun(self._ports, config, plan, open_ledgers, on_progress, job)
-        if processes is None:
-            ports = (self._ports, self._registration, self._locks)
-            worker = RepairWorker(*ports, setup, on_range=run.note_range, on_outage=self._on_outage)
-            return await run.run(worker)
-        warn = logger.warning if job is None else job.warn
-        async with CopyProcesses(
-            processes, setup, on_range=run.note_range, on_outage=self._on_outage, warn=warn, clock=self._ports.clock
-        ) as repairs:
-            return await run.run(repairs)
+        ports = (self._ports, self._registration, self._locks)
+        worker = RepairWorker(*ports, setup, on_range=run.note_range, on_outage=self._on_outage)
+        return await run.run(worker)
 
 
 def _demand(

@@ -1,4 +1,4 @@
-"""Repairs ledgers in this process: the engine of a recovery and of its copy processes."""
+"""The engine of a run: what all its ledgers share, and the turn of each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ class RepairWorker:
             config.placement,
             setup.only_targets,
             setup.avoided,
-            setup.process_count,
         )
         replicator = Replicator(
             ports,

@@ -32,13 +32,8 @@ class TargetChooser:
         mode: PlacementMode = PlacementMode.STRICT,
         only: Collection[str] = (),
         avoided: Collection[str] = (),
-        process_count: int = 1,
     ) -> None:
-        """``only``: choose from these bookies; empty: from all. ``avoided``: a last resort, because they leave.
-
-        ``process_count``: so many processes choose for the same run, so each uses only its part of a target's space.
-        """
-        self._process_count = process_count
+        """``only``: choose from these bookies; empty: from all. ``avoided``: a last resort, because they leave."""
         self._only = frozenset(only)
         self._avoided = frozenset(avoided)
         self._live_bookies = live_bookies
@@ -73,7 +68,7 @@ class TargetChooser:
         if isinstance(found, Choice):
             target = found.bookies[0]
             self._assigned[target] += max(1, need.entry_count)
-            self._bytes.start(target, self._part_of_space(need))
+            self._bytes.start(target, need.bytes_needed)
         return found
 
     async def try_to_choose(self, need: CopyNeed) -> Choice | NoChoice:
@@ -82,16 +77,11 @@ class TargetChooser:
 
     def finish(self, target: str, need: CopyNeed) -> None:
         """A copy has ended, whether it succeeded or not."""
-        self._bytes.finish(target, self._part_of_space(need))
-
-    def _part_of_space(self, need: CopyNeed) -> int:
-        """Each process counts its own copies for all processes, because it does not know theirs."""
-        return need.bytes_needed * self._process_count
+        self._bytes.finish(target, need.bytes_needed)
 
     async def _choose(self, writable: Sequence[str], need: CopyNeed) -> Choice | NoChoice:
         survey = await self._placement.survey(writable)
         self._bytes.note_survey(survey)
-        need = msgspec.structs.replace(need, bytes_needed=self._part_of_space(need))
         if self._only:
             need = msgspec.structs.replace(need, excluded=need.excluded | outside(self._only, writable))
         return choose_target(

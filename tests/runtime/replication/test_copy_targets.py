@@ -185,27 +185,6 @@ async def test_copies_on_their_way_count_against_the_reserve(stage: Stage) -> No
     assert await chooser.choose(need) == Choice(("b1",)), "collection made room for the finished copy"
 
 
-async def test_processes_that_choose_by_themselves_together_keep_the_reserve(stage: Stage) -> None:
-    await stage.start("b1")
-    clock = stage.client.ports.clock
-    space = {"b1": BookieSpace(1000, 200)}  # 100 above the reserve
-    choosers = [
-        TargetChooser(
-            LiveBookies(stage.registration, clock),
-            SuspectBookies(clock, 30),
-            clock,
-            KnownRacks({}, space),
-            process_count=2,
-        )
-        for _ in range(2)
-    ]
-    need = CopyNeed(write_quorum_size=1, ensemble=("dead",), index=0, bytes_needed=20)
-    found = [await chooser.choose(need) for chooser in choosers for _ in range(4)]
-    assert sum(isinstance(each, Choice) for each in found) * need.bytes_needed <= 100
-    assert isinstance(found[0], Choice)
-    assert isinstance(found[4], Choice)
-
-
 def test_the_bytes_of_a_stripe_are_its_share_of_the_ledger() -> None:
     metadata = ledger({0: ["b1", "b2", "b3"]}, 2, 2, last_entry_id=8, length=900)
     (fragment,) = fragments_naming(metadata, frozenset({"b1"}))
