@@ -44,6 +44,9 @@ BATCH_BYTES = 1024 * 1024
 BATCH_ENTRIES = 64
 """A batch of entries ends at the first of these two limits; it has at least one entry."""
 
+REQUEST_COST_BYTES = 1024
+"""What an entry counts in a window in addition to its size, because small ones have a cost too."""
+
 UNAVAILABLE_MAX_NS = 10 * 10**9
 """A bookie that accepts no connection is not asked again after this time. One attempt may take as long."""
 

@@ -7,71 +7,32 @@ not answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import msgspec
 
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import is_in_write_set, write_set
 from runtime.ports import BodyOrStatus, Bookies
 from runtime.protocol.status import Status, error_of
-from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.byte_window import ByteWindow, Lease, for_each_leased, run_all
-from runtime.replication.copy.flow_window import FlowWindow, FlowWindows
+from runtime.replication.copy.byte_window import Lease, for_each_leased, run_all
+from runtime.replication.copy.flow_window import FlowWindow
 from runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
-from runtime.replication.copy.reader import BATCH_BYTES, OVERLOAD, CopyReader, bad_copy, entry_bytes_estimate, pause_s
+from runtime.replication.copy.job import CopyTools, StripeJob
+from runtime.replication.copy.reader import (
+    BATCH_BYTES,
+    OVERLOAD,
+    REQUEST_COST_BYTES,
+    bad_copy,
+    entry_bytes_estimate,
+    pause_s,
+)
 from runtime.replication.judge.copies import Copy, CopyState
-from runtime.replication.judge.fragments import EntryRange, EntryRangeSet, Fragment, last_stored, stripe_count
+from runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
 from runtime.replication.judge.ledger_result import SourceDefect
 
 BATCH_ENTRIES = 256
 """A batch to copy ends at this or at ``BATCH_BYTES``: more entries than where several copies are compared."""
-
-REQUEST_COST_BYTES = 1024
-"""What an entry counts in a window in addition to its size, because small ones have a cost too."""
-
-
-class StripeJob(msgspec.Struct, frozen=True):
-    """Copy the entries of ``fragment`` that are striped to ``index`` to ``target``; never ask the ``unreachable``.
-
-    ``copied_until``: the target has the entries up to this one already, from an earlier run. They are verified again,
-    and copied only if that fails.
-    """
-
-    credentials: LedgerCredentials
-    metadata: LedgerMetadata
-    fragment: Fragment
-    index: int
-    target: str
-    unreachable: frozenset[str]
-    copied_until: int = -1
-
-    @property
-    def entries(self) -> int:
-        """Number of entries in the stripe."""
-        metadata = self.metadata
-        return stripe_count(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
-
-    @property
-    def last_entry_id(self) -> int:
-        """Last entry of the stripe, or -1."""
-        metadata = self.metadata
-        return last_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
-
-
-class Pacer(Protocol):
-    """Limits the bytes per second of a run."""
-
-    async def take(self, source: str, target: str, size_bytes: int) -> None:
-        """Wait until a batch of about this size may be read and copied."""
-
-    def correct(self, source: str, target: str, taken_bytes: int, real_bytes: int) -> None:
-        """Replace an estimate that was taken by the real size."""
-
-    async def take_read(self, bookie_id: str, size_bytes: int) -> None:
-        """Wait until about this much may be read from one bookie to verify its copies."""
 
 
 class GivenUpError(Exception):
@@ -115,23 +76,13 @@ class _Batch(msgspec.Struct):
 class SourceReader:
     """Reads the entries of one stripe, and records bad copies and entries without a good one."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        copies: CopyReader,
-        config: ReplicationConfig,
-        windows: FlowWindows,
-        single_reads: ByteWindow,
-        pacer: Pacer | None,
-        job: StripeJob,
-        activity: LedgerActivity,
-    ) -> None:
-        self._ports = ports
-        self._copies = copies
-        self._config = config
-        self._windows = windows
-        self._single_reads = single_reads
-        self._pacer = pacer
+    def __init__(self, tools: CopyTools, job: StripeJob, activity: LedgerActivity) -> None:
+        self._ports = tools.ports
+        self._copies = tools.copies
+        self._config = tools.config
+        self._windows = tools.windows
+        self._single_reads = tools.single_reads
+        self._pacer = tools.pacer
         self._job = job
         self._activity = activity
         self._sizes = (job.metadata.ensemble_size, job.metadata.write_quorum_size)
@@ -142,10 +93,10 @@ class SourceReader:
         self._unprobed: EntryRange | None = None
         self.reason = ""
         self._defects: dict[tuple[str, CopyState], EntryRangeSet] = {}
-        self.run = BarrenRun(config.barren_entries_max)
+        self.run = BarrenRun(tools.config.barren_entries_max)
         """When it ends a walk, ``after_gap`` is where to go on."""
         self._seen: dict[str, Copy] = {}
-        self._gaps = CopyGaps(ports.bookies, copies, job.credentials)
+        self._gaps = CopyGaps(tools.ports.bookies, tools.copies, job.credentials)
 
     @property
     def is_hopeless(self) -> bool:

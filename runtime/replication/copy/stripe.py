@@ -7,8 +7,6 @@ read. Source: replication sections 4 and 15.1.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -16,82 +14,37 @@ from typing import NoReturn
 
 import msgspec
 
-from runtime.client.bookie_software import BookieSoftware
-from runtime.client.ports import ClientPorts
 from runtime.protocol.status import Status, error_of
-from runtime.replication.config import ReplicationConfig, VerifyMode
+from runtime.replication.config import VerifyMode
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.byte_window import ByteWindow, for_each_bounded
-from runtime.replication.copy.flow_window import FlowWindows
-from runtime.replication.copy.reader import BATCH_BYTES, OVERLOAD, CopyReader, batch_entries_max, pause_s
-from runtime.replication.copy.sources import (
-    BATCH_ENTRIES,
-    REQUEST_COST_BYTES,
-    GivenUpError,
-    GoodCopies,
-    Pacer,
-    SourceReader,
-    StripeJob,
-    read_batch,
-)
+from runtime.replication.copy.byte_window import for_each_bounded
+from runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
+from runtime.replication.copy.reader import BATCH_BYTES, REQUEST_COST_BYTES, batch_entries_max
+from runtime.replication.copy.rewrite import StripeRewrite
+from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, GoodCopies, SourceReader, read_batch
 from runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
-from runtime.replication.judge.ledger_result import SourceDefect
-
-TIMEOUTS_MAX = 1
-"""Timeouts allowed per batch of adds before a target is given up."""
-
-BATCHES_IN_FLIGHT = 8
-"""Batches of one stripe that are read, written or verified at the same time."""
 
 _SAMPLED_SHARE = 0.01
 
 
-class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Result for one stripe. All entries are on the target and verified if and only if ``is_complete``.
+class Replicator(CopyTools):
+    """Copies stripes for all ledgers of a run."""
 
-    ``target_failure``: why the target cannot be used; try another. ``lost``: entries for which all sources answered and
-    none has a good copy. ``unreadable``: entries without a good copy for which a source failed or did not answer. If a
-    source does not answer, the copy is abandoned, and the last range extends to the end of the segment. ``reason``:
-    the first of these entries, and the answers for it.
-    """
+    async def copy(
+        self,
+        job: StripeJob,
+        activity: LedgerActivity,
+        before_add: Callable[[], None] = lambda: None,
+        unusable: dict[str, str] | None = None,
+    ) -> StripeOutcome:
+        """Copy, and read the entries back from the target. An empty stripe needs no request.
 
-    entries: int = 0
-    bytes_copied: int = 0
-    target_failure: str | None = None
-    lost: tuple[EntryRange, ...] = ()
-    unreadable: tuple[EntryRange, ...] = ()
-    reason: str = ""
-    defects: tuple[SourceDefect, ...] = ()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the metadata may reference the target now."""
-        return self.target_failure is None and not self.lost and not self.unreadable
-
-
-@dataclasses.dataclass(frozen=True)
-class Replicator:
-    """Copies stripes for all ledgers of a run; they share the windows."""
-
-    ports: ClientPorts
-    copies: CopyReader
-    windows: FlowWindows
-    single_reads: ByteWindow
-    """Limits entries that are read one by one, because their batch was not answered or has bad copies."""
-    config: ReplicationConfig
-    on_copied: Callable[[int, int], None]
-    """Called with entries and bytes when a target acknowledges them."""
-    on_verified: Callable[[StripeJob, int], None] = lambda _job, _entry_id: None
-    """Called when all entries of the stripe up to this one are on the target and verified."""
-    pacer: Pacer | None = None
-
-    @functools.cached_property
-    def software(self) -> BookieSoftware:
-        """Which bookies run bkctl."""
-        return BookieSoftware(self.ports.registrations, self.ports.clock)
-
-    async def copy(self, job: StripeJob, activity: LedgerActivity) -> StripeOutcome:
-        """Copy, and read the entries back from the target. An empty stripe needs no request."""
+        Only for a job with ``bad``: ``before_add`` is called before each request that writes, and may raise, for
+        example because the lock was lost. ``unusable``: bookies that stopped answering to adds, with the reason, which
+        may be shared by several jobs; their copies are left.
+        """
+        if job.bad:
+            return await StripeRewrite(self, job, activity, before_add, {} if unusable is None else unusable).run()
         return await _StripeCopy(self, job, activity).run()
 
 
@@ -103,15 +56,13 @@ class _BatchProgress(msgspec.Struct):
 class _StripeCopy:
     """State of copying one stripe."""
 
-    def __init__(self, tools: Replicator, job: StripeJob, activity: LedgerActivity) -> None:
+    def __init__(self, tools: CopyTools, job: StripeJob, activity: LedgerActivity) -> None:
         self._tools = tools
         self._ports = tools.ports
         self._job = job
         self._activity = activity
         self._window = tools.windows.target(job.target)
-        self._reader = SourceReader(
-            tools.ports, tools.copies, tools.config, tools.windows, tools.single_reads, tools.pacer, job, activity
-        )
+        self._reader = SourceReader(tools, job, activity)
         self._bytes_copied = 0
         self._target_failure: str | None = None
         self._is_target_read_first = False
@@ -190,7 +141,7 @@ class _StripeCopy:
                     return  # after an entry without a good copy, the rest is only read for the report, and not copied
                 bytes_read = sum(map(len, found.bodies))
                 memory.resize(bytes_read + len(entry_ids) * REQUEST_COST_BYTES)
-                await self._add(list(zip(found.entry_ids, found.bodies, strict=True)), bytes_read)
+                await self._add(list(zip(found.entry_ids, found.bodies, strict=True)))
                 self._bytes_copied += bytes_read
                 self._tools.on_copied(len(entry_ids), bytes_read)
                 await self._verify(found)
@@ -199,35 +150,16 @@ class _StripeCopy:
 
     # -- adds -----------------------------------------------------------------------------------------------------
 
-    async def _add(self, adds: Sequence[tuple[int, bytes]], size_bytes: int) -> None:
-        """Send recovery adds, which fenced ledgers accept. After a failed add the target is not used."""
-        job, config = self._job, self._tools.config
-        attempt = timeouts = 0
+    async def _add(self, adds: Sequence[tuple[int, bytes]]) -> None:
+        """After a failed add the target is not used."""
+        job = self._job
         with self._activity.waiting(f"target {job.target}"):
-            while True:
-                attempt += 1
-                async with self._window.lease(size_bytes + len(adds) * REQUEST_COST_BYTES) as lease:
-                    statuses = await self._ports.bookies.add_many(
-                        job.target, job.credentials.ledger_id, job.credentials.master_key, adds, is_recovery_add=True
-                    )
-                    failed = {status for status in statuses if status is not Status.OK}
-                    lease.note_outcome(is_overloaded=not failed.isdisjoint(OVERLOAD))
-                if not failed:
-                    return
-                timeouts += Status.TIMEOUT in failed
-                final = failed - {Status.TOO_MANY_REQUESTS}
-                if timeouts <= TIMEOUTS_MAX:
-                    final.discard(Status.TIMEOUT)  # it may be overloaded without reporting it
-                if final or attempt == config.attempts_max:
-                    self._give_up_target_after(max(final or failed))
-                adds = [add for add, status in zip(adds, statuses, strict=True) if status is not Status.OK]
-                size_bytes = sum(len(body) for _, body in adds)
-                await self._ports.clock.sleep(pause_s(attempt, config, self._ports.clock))
-
-    def _give_up_target_after(self, status: Status) -> NoReturn:
-        if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
-            self._ports.suspects.add(self._job.target)
-        self._give_up_target(str(error_of(status, self._job.target)))
+            failures = await self._tools.writer.add(job.target, job.credentials, adds)
+        if failures:
+            status = max(set(failures.values()) - {Status.TOO_MANY_REQUESTS}, default=Status.TOO_MANY_REQUESTS)
+            if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
+                self._ports.suspects.add(job.target)
+            self._give_up_target(str(error_of(status, job.target)))
 
     def _give_up_target(self, reason: str) -> NoReturn:
         self._target_failure = self._target_failure or reason

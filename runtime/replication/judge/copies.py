@@ -44,6 +44,11 @@ class Copy(msgspec.Struct, frozen=True):
     is_damaged: bool = False
 
     @property
+    def content(self) -> tuple[int, bytes] | None:
+        """Length and payload, which all good copies of an entry share; None without a good copy."""
+        return None if self.entry is None else (self.entry.length, self.entry.payload)
+
+    @property
     def has_bad_record(self) -> bool:
         """Whether its bookie has a record of the entry that is not good, and may serve it after a good one was added
         (H18)."""
@@ -56,13 +61,13 @@ def marked_different(copies: Sequence[Copy]) -> list[Copy]:
     Payload and length must be equal. The last add confirmed inside an entry may differ, because Java's recovery and
     re-replication write their own (replication section 4). Without a majority the first copy counts as correct.
     """
-    contents = [(copy.entry.length, copy.entry.payload) for copy in copies if copy.entry is not None]
+    contents = [copy.content for copy in copies if copy.content is not None]
     if len(contents) < 2 or all(content == contents[0] for content in contents):
         return list(copies)
     standing = max(contents, key=contents.count)
     return [
         copy
-        if copy.entry is None or (copy.entry.length, copy.entry.payload) == standing
+        if copy.content is None or copy.content == standing
         else msgspec.structs.replace(
             copy, state=CopyState.DIFFERENT, reason="payload or length differs from the other copies"
         )

@@ -12,9 +12,9 @@ from runtime.ports import Clock
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.byte_window import ByteWindow
 from runtime.replication.copy.flow_window import FlowWindows
+from runtime.replication.copy.job import StripeJob
 from runtime.replication.copy.rate import CopyRate
 from runtime.replication.copy.reader import CopyReader
-from runtime.replication.copy.sources import StripeJob
 from runtime.replication.copy.stripe import Replicator
 from runtime.replication.judge.ledger_result import LedgerResult
 from runtime.replication.plan.job_file import JobRange
@@ -179,7 +179,7 @@ class SharedPacer:
             await self._rate_of(bookie_id).take(size_bytes)
 
     def _rates(self, source: str, target: str) -> list[CopyRate]:
-        return [self.total, *(self._rate_of(bookie_id) for bookie_id in (source, target))]
+        return [self.total, *(self._rate_of(bookie_id) for bookie_id in dict.fromkeys((source, target)))]
 
     def _rate_of(self, bookie_id: str) -> CopyRate:
         if bookie_id not in self._bookies:

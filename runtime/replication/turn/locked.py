@@ -28,8 +28,8 @@ from runtime.placement.isolation import isolation_demand
 from runtime.placement.rules import BrokenRule
 from runtime.replication.config import OpenLedgers
 from runtime.replication.copy.activity import LedgerActivity
+from runtime.replication.copy.job import StripeJob
 from runtime.replication.copy.reader import pause_s
-from runtime.replication.copy.sources import StripeJob
 from runtime.replication.copy.stripe import Replicator
 from runtime.replication.judge.closing import why_not_closable
 from runtime.replication.judge.copies import CopyState

@@ -26,8 +26,8 @@ from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.byte_window import ByteWindow
 from runtime.replication.copy.flow_window import FlowWindows
+from runtime.replication.copy.job import StripeJob
 from runtime.replication.copy.reader import CopyReader
-from runtime.replication.copy.sources import StripeJob
 from runtime.replication.copy.stripe import Replicator
 from runtime.replication.judge.fragments import EntryRange, Fragment
 from storage.errors import BkctlError

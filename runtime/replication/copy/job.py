@@ -1,0 +1,127 @@
+"""What a stripe copy is asked for, what it returns, and what all stripe copies of a run share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from runtime.client.bookie_software import BookieSoftware
+from runtime.client.ports import ClientPorts, LedgerCredentials
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copy.byte_window import ByteWindow
+from runtime.replication.copy.flow_window import FlowWindows
+from runtime.replication.copy.reader import CopyReader
+from runtime.replication.copy.writer import EntryWriter
+from runtime.replication.judge.bad_copies import LeftCopies
+from runtime.replication.judge.fragments import EntryRange, Fragment, last_stored, stripe_count
+from runtime.replication.judge.ledger_result import SourceDefect
+
+BATCHES_IN_FLIGHT = 8
+"""Batches of one stripe that are read, written or verified at the same time."""
+
+
+class StripeJob(msgspec.Struct, frozen=True):
+    """Copy the entries of ``fragment`` that are striped to ``index`` to ``target``; never ask the ``unreachable``.
+
+    ``copied_until``: the target has the entries up to this one already, from an earlier run. They are verified again,
+    and copied only if that fails.
+
+    ``bad``: ``target`` is the present member at ``index``, and only these entries, of which it had bad copies, are
+    written to it again.
+    """
+
+    credentials: LedgerCredentials
+    metadata: LedgerMetadata
+    fragment: Fragment
+    index: int
+    target: str
+    unreachable: frozenset[str]
+    copied_until: int = -1
+    bad: tuple[EntryRange, ...] = ()
+
+    @property
+    def entries(self) -> int:
+        """Number of entries in the stripe."""
+        metadata = self.metadata
+        return stripe_count(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+
+    @property
+    def last_entry_id(self) -> int:
+        """Last entry of the stripe, or -1."""
+        metadata = self.metadata
+        return last_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
+
+
+class Pacer(Protocol):
+    """Limits the bytes per second of a run."""
+
+    async def take(self, source: str, target: str, size_bytes: int) -> None:
+        """Wait until a batch of about this size may be read and copied."""
+
+    def correct(self, source: str, target: str, taken_bytes: int, real_bytes: int) -> None:
+        """Replace an estimate that was taken by the real size."""
+
+    async def take_read(self, bookie_id: str, size_bytes: int) -> None:
+        """Wait until about this much may be read from one bookie to verify its copies."""
+
+
+class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Result for one stripe. All entries are on the target and verified if and only if ``is_complete``.
+
+    ``target_failure``: why the target cannot be used; try another. ``lost``: entries for which all sources answered and
+    none has a good copy. ``unreadable``: entries without a good copy for which a source failed or did not answer. If a
+    source does not answer, the copy is abandoned, and the last range extends to the end of the segment. ``reason``:
+    the first of these entries, and the answers for it.
+
+    With ``StripeJob.bad``, ``entries`` and ``bytes_copied`` are copies that were written and are good now. ``left``:
+    copies that stay bad, by reason. ``must_move``: entries with a bad record that must not be written over, as the
+    target does not run bkctl (H18); ``must_move_count`` also counts those that are too many to list.
+    """
+
+    entries: int = 0
+    bytes_copied: int = 0
+    target_failure: str | None = None
+    lost: tuple[EntryRange, ...] = ()
+    unreadable: tuple[EntryRange, ...] = ()
+    reason: str = ""
+    defects: tuple[SourceDefect, ...] = ()
+    left: tuple[LeftCopies, ...] = ()
+    must_move: tuple[EntryRange, ...] = ()
+    must_move_count: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the metadata may reference the target now."""
+        return not (self.target_failure or self.lost or self.unreadable or self.left or self.must_move)
+
+
+@dataclasses.dataclass(frozen=True)
+class CopyTools:
+    """What the copies of all ledgers of a run share."""
+
+    ports: ClientPorts
+    copies: CopyReader
+    windows: FlowWindows
+    single_reads: ByteWindow
+    """Limits entries that are read one by one, because their batch was not answered or has bad copies."""
+    config: ReplicationConfig
+    on_copied: Callable[[int, int], None]
+    """Called with entries and bytes when a target acknowledges them."""
+    on_verified: Callable[[StripeJob, int], None] = lambda _job, _entry_id: None
+    """Called when all entries of the stripe up to this one are on the target and verified."""
+    pacer: Pacer | None = None
+
+    @functools.cached_property
+    def software(self) -> BookieSoftware:
+        """Which bookies run bkctl."""
+        return BookieSoftware(self.ports.registrations, self.ports.clock)
+
+    @functools.cached_property
+    def writer(self) -> EntryWriter:
+        """Writes to the targets."""
+        return EntryWriter(self.ports.bookies, self.ports.clock, self.windows, self.config)

@@ -1,0 +1,167 @@
+"""Writes bad copies of one stripe again, in place: a stripe copy whose target is the present member.
+
+A batch reads the copies of the target again and, for those that are still bad, the copies of the whole write set. It
+writes the bytes of a good copy, and reads them back. So a repeated repair writes only what is still bad.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from itertools import chain
+
+from runtime.ledger.write_set import write_set
+from runtime.protocol.status import Status, error_of
+from runtime.replication.copy.activity import LedgerActivity
+from runtime.replication.copy.byte_window import for_each_bounded
+from runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
+from runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
+from runtime.replication.judge.bad_copies import BAD_STATES, LeftCopies, LeftReason, judge_entry
+from runtime.replication.judge.copies import Copy, CopyState
+from runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, joined, stripe
+
+
+class StripeRewrite:
+    """State of writing the bad copies of one stripe again."""
+
+    def __init__(
+        self,
+        tools: CopyTools,
+        job: StripeJob,
+        activity: LedgerActivity,
+        before_add: Callable[[], None],
+        unusable: dict[str, str],
+    ) -> None:
+        self._tools = tools
+        self._job = job
+        self._target = job.target
+        self._activity = activity
+        self._before_add = before_add
+        self._unusable = unusable
+        self._entry_bytes = max(1, entry_bytes_estimate(job.metadata))
+        """Expected size of the next entry: a moving average."""
+        self._copies = 0
+        self._bytes_written = 0
+        self._must_move = EntryRangeSet()
+        self._left: dict[LeftReason, EntryRangeSet] = {}
+        self._details: dict[LeftReason, str] = {}
+
+    async def run(self) -> StripeOutcome:
+        """Repair all batches."""
+        await for_each_bounded(self._batches(), self._repair_batch, BATCHES_IN_FLIGHT)
+        ledger_id = self._job.credentials.ledger_id
+        return StripeOutcome(
+            entries=self._copies,
+            bytes_copied=self._bytes_written,
+            target_failure=self._unusable.get(self._target),
+            left=tuple(
+                LeftCopies(ledger_id, reason, self._target, found.count, found.ranges(), self._details[reason])
+                for reason, found in self._left.items()
+            ),
+            must_move=self._must_move.ranges(),
+            must_move_count=self._must_move.count,
+        )
+
+    async def _batches(self) -> AsyncIterator[Sequence[int]]:
+        job, metadata = self._job, self._job.metadata
+        sizes = (metadata.ensemble_size, metadata.write_quorum_size)
+        bad, _ = in_and_out_of(joined(job.bad), (job.fragment.entries,))
+        entry_ids = chain.from_iterable(stripe(entries, job.index, *sizes) for entries in bad)
+        for batch in batches(entry_ids, lambda: batch_entries_max(self._entry_bytes * metadata.write_quorum_size)):
+            yield batch
+
+    async def _repair_batch(self, entry_ids: Sequence[int]) -> None:
+        if self._target in self._unusable:
+            for entry_id in entry_ids:
+                self._leave(LeftReason.UNREACHABLE, entry_id, self._unusable[self._target])
+            return
+        expected_bytes = self._entry_bytes * self._job.metadata.write_quorum_size + REQUEST_COST_BYTES
+        async with self._tools.windows.memory.lease(len(entry_ids) * expected_bytes) as memory:
+            found = await self._read({each: [self._target] for each in entry_ids})
+            bad = [each for each in entry_ids if found[each][self._target].state in BAD_STATES]
+            others = {each: [member for member in self._members(each) if member != self._target] for each in bad}
+            for entry_id, copies in (await self._read(others)).items():
+                found[entry_id] |= copies
+            bodies = [copy.body for copies in found.values() for copy in copies.values() if copy.body]
+            size_bytes = sum(map(len, bodies))
+            memory.resize(size_bytes + len(entry_ids) * REQUEST_COST_BYTES)
+            if bodies:
+                self._entry_bytes = max(1, (self._entry_bytes + size_bytes // len(bodies)) // 2)
+            sources = {entry_id: await self._source(entry_id, copies) for entry_id, copies in found.items()}
+            await self._write([(entry_id, source) for entry_id, source in sources.items() if source is not None])
+
+    async def _source(self, entry_id: int, copies: Mapping[str, Copy]) -> Copy | None:
+        """The good copy to write; None if the target's is good, or noted as one that is left or must move."""
+        has_bad_record = copies[self._target].has_bad_record
+        bkctl = [self._target] if has_bad_record and await self._tools.software.is_bkctl(self._target) else []
+        in_order = [copies[each] for each in self._members(entry_id) if each in copies]
+        verdict = judge_entry(in_order, [self._target], bkctl)
+        for _, reason, detail in verdict.left:
+            self._leave(reason, entry_id, detail)
+        if verdict.to_move:
+            self._must_move.add(entry_id)
+        return verdict.source if verdict.targets else None
+
+    def _members(self, entry_id: int) -> list[str]:
+        metadata = self._job.metadata
+        indexes = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum_size)
+        return list(dict.fromkeys(self._job.fragment.ensemble[index] for index in indexes))
+
+    async def _read(self, wanted: Mapping[int, Sequence[str]]) -> dict[int, dict[str, Copy]]:
+        """Copies of entries on these bookies."""
+        unreachable, pacer, entry_bytes = self._job.unreachable, self._tools.pacer, self._entry_bytes
+        asked = {entry_id: [each for each in ids if each not in unreachable] for entry_id, ids in wanted.items()}
+        counts = Counter(chain.from_iterable(asked.values()))
+        if pacer is not None:
+            for bookie_id, count in counts.items():
+                await pacer.take(bookie_id, bookie_id, count * entry_bytes)
+        with self._activity.waiting(f"copies on {', '.join(counts)}"):
+            found = await self._tools.copies.read_each(asked, self._job.credentials)
+        if pacer is not None:
+            for bookie_id, count in counts.items():
+                bytes_read = sum(len(copies[bookie_id].body) for copies in found.values() if bookie_id in copies)
+                pacer.correct(bookie_id, bookie_id, count * entry_bytes, bytes_read)
+        for entry_id, ids in wanted.items():
+            for each in unreachable.intersection(ids):
+                found[entry_id][each] = Copy(each, CopyState.UNREACHABLE, "it is not to be asked")
+        return found
+
+    async def _write(self, adds: Sequence[tuple[int, Copy]]) -> None:
+        """Write copies, and read back those that the target took."""
+        if not adds:
+            return
+        target, credentials = self._target, self._job.credentials
+        if self._tools.pacer is not None:
+            await self._tools.pacer.take(target, target, 2 * sum(len(source.body) for _, source in adds))
+        with self._activity.waiting(f"target {target}"):
+            bodies = [(entry_id, source.body) for entry_id, source in adds]
+            failures = await self._tools.writer.add(target, credentials, bodies, self._before_add)
+            for entry_id, status in failures.items():
+                self._note_failure(entry_id, status)
+            stored = [each for each in adds if each[0] not in failures]
+            copies = await self._tools.copies.read_many(target, credentials, [entry_id for entry_id, _ in stored])
+        good = bytes_written = 0
+        for (entry_id, source), copy in zip(stored, copies, strict=True):
+            if copy.state is CopyState.PRESENT and copy.content == source.content:
+                good += 1
+                bytes_written += len(source.body)
+            elif copy.state is CopyState.UNREACHABLE:
+                self._leave(LeftReason.UNREACHABLE, entry_id, copy.reason)
+            else:
+                detail = copy.reason or "its copy differs from the one that was written"
+                self._leave(LeftReason.STILL_BAD, entry_id, detail)
+        self._copies += good
+        self._bytes_written += bytes_written
+        self._tools.on_copied(good, bytes_written)
+
+    def _note_failure(self, entry_id: int, status: Status) -> None:
+        detail = str(error_of(status, self._target))
+        reason = LeftReason.READ_ONLY if status is Status.READ_ONLY else LeftReason.REFUSED
+        if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
+            self._unusable[self._target] = detail
+            reason = LeftReason.UNREACHABLE
+        self._leave(reason, entry_id, detail)
+
+    def _leave(self, reason: LeftReason, entry_id: int, detail: str) -> None:
+        self._left.setdefault(reason, EntryRangeSet()).add(entry_id)
+        self._details.setdefault(reason, detail)

@@ -1,0 +1,67 @@
+"""Writes copies of entries to bookies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from runtime.client.ports import LedgerCredentials
+from runtime.ports import Bookies, Clock
+from runtime.protocol.status import Status
+from runtime.replication.config import ReplicationConfig
+from runtime.replication.copy.flow_window import FlowWindows
+from runtime.replication.copy.reader import OVERLOAD, REQUEST_COST_BYTES, pause_s
+
+TIMEOUTS_MAX = 1
+"""Timeouts allowed per batch of adds: the bookie may be overloaded without reporting it."""
+
+
+def _always() -> None:
+    """Adds need no permission."""
+
+
+class EntryWriter:
+    """Writes for all ledgers of a run, within the window of each bookie."""
+
+    def __init__(self, bookies: Bookies, clock: Clock, windows: FlowWindows, config: ReplicationConfig) -> None:
+        self._bookies = bookies
+        self._clock = clock
+        self._windows = windows
+        self._config = config
+
+    async def add(
+        self,
+        bookie_id: str,
+        credentials: LedgerCredentials,
+        adds: Sequence[tuple[int, bytes]],
+        before_add: Callable[[], None] = _always,
+    ) -> dict[int, Status]:
+        """Send recovery adds, which fenced ledgers accept, and again those that an overloaded bookie did not store.
+
+        Returns the status of each entry that was not stored. ``before_add`` is called before each request, and may
+        raise.
+        """
+        window = self._windows.target(bookie_id)
+        failures: dict[int, Status] = {}
+        attempt = timeouts = 0
+        while True:
+            attempt += 1
+            size_bytes = sum(len(body) for _, body in adds) + len(adds) * REQUEST_COST_BYTES
+            async with window.lease(size_bytes) as lease:
+                before_add()
+                statuses = await self._bookies.add_many(
+                    bookie_id, credentials.ledger_id, credentials.master_key, adds, is_recovery_add=True
+                )
+                failed = set(statuses) - {Status.OK}
+                lease.note_outcome(is_overloaded=not failed.isdisjoint(OVERLOAD))
+            if not failed:
+                return failures
+            timeouts += Status.TIMEOUT in failed
+            again = set[Status]()
+            if attempt < self._config.attempts_max:
+                again = {Status.TOO_MANY_REQUESTS} | ({Status.TIMEOUT} if timeouts <= TIMEOUTS_MAX else set())
+            rows = list(zip(adds, statuses, strict=True))
+            failures |= {add[0]: status for add, status in rows if status in failed and status not in again}
+            adds = [add for add, status in rows if status in again]
+            if not adds:
+                return failures
+            await self._clock.sleep(pause_s(attempt, self._config, self._clock))
