@@ -17,9 +17,8 @@ from runtime.replication.copy.byte_window import ByteWindow
 from runtime.replication.copy.flow_window import FlowWindows
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.writer import EntryWriter
-from runtime.replication.judge.bad_copies import LeftCopies
 from runtime.replication.judge.fragments import EntryRange, Fragment, last_stored, stripe_count
-from runtime.replication.judge.ledger_result import SourceDefect
+from runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
 
 BATCHES_IN_FLIGHT = 8
 """Batches of one stripe that are read, written or verified at the same time."""
@@ -90,7 +89,7 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[EntryRange, ...] = ()
     reason: str = ""
     defects: tuple[SourceDefect, ...] = ()
-    left: tuple[LeftCopies, ...] = ()
+    left: tuple[LedgerFailure, ...] = ()
     must_move: tuple[EntryRange, ...] = ()
     must_move_count: int = 0
 
