@@ -16,8 +16,8 @@ from runtime.metadata.outage import MetadataOutage, OutageWait
 from runtime.metadata.pipeline import each_of
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.copy.byte_window import for_each_bounded
 from runtime.replication.copy.rate import CopyRate
+from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.judge.bad_copies import (
     InPlacePlan,
     InPlaceReport,

@@ -23,9 +23,10 @@ from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.protocol.status import Status, error_of
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.byte_window import ByteWindow, Lease, for_each_leased
 from runtime.replication.copy.rate import CopyRate
 from runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate, pause_s
+from runtime.replication.copy.tasks import for_each_leased
+from runtime.replication.copy.window import Lease, Window
 from runtime.replication.judge.bad_copies import (
     BAD_STATES,
     LedgerInPlace,
@@ -72,7 +73,7 @@ class InPlaceTools:
     locks: ReplicationLocks
     config: ReplicationConfig
     rate: CopyRate
-    window: ByteWindow
+    window: Window
     copies: CopyReader
     live_bookies: LiveBookies
     outage: OutageWait
@@ -92,7 +93,7 @@ def in_place_tools(
         locks=engine.tools.locks,
         config=config,
         rate=engine.pacer.total,
-        window=ByteWindow(config.bytes_in_flight_max, max(1, config.entries_in_flight_max // BATCH_ENTRIES)),
+        window=Window(config.bytes_in_flight_max, items_max=max(1, config.entries_in_flight_max // BATCH_ENTRIES)),
         copies=engine.copies,
         live_bookies=engine.tools.live_bookies,
         outage=engine.tools.outage,
@@ -333,7 +334,7 @@ class LedgerInPlaceRepair:
             rest = [(entry_id, body) for entry_id, body in rest if statuses[entry_id] in again]
             if not rest:
                 break
-            self._tools.window.shrink()
+            self._tools.window.shrink(self._tools.window.shrinks)
             await clock.sleep(pause_s(attempt, config, clock))
         return [statuses[entry_id] for entry_id, _ in adds]
 
