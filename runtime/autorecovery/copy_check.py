@@ -42,9 +42,9 @@ from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwit
 from runtime.metadata.store import MetadataStore
 from runtime.ports import Clock
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.byte_window import for_each_bounded
 from runtime.replication.copy.rate import CopyRate
 from runtime.replication.copy.reader import BATCH_BYTES
+from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.judge.check_scope import CheckScope, Sample
 from runtime.replication.judge.fragments import format_ranges, in_and_out_of
 from runtime.replication.judge.ledger_check import LedgerCheck

@@ -13,8 +13,6 @@ from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.protocol.status import Status
 from runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.byte_window import ByteWindow
-from runtime.replication.copy.flow_window import FlowWindows
 from runtime.replication.copy.job import StripeJob
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.stripe import Replicator
@@ -355,12 +353,9 @@ def test_an_earlier_part_of_a_copy_is_verified_again_and_only_bad_entries_are_co
         cluster.copies["b3"][ledger_id] = earlier
         verified: list[int] = []
         config = ReplicationConfig()
-        single_reads = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
         replicator = Replicator(
             cluster.ports,
-            CopyReader(cluster.ports.bookies, cluster.clock, single_reads, config, lambda _: True),
-            FlowWindows(config.bytes_in_flight_max),
-            single_reads,
+            CopyReader(cluster.ports, config, lambda _: True),
             config,
             lambda *_: None,
             lambda _, entry_id: verified.append(entry_id),
@@ -396,12 +391,9 @@ def test_what_is_read_back_counts_for_the_rate_of_the_bookie(copied_until: int, 
         pacer = SharedPacer(cluster.clock)
         pacer.set(CopyPace(bytes_per_s=None, bytes_per_s_per_bookie=size_bytes // 20))
         config = ReplicationConfig()
-        single_reads = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
         replicator = Replicator(
             cluster.ports,
-            CopyReader(cluster.ports.bookies, cluster.clock, single_reads, config, lambda _: True),
-            FlowWindows(config.bytes_in_flight_max),
-            single_reads,
+            CopyReader(cluster.ports, config, lambda _: True),
             config,
             lambda *_: None,
             pacer=pacer,

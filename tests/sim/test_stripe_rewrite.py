@@ -8,8 +8,6 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.byte_window import ByteWindow
-from runtime.replication.copy.flow_window import FlowWindows
 from runtime.replication.copy.job import StripeJob, StripeOutcome
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.stripe import Replicator
@@ -36,8 +34,7 @@ class Rewrites:
 
     def __init__(self, cluster: RepairCluster, pacer: SharedPacer | None = None) -> None:
         config = ReplicationConfig()
-        single_reads = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
-        copies = CopyReader(cluster.ports.bookies, cluster.clock, single_reads, config, cluster.copies.__contains__)
+        copies = CopyReader(cluster.ports, config, cluster.copies.__contains__)
         self.copied: list[tuple[int, int]] = []
         self.unusable: dict[str, str] = {}
         self.requests_seen = 0
@@ -45,8 +42,6 @@ class Rewrites:
         self._replicator = Replicator(
             cluster.ports,
             copies,
-            FlowWindows(config.bytes_in_flight_max),
-            single_reads,
             config,
             lambda *counts: self.copied.append(counts),
             pacer=pacer,

@@ -13,8 +13,6 @@ from runtime.client.bookie_software import BookieSoftware
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.byte_window import ByteWindow
-from runtime.replication.copy.flow_window import FlowWindows
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.writer import EntryWriter
 from runtime.replication.judge.fragments import EntryRange, Fragment, last_stored, stripe_count
@@ -105,9 +103,6 @@ class CopyTools:
 
     ports: ClientPorts
     copies: CopyReader
-    windows: FlowWindows
-    single_reads: ByteWindow
-    """Limits entries that are read one by one, because their batch was not answered or has bad copies."""
     config: ReplicationConfig
     on_copied: Callable[[int, int], None]
     """Called with entries and bytes when a target acknowledges them."""
@@ -123,4 +118,4 @@ class CopyTools:
     @functools.cached_property
     def writer(self) -> EntryWriter:
         """Writes to the targets."""
-        return EntryWriter(self.ports.bookies, self.ports.clock, self.windows, self.config)
+        return EntryWriter(self.ports, self.copies.windows, self.config)

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from runtime.client.metadata_update import back_off_s
-from runtime.client.ports import LedgerCredentials
+from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.errors import (
     BookieError,
     BookieIOError,
@@ -24,10 +24,10 @@ from runtime.errors import (
     TooManyRequestsError,
 )
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.ports import Bookies, Clock
+from runtime.ports import Clock
 from runtime.protocol.status import Status, error_of
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.byte_window import ByteWindow
+from runtime.replication.copy.window import Windows
 from runtime.replication.judge.copies import Copy, CopyState
 from storage.ids import INVALID_ENTRY_ID
 
@@ -73,15 +73,16 @@ class CopyReader:
 
     def __init__(
         self,
-        bookies: Bookies,
-        clock: Clock,
-        window: ByteWindow,
+        ports: ClientPorts,
         config: ReplicationConfig,
         is_registered: Callable[[str], bool],
+        *,
+        items_max: int | None = None,
     ) -> None:
-        self._bookies = bookies
-        self._clock = clock
-        self._window = window
+        """``items_max``: limit of ``windows.items``; None: that of single entries."""
+        self._bookies = ports.bookies
+        self._clock = ports.clock
+        self.windows = Windows(config.bytes_in_flight_max, items_max or config.entries_in_flight_max)
         self._config = config
         self._is_registered = is_registered
         self._silent_until_ns: dict[str, int] = {}
@@ -135,7 +136,6 @@ class CopyReader:
             rest = entry_ids[len(copies) :]
             if not is_answered:
                 break
-            self._window.grow()
         copies += await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for entry_id in rest))
         return copies
 
@@ -158,9 +158,11 @@ class CopyReader:
         return await self._ask(bookie_id, credentials, entry_id, attempts)
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, attempts: int) -> Copy:
+        window = self.windows.items
         attempt = 0
         while True:
             attempt += 1
+            shrinks_seen = window.shrinks
             try:
                 reply = await self._bookies.read(bookie_id, credentials.ledger_id, entry_id)
             except SILENCE as error:
@@ -172,12 +174,12 @@ class CopyReader:
                 self._silent_until_ns.pop(bookie_id, None)
                 if not isinstance(error, TooManyRequestsError):
                     return bad_copy(error)
-                self._window.shrink()
+                window.shrink(shrinks_seen)
                 if attempt >= attempts:
                     return Copy(bookie_id, CopyState.UNREACHABLE, reason_of(error))
             else:
                 self._silent_until_ns.pop(bookie_id, None)
-                self._window.grow()
+                window.grow(len(reply.body) + REQUEST_COST_BYTES)
                 return _verified(bookie_id, credentials, entry_id, reply.body)
             await self._clock.sleep(pause_s(attempt, self._config, self._clock))
 

@@ -13,9 +13,9 @@ from itertools import chain
 from runtime.ledger.write_set import write_set
 from runtime.protocol.status import Status, error_of
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.byte_window import for_each_bounded
 from runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
 from runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
+from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.judge.bad_copies import BAD_STATES, judge_entry, left_copies
 from runtime.replication.judge.copies import Copy, CopyState
 from runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, joined, stripe
@@ -77,7 +77,7 @@ class StripeRewrite:
                 self._leave(FailureReason.UNREACHABLE, entry_id, self._unusable[self._target])
             return
         expected_bytes = self._entry_bytes * self._job.metadata.write_quorum_size + REQUEST_COST_BYTES
-        async with self._tools.windows.memory.lease(len(entry_ids) * expected_bytes) as memory:
+        async with self._tools.copies.windows.memory.lease(len(entry_ids) * expected_bytes) as memory:
             found = await self._read({each: [self._target] for each in entry_ids})
             bad = [each for each in entry_ids if found[each][self._target].state in BAD_STATES]
             others = {each: [member for member in self._members(each) if member != self._target] for each in bad}

@@ -15,8 +15,6 @@ from runtime.ledger.write_set import is_in_write_set, write_set
 from runtime.ports import BodyOrStatus, Bookies
 from runtime.protocol.status import Status, error_of
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.byte_window import Lease, for_each_leased, run_all
-from runtime.replication.copy.flow_window import FlowWindow
 from runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
 from runtime.replication.copy.job import CopyTools, StripeJob
 from runtime.replication.copy.reader import (
@@ -27,6 +25,8 @@ from runtime.replication.copy.reader import (
     entry_bytes_estimate,
     pause_s,
 )
+from runtime.replication.copy.tasks import for_each_leased, run_all
+from runtime.replication.copy.window import Lease, Window
 from runtime.replication.judge.copies import Copy, CopyState
 from runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
 from runtime.replication.judge.ledger_result import SourceDefect
@@ -48,7 +48,7 @@ class GoodCopies(msgspec.Struct, frozen=True):
 
 
 async def read_batch(
-    bookies: Bookies, window: FlowWindow, bookie_id: str, ledger_id: int, entry_ids: Sequence[int], entry_bytes: int
+    bookies: Bookies, window: Window, bookie_id: str, ledger_id: int, entry_ids: Sequence[int], entry_bytes: int
 ) -> list[BodyOrStatus]:
     """One answer for each entry, in order. After an overload the remaining entries are not asked for."""
     answers: list[BodyOrStatus] = []
@@ -80,8 +80,6 @@ class SourceReader:
         self._ports = tools.ports
         self._copies = tools.copies
         self._config = tools.config
-        self._windows = tools.windows
-        self._single_reads = tools.single_reads
         self._pacer = tools.pacer
         self._job = job
         self._activity = activity
@@ -187,7 +185,7 @@ class SourceReader:
                 await self._pacer.take(source, self._job.target, expected_bytes)
             answers = await read_batch(
                 self._ports.bookies,
-                self._windows.source(source),
+                self._copies.windows.of(source),
                 source,
                 credentials.ledger_id,
                 entry_ids,
@@ -251,7 +249,7 @@ class SourceReader:
             async def read(item: tuple[int, Copy | None], _: Lease) -> None:
                 await self._read_one(batch, *item)
 
-            await for_each_leased(places.items(), read, self._single_reads, lambda: self.entry_bytes)
+            await for_each_leased(places.items(), read, self._copies.windows.items, lambda: self.entry_bytes)
 
     async def _read_one(self, batch: _Batch, place: int, bad: Copy | None) -> None:
         entry_id = batch.entry_ids[place]

@@ -17,11 +17,11 @@ import msgspec
 from runtime.protocol.status import Status, error_of
 from runtime.replication.config import VerifyMode
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.byte_window import for_each_bounded
 from runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
 from runtime.replication.copy.reader import BATCH_BYTES, REQUEST_COST_BYTES, batch_entries_max
 from runtime.replication.copy.rewrite import StripeRewrite
 from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, GoodCopies, SourceReader, read_batch
+from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
 
 _SAMPLED_SHARE = 0.01
@@ -61,7 +61,7 @@ class _StripeCopy:
         self._ports = tools.ports
         self._job = job
         self._activity = activity
-        self._window = tools.windows.target(job.target)
+        self._window = tools.copies.windows.of(job.target)
         self._reader = SourceReader(tools, job, activity)
         self._bytes_copied = 0
         self._target_failure: str | None = None
@@ -130,7 +130,7 @@ class _StripeCopy:
         progress = _BatchProgress(entry_ids[-1])
         self._unverified.append(progress)
         size_bytes = len(entry_ids) * (self._reader.entry_bytes + REQUEST_COST_BYTES)
-        async with self._tools.windows.memory.lease(size_bytes) as memory:
+        async with self._tools.copies.windows.memory.lease(size_bytes) as memory:
             is_copied = entry_ids[-1] <= self._job.copied_until
             if is_copied or self._is_target_read_first:
                 bad = await self._bad_copies(entry_ids, None)

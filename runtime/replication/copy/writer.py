@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from runtime.client.ports import LedgerCredentials
-from runtime.ports import Bookies, Clock
+from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.flow_window import FlowWindows
 from runtime.replication.copy.reader import OVERLOAD, REQUEST_COST_BYTES, pause_s
+from runtime.replication.copy.window import Windows
 
 TIMEOUTS_MAX = 1
 """Timeouts allowed per batch of adds: the bookie may be overloaded without reporting it."""
@@ -22,9 +21,9 @@ def _always() -> None:
 class EntryWriter:
     """Writes for all ledgers of a run, within the window of each bookie."""
 
-    def __init__(self, bookies: Bookies, clock: Clock, windows: FlowWindows, config: ReplicationConfig) -> None:
-        self._bookies = bookies
-        self._clock = clock
+    def __init__(self, ports: ClientPorts, windows: Windows, config: ReplicationConfig) -> None:
+        self._bookies = ports.bookies
+        self._clock = ports.clock
         self._windows = windows
         self._config = config
 
@@ -40,7 +39,7 @@ class EntryWriter:
         Returns the status of each entry that was not stored. ``before_add`` is called before each request, and may
         raise.
         """
-        window = self._windows.target(bookie_id)
+        window = self._windows.of(bookie_id)
         failures: dict[int, Status] = {}
         attempt = timeouts = 0
         while True:

@@ -11,8 +11,6 @@ from runtime.metadata.outage import MetadataOutage, OutageWait
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.ports import Clock
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.byte_window import ByteWindow
-from runtime.replication.copy.flow_window import FlowWindows
 from runtime.replication.copy.job import StripeJob
 from runtime.replication.copy.rate import CopyRate
 from runtime.replication.copy.reader import CopyReader
@@ -57,15 +55,12 @@ class Engine:
         self._on_outage = on_outage
         self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage)
         self.live_bookies = LiveBookies(registration, ports.clock, config.registration_wait_s, known)
-        single_reads = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
-        self.copies = CopyReader(ports.bookies, ports.clock, single_reads, config, self.live_bookies.is_live)
+        self.copies = CopyReader(ports, config, self.live_bookies.is_live)
         self.pacer = SharedPacer(ports.clock)
         self.pacer.set(policy.pace)
         self.replicator = Replicator(
             ports,
             self.copies,
-            FlowWindows(config.bytes_in_flight_max),
-            single_reads,
             config,
             self._count_copied,
             self._note_verified,

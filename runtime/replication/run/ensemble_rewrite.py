@@ -24,7 +24,6 @@ from runtime.metadata.ledgers.changes import Action, Step
 from runtime.metadata.ledgers.stored_ledgers import StoredLedger, scan_stored
 from runtime.metadata.store import MetadataStore
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.byte_window import ByteWindow
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange, first_stored, last_stored, segment_entries
@@ -212,8 +211,7 @@ class EnsembleRewrite:
 
     async def _probe(self, probes: tuple[Probe, ...]) -> int:
         """Number of entries that the destination has; RefusedError if a required one is missing."""
-        window = ByteWindow(self._config.bytes_in_flight_max, self._config.entries_in_flight_max)
-        reader = CopyReader(self._ports.bookies, self._ports.clock, window, self._config, lambda _: True)
+        reader = CopyReader(self._ports, self._config, lambda _: True)
         present_count = 0
         for probe in probes:
             credentials = credentials_of(probe.ledger_id, probe.metadata)

@@ -17,8 +17,8 @@ from runtime.errors import LedgerNotFoundError
 from runtime.metadata.outage import MetadataOutage, OutageWait
 from runtime.metadata.pipeline import each_of
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.replication.copy.byte_window import for_each_bounded
 from runtime.replication.copy.rate import CopyRate
+from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.judge.bad_copies import InPlacePlan, LedgerInPlace, bad_records_on, left_copies, plan_in_place
 from runtime.replication.judge.check_scope import CheckScope
 from runtime.replication.judge.fragments import EntryRange, joined

@@ -15,7 +15,7 @@ from runtime.errors import LedgerNotFoundError, MetadataError
 from runtime.ledger.owner import owner_of
 from runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX
 from runtime.ports import Workers
-from runtime.replication.copy.byte_window import for_each_bounded
+from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.judge.ledger_result import LedgerResult
 from runtime.replication.plan.job_file import JobDone, JobFile, JobRange, RecordedJob
 from runtime.replication.plan.recovery_plan import PlanTotals

@@ -18,10 +18,11 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.metadata.store import Versioned
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.byte_window import ByteWindow, Lease, for_each_bounded, for_each_leased
 from runtime.replication.copy.gaps import BarrenRun, CopyGaps
 from runtime.replication.copy.rate import CopyRate
 from runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate
+from runtime.replication.copy.tasks import for_each_bounded, for_each_leased
+from runtime.replication.copy.window import Lease
 from runtime.replication.judge.check_scope import WHOLE, CheckScope
 from runtime.replication.judge.copies import Copy, CopyState, marked_different
 from runtime.replication.judge.fragments import (
@@ -61,8 +62,8 @@ class LedgerChecker:
         self._ports = ports
         self._config = config
         self._rate = rate or CopyRate(ports.clock, None)
-        self._window = ByteWindow(config.bytes_in_flight_max, max(1, config.entries_in_flight_max // BATCH_ENTRIES))
-        self._copies = CopyReader(ports.bookies, ports.clock, self._window, config, live_bookies.__contains__)
+        batches_max = max(1, config.entries_in_flight_max // BATCH_ENTRIES)
+        self._copies = CopyReader(ports, config, live_bookies.__contains__, items_max=batches_max)
 
     async def check_all(
         self,
@@ -187,7 +188,7 @@ class LedgerChecker:
             await for_each_leased(
                 run.until_look(found, rest.last_entry_id),
                 check_batch,
-                self._window,
+                self._copies.windows.items,
                 lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),
             )
             rest = EntryRange(run.read_to + 1, rest.last_entry_id)

@@ -23,7 +23,6 @@ from runtime.metadata.store import MetadataStore, Versioned
 from runtime.ports import LacReply
 from runtime.protocol.entry_body import EntryCodec
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.byte_window import ByteWindow
 from runtime.replication.copy.reader import SILENCE, CopyReader, reason_of
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange, first_stored, last_stored, segment_entries, stripe_count
@@ -73,10 +72,9 @@ class LedgerLook:
             self._answers(members, credentials), self._free_bytes(registrations.writable), self._autorecovery(ledger_id)
         )
         answering = frozenset(each for each, answer in answers.items() if not answer.is_silent)
-        window = ByteWindow(self._config.bytes_in_flight_max, self._config.entries_in_flight_max)
         silent_members = {each: answer.problem for each, answer in answers.items() if answer.is_silent}
         reachable = registrations.live - silent_members.keys()
-        reader = CopyReader(self._ports.bookies, self._ports.clock, window, self._config, reachable.__contains__)
+        reader = CopyReader(self._ports, self._config, reachable.__contains__)
         segments = await _segments(reader, metadata, credentials, end_of(metadata, answers), answering)
         return LedgerFacts(
             ledger_id=ledger_id,

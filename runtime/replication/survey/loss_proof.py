@@ -20,8 +20,9 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.byte_window import ByteWindow, Lease, for_each_leased
 from runtime.replication.copy.reader import CopyReader, entry_bytes_estimate
+from runtime.replication.copy.tasks import for_each_leased
+from runtime.replication.copy.window import Lease
 from runtime.replication.judge.copies import Copy, CopyState
 from runtime.replication.judge.fragments import Fragment, fragments_naming, stripe
 from storage.ids import INVALID_ENTRY_ID
@@ -114,8 +115,7 @@ class LossProof:
         dead: Collection[str],
         live: frozenset[str],
     ) -> str | None:
-        window = ByteWindow(self._config.bytes_in_flight_max, self._config.entries_in_flight_max)
-        reader = CopyReader(self._ports.bookies, self._ports.clock, window, self._config, live.__contains__)
+        reader = CopyReader(self._ports, self._config, live.__contains__)
         credentials = credentials_of(ledger_id, metadata)
         sizes = (metadata.ensemble_size, metadata.write_quorum_size)
         first_unproven: dict[int, str] = {}
@@ -139,7 +139,7 @@ class LossProof:
 
         try:
             entry_bytes = entry_bytes_estimate(metadata) * metadata.write_quorum_size
-            await for_each_leased(_stored_entries(fragment, sizes), check, window, lambda: entry_bytes)
+            await for_each_leased(_stored_entries(fragment, sizes), check, reader.windows.items, lambda: entry_bytes)
         except _LostEntryError:
             return None
         except _UnprovenError:

@@ -42,7 +42,6 @@ from runtime.ledger.write_set import write_set
 from runtime.metadata.store import CheckNode, Versioned
 from runtime.protocol.status import Status, error_of
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.byte_window import ByteWindow
 from runtime.replication.copy.gaps import next_listed
 from runtime.replication.copy.reader import OVERLOAD, CopyReader, batch_entries_max, pause_s
 from runtime.replication.judge.copies import Copy, CopyState, marked_different
@@ -328,8 +327,7 @@ class _SegmentCopy:
         self._old = metadata.last_segment.ensemble
         self._new = ensemble
         self._credentials = credentials_of(ledger_id, metadata)
-        window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
-        self._reader = CopyReader(ports.bookies, ports.clock, window, config, live.__contains__)
+        self._reader = CopyReader(ports, config, live.__contains__)
 
     async def run(self, found: _FoundEntries, lost: Collection[str]) -> None:
         """Copy all entries; BookieError if a former member gives no answer for an entry."""

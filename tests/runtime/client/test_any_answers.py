@@ -24,8 +24,6 @@ from runtime.ports import LacReply, ReadReply
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.byte_window import ByteWindow
-from runtime.replication.copy.flow_window import FlowWindows
 from runtime.replication.copy.job import StripeJob
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.stripe import Replicator
@@ -157,15 +155,14 @@ def test_a_reader_of_an_open_ledger_gives_entries_or_says_why_not(data: st.DataO
 def test_a_stripe_is_copied_or_the_outcome_says_why_not(data: st.DataObject) -> None:
     async def copy(ports: ClientPorts, keys: LedgerCredentials) -> None:
         config = ReplicationConfig(attempts_max=2, backoff_first_s=0.01, backoff_max_s=0.02)
-        window = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
-        copies = CopyReader(ports.bookies, ports.clock, window, config, lambda _: True)
+        copies = CopyReader(ports, config, lambda _: True)
         metadata = (await ports.ledgers.read(0)).value
         fragment = Fragment(0, EntryRange(0, ENTRIES_MAX), BOOKIES, (0,), is_open=False)
         job = StripeJob(keys, metadata, fragment, 0, "b4", frozenset({"b1"}))
-        windows = FlowWindows(config.bytes_in_flight_max)
         activity = LedgerActivity(0, 0)
-        outcome = await Replicator(ports, copies, windows, window, config, lambda *_: None).copy(job, activity)
+        outcome = await Replicator(ports, copies, config, lambda *_: None).copy(job, activity)
         assert outcome.is_complete or outcome.target_failure or outcome.lost or outcome.unreadable
-        assert window.entries_in_flight == window.bytes_in_flight == windows.memory.bytes_in_flight == 0
+        windows = [copies.windows.items, copies.windows.memory, *map(copies.windows.of, ("b1", "b2", "b3", "b4"))]
+        assert {(each.items_in_flight, each.bytes_in_flight) for each in windows} == {(0, 0)}
 
     run(data, copy)

@@ -10,7 +10,6 @@ import pytest
 from runtime.client.ports import credentials_of
 from runtime.protocol.digest import master_key
 from runtime.protocol.status import Status
-from runtime.replication.copy.byte_window import ByteWindow
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.judge.copies import CopyState
 from tests.runtime.client.world import TIMEOUT_S, credentials
@@ -19,9 +18,8 @@ from tests.runtime.replication.stage import QUICK, Stage, SteppedStage
 
 
 def reader(stage: Stage, *registered: str, silence_pause_s: float = QUICK.silence_pause_s) -> CopyReader:
-    window, ports = ByteWindow(1_000_000, 100), stage.client.ports
     config = msgspec.structs.replace(QUICK, silence_pause_s=silence_pause_s)
-    return CopyReader(ports.bookies, ports.clock, window, config, registered.__contains__)
+    return CopyReader(stage.client.ports, config, registered.__contains__)
 
 
 @pytest.mark.parametrize(
