@@ -19,7 +19,7 @@ from runtime.replication.judge.ledger_result import LedgerResult
 from runtime.replication.plan.job_file import JobRange
 from runtime.replication.policy import CopyPace, Policy
 from runtime.replication.turn.live_bookies import LiveBookies
-from runtime.replication.turn.locked import TurnTools
+from runtime.replication.turn.state import TurnTools
 from runtime.replication.turn.target_chooser import TargetChooser
 from runtime.replication.turn.task import LedgerTask
 from runtime.replication.turn.turn import LedgerTurn
