@@ -15,10 +15,10 @@ from commands.help_page import COPYING, HelpCommand, HelpGroup
 from commands.outages import told_when_cut_off
 from commands.parse import all_ledger_ids, parse_bookie_id
 from commands.recover_ledger import recover_ledger
-from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, pace_of, read_job_state
+from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_job_state
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
-from commands.replication_access import note_end, replication_access, waiting_sentence
+from commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
 from commands.session import open_session
 from commands.shared_options import takes_copy_options
 from runtime.replication.config import OpenLedgers
@@ -79,16 +79,16 @@ async def failed_bookie(
     for bookie_id in [*bookie_ids, *(to or ())]:
         parse_bookie_id(bookie_id)
     ledger_ids = all_ledger_ids(ledger) if ledger else None
-    pace = pace_of(flags)
     if flags.resume is not None and (to or ledger):
         raise InvalidArgumentError("--resume takes targets and ledgers from the job file: leave out --to and --ledger")
+    policy = policy_of(context, flags, open_ledgers)
     async with open_session(context) as session:
         state = None
         if flags.resume is not None:
             state = read_job_state(flags.resume, bookie_ids, session.root, session.instance_id)
             flags, open_ledgers = as_recorded(state, flags, open_ledgers)
-        policy = open_ledgers or OpenLedgers.WAIT
-        access = (await replication_access(context, session, flags, policy))._replace(bytes_per_s=pace.bytes_per_s)
+            policy = policy_of(context, flags, open_ledgers)
+        access = await replication_access(context, session, policy)
         recovery, console, advice_of = access.recovery, context.console, partial(_target_advice, bookie_ids)
         if context.settings.is_rehearsal:
             for each in await recovery.registered(bookie_ids):
@@ -115,7 +115,7 @@ async def failed_bookie(
                     recovery_progress(console, "recovering") as progress,
                 ):
                     job.show, job.file = progress.show, opened.path
-                    report = await recovery.run(found, job.note, open_ledgers=policy, job=opened.job)
+                    report = await recovery.run(found, job.note, job=opened.job)
                     opened.is_finished = report.is_complete
                 note_end(change, report_body(report), outcome_of(report))
         if report.is_complete:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from runtime.replication.config import OpenLedgers
     from runtime.replication.plan.job_file import JobFile, JobStart, RecordedJob
     from runtime.replication.plan.recovery_plan import RecoveryPlan
+    from runtime.replication.policy import CopyPace
     from runtime.replication.run.ledgers import RecoveryJob
-    from runtime.replication.turn.messages import CopyPace
 
 _RECORDS_PER_WRITE = 10_000
 _NO_LIMIT = "none"
@@ -39,16 +39,6 @@ _SUFFIX = ".jsonl"
 _UNTOUCHED_S_MAX = 30 * 24 * 3600
 """After so long, a job is hardly continued; without its file, a later run only scans and copies more."""
 _RATE_FIELDS = {"copy-rate": "bytes_per_s", "copy-rate-per-bookie": "bytes_per_s_per_bookie"}
-
-
-def pace_of(flags: CopyFlags) -> CopyPace:
-    """The byte rates of the command line; InvalidArgumentError."""
-    from runtime.replication.turn.messages import CopyPace
-
-    total, per_bookie = (
-        None if text is None else parse_bytes_per_second(text) for text in (flags.copy_rate, flags.copy_rate_per_bookie)
-    )
-    return CopyPace(bytes_per_s=total, bytes_per_s_per_bookie=per_bookie)
 
 
 @dataclasses.dataclass
@@ -202,9 +192,9 @@ def _start(context: CommandContext, access: ReplicationAccess, plan: RecoveryPla
         bookie_ids=plan.bookie_ids,
         only_targets=plan.targets if plan.is_restricted else (),
         is_of_ledgers=plan.is_of_ledgers,
-        open_ledgers=access.open_ledgers,
-        placement=access.config.placement,
-        verify=access.config.verify,
+        open_ledgers=access.policy.open_ledgers,
+        placement=access.policy.config.placement,
+        verify=access.policy.config.verify,
         started_ms=session.now_ms,
     )
 
@@ -226,7 +216,7 @@ class RatesFile:
     """The byte rates of a running job, in a file that an operator may edit: ``KEY = RATE`` lines."""
 
     def __init__(self, path: str, console: Console) -> None:
-        from runtime.replication.turn.messages import CopyPace
+        from runtime.replication.policy import CopyPace
 
         self.path = path
         self._console = console

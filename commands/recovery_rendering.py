@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from commands.context import CommandContext
 from commands.rendering import Column, Table, counted, decimal, duration, size, time_text
-from runtime.replication.config import OpenLedgers
+from runtime.replication.config import OpenLedgers, PlacementMode
+from runtime.replication.policy import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
     from runtime.replication.judge.ledger_result import LedgerFailure
@@ -68,25 +69,13 @@ _IDS_SHOWN_MAX = 10
 _NAMED_MAX = 5
 
 
-class RecoveryChoices(NamedTuple):
-    """Options of a recovery that change what its plan promises."""
-
-    is_best_effort: bool = False
-    open_ledgers: OpenLedgers = OpenLedgers.WAIT
-    open_ledger_wait_s: float = 0.0
-    bytes_per_s: float | None = None
-    """Limit of the whole run; None: no limit."""
-    drain_wait_s: float | None = None
-    """With SKIP: how long their writers get to leave bookies that serve; None: the ledgers are left alone."""
-
-
-def plan_body(plan: RecoveryPlan, open_ledgers: OpenLedgers = OpenLedgers.WAIT) -> dict[str, object]:
+def plan_body(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> dict[str, object]:
     """A plan as a structured result."""
     from runtime.replication.judge.ledger_result import rule_counts
 
     totals = plan.totals
     left = 0
-    if open_ledgers is OpenLedgers.SKIP:
+    if policy.leaves_writers(is_drain=plan.is_drain):
         left = sum(ledger.may_have_writer and not ledger.close_needs for ledger in plan.ledgers)
     return {
         "bookie_ids": list(plan.bookie_ids),
@@ -134,12 +123,11 @@ class PlanItems(Sequence[dict[str, Any]]):
         return self._item_of(self._ledgers[position]) if position < count else self._more[position - count]
 
 
-def plan_row(
-    ledger: LedgerPlan, *, is_best_effort: bool = False, open_ledgers: OpenLedgers = OpenLedgers.WAIT
-) -> dict[str, Any]:
+def plan_row(ledger: LedgerPlan, policy: Policy = DEFAULT_POLICY, *, is_drain: bool = False) -> dict[str, Any]:
     """One ledger of a plan."""
-    is_skipped = open_ledgers is OpenLedgers.SKIP and ledger.may_have_writer
-    is_unclosable = _is_unclosable(ledger, open_ledgers)
+    leaves_writers = policy.leaves_writers(is_drain=is_drain)
+    is_unclosable = _is_unclosable(ledger, leaves_writers=leaves_writers)
+    is_skipped = leaves_writers and ledger.may_have_writer
     return {
         "ledger_id": str(ledger.ledger_id),
         "expected_version": ledger.metadata_version,
@@ -151,11 +139,11 @@ def plan_row(
         "needs_fencing": ledger.needs_fencing and not is_skipped and not is_unclosable,
         "owner": None if ledger.open_look is None else ledger.open_look.owner,
         "created": None if ledger.open_look is None else time_text(ledger.open_look.created_ms),
-        "problem": _problem(ledger, is_best_effort=is_best_effort, is_unclosable=is_unclosable),
+        "problem": _problem(ledger, policy, is_unclosable=is_unclosable),
     }
 
 
-def _problem(ledger: LedgerPlan, *, is_best_effort: bool, is_unclosable: bool) -> str | None:
+def _problem(ledger: LedgerPlan, policy: Policy, *, is_unclosable: bool) -> str | None:
     """Why a part of the ledger will stay as it is, as far as the plan can know."""
     if ledger.surviving_copies == 0:
         return "some entries have no live copy"
@@ -163,14 +151,14 @@ def _problem(ledger: LedgerPlan, *, is_best_effort: bool, is_unclosable: bool) -
         return _why_not_closed(ledger)
     if ledger.why_no_target is not None:
         return f"too few bookies to copy to: {ledger.why_no_target}"
-    if ledger.broken_rules and not is_best_effort:
+    if ledger.broken_rules and policy.config.placement is PlacementMode.STRICT:
         return f"every target breaks a placement rule: {ledger.broken_rules[0]}"
     return None
 
 
-def _is_unclosable(ledger: LedgerPlan, open_ledgers: OpenLedgers) -> bool:
+def _is_unclosable(ledger: LedgerPlan, *, leaves_writers: bool) -> bool:
     """Whether the ledger would have to be closed first, and cannot be."""
-    return bool(ledger.close_needs) and not (open_ledgers is OpenLedgers.SKIP and ledger.may_have_writer)
+    return bool(ledger.close_needs) and not (leaves_writers and ledger.may_have_writer)
 
 
 def _why_not_closed(ledger: LedgerPlan) -> str:
@@ -179,20 +167,23 @@ def _why_not_closed(ledger: LedgerPlan) -> str:
     return f"it cannot be closed: entries may exist that only {joined(ledger.close_needs)} can have"
 
 
-def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> list[str]:
-    """A plan in sentences, for the operator who must confirm it."""
+def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait_s: float = 0.0) -> list[str]:
+    """A plan in sentences, for the operator who must confirm it.
+
+    ``drain_wait_s``: how long writers get to leave bookies that serve.
+    """
     from runtime.replication.judge.ledger_result import rule_counts
     from runtime.replication.plan.recovery_plan import PlanTotals
 
-    choices = choices or RecoveryChoices()
+    leaves_writers = policy.leaves_writers(is_drain=plan.is_drain)
     scanned = counted(plan.ledgers_scanned, "ledger")
     movable = PlanTotals()
     lost: list[int] = []
     opened: list[LedgerPlan] = []
     blocked: list[LedgerPlan] = []
     for ledger in plan.ledgers:  # only once: a large plan is read from a file
-        is_unclosable = _is_unclosable(ledger, choices.open_ledgers)
-        if _problem(ledger, is_best_effort=choices.is_best_effort, is_unclosable=is_unclosable) is None:
+        is_unclosable = _is_unclosable(ledger, leaves_writers=leaves_writers)
+        if _problem(ledger, policy, is_unclosable=is_unclosable) is None:
             movable.add(ledger)
         if not ledger.surviving_copies:
             lost.append(ledger.ledger_id)
@@ -200,7 +191,7 @@ def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> 
             opened.append(ledger)
         if ledger.why_no_target is not None:
             blocked.append(ledger)
-    summary = _movable_sentences(plan, movable, choices.bytes_per_s)
+    summary = _movable_sentences(plan, movable, policy.pace.bytes_per_s)
     if not plan.ledgers:
         summary.append(f"nothing to recover: none of {scanned} needs to be moved from {', '.join(plan.bookie_ids)}")
     if lost:
@@ -208,7 +199,7 @@ def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> 
             f"will not move {counted(len(lost), 'ledger')} completely unless a bookie comes back: "
             f"some entries have no live copy (ledger {shortened(lost)})"
         )
-    summary += _open_ledger_sentences(opened, choices)
+    summary += _open_ledger_sentences(opened, policy, is_drain=plan.is_drain, drain_wait_s=drain_wait_s)
     if blocked:
         summary.append(
             f"{counted(len(blocked), 'ledger')} cannot be recovered completely: too few bookies to copy to "
@@ -217,7 +208,11 @@ def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> 
     if broken := rule_counts(plan.totals.broken_rules):
         summary.append(
             f"no target keeps the placement rules for some fragments ({_rule_counts(broken)}); they are "
-            + ("copied all the same" if choices.is_best_effort else "left alone without --placement best-effort")
+            + (
+                "copied all the same"
+                if policy.config.placement is PlacementMode.BEST_EFFORT
+                else "left alone without --placement best-effort"
+            )
         )
     if plan.unreadable:
         ids = shortened([failure.ledger_id for failure in plan.unreadable])
@@ -229,7 +224,7 @@ def plan_summary(plan: RecoveryPlan, choices: RecoveryChoices | None = None) -> 
     return summary
 
 
-def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, bytes_per_s: float | None) -> list[str]:
+def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, bytes_per_s: int | None) -> list[str]:
     if not movable.ledgers:
         return []
     sentence = (
@@ -249,26 +244,29 @@ def _movable_sentences(plan: RecoveryPlan, movable: PlanTotals, bytes_per_s: flo
     return [sentence, f"its time is unknown until it runs: {duration(time_s)} at {size(EXAMPLE_RATE_BYTES_S)}/s"]
 
 
-def _open_ledger_sentences(ledgers: Sequence[LedgerPlan], choices: RecoveryChoices) -> list[str]:
+def _open_ledger_sentences(
+    ledgers: Sequence[LedgerPlan], policy: Policy, *, is_drain: bool, drain_wait_s: float
+) -> list[str]:
     """What happens to ledgers that are not closed, with their owners and ages."""
-    unclosable = [ledger for ledger in ledgers if _is_unclosable(ledger, choices.open_ledgers)]
-    closable = [ledger for ledger in ledgers if not _is_unclosable(ledger, choices.open_ledgers)]
+    leaves_writers = policy.leaves_writers(is_drain=is_drain)
+    unclosable = [ledger for ledger in ledgers if _is_unclosable(ledger, leaves_writers=leaves_writers)]
+    closable = [ledger for ledger in ledgers if not _is_unclosable(ledger, leaves_writers=leaves_writers)]
     written = [ledger for ledger in closable if ledger.may_have_writer]
     in_recovery = [ledger for ledger in closable if not ledger.may_have_writer]
     sentences = []
     if written:
         number, names = counted(len(written), "open ledger"), _named(written)
-        left_alone = f"will leave the last segment of {number} as it is: {names}"
-        if choices.drain_wait_s is not None:
-            left_alone = f"will wait up to {choices.drain_wait_s:g} s for the writers of {number}: {names}"
-        sentences.append(
-            {
-                OpenLedgers.FENCE: f"will fence and close {number} first, which stops the writers: {names}",
-                OpenLedgers.SKIP: left_alone,
-                OpenLedgers.WAIT: f"will fence and close {number}, which stops the writers, unless these replace the "
-                f"bookie within {choices.open_ledger_wait_s:g} s: {names}",
-            }[choices.open_ledgers]
-        )
+        if policy.open_ledgers is OpenLedgers.FENCE:
+            sentences.append(f"will fence and close {number} first, which stops the writers: {names}")
+        elif policy.open_ledgers is OpenLedgers.SKIP:
+            sentences.append(f"will leave the last segment of {number} as it is: {names}")
+        elif is_drain:
+            sentences.append(f"will wait up to {drain_wait_s:g} s for the writers of {number}: {names}")
+        else:
+            sentences.append(
+                f"will fence and close {number}, which stops the writers, unless these replace the bookie within "
+                f"{policy.config.open_ledger_wait_s:g} s: {names}"
+            )
     if in_recovery:
         sentences.append(f"will close {counted(len(in_recovery), 'ledger')} in recovery first: {_named(in_recovery)}")
     if unclosable:

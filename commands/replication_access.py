@@ -14,11 +14,12 @@ import msgspec
 from commands.context import CommandContext, CopyFlags
 from commands.errors import Outcome
 from commands.outages import report_outage
-from commands.parse import parse_duration_s
-from commands.recovery_rendering import PLAN_TABLE, PlanItems, RecoveryChoices, plan_body, plan_row, plan_summary
+from commands.parse import parse_bytes_per_second, parse_duration_s
+from commands.recovery_rendering import PLAN_TABLE, PlanItems, plan_body, plan_row, plan_summary
 from commands.rendering import Table
 from commands.session import Session
-from runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig
+from runtime.replication.config import OpenLedgers
+from runtime.replication.policy import CopyPace, Policy
 
 if TYPE_CHECKING:
     from commands.safety.gate import Change
@@ -35,23 +36,9 @@ class ReplicationAccess(NamedTuple):
     recovery: BookieRecovery
     session: Session
     ledgers: LedgerStore
-    config: ReplicationConfig = ReplicationConfig()
-    open_ledgers: OpenLedgers = OpenLedgers.WAIT
-    bytes_per_s: float | None = None
-    """Limit of the whole run."""
-    lock_holder: str = ""
-    """Name of this host in replication locks."""
-    drain_wait_s: float | None = None
-    """How long writers get to leave bookies that serve, which never ends with a fence; None: the bookies are down."""
-
-    @property
-    def choices(self) -> RecoveryChoices:
-        """What the plan promises by the options."""
-        is_best_effort = self.config.placement is PlacementMode.BEST_EFFORT
-        drain_wait_s = self.drain_wait_s if self.open_ledgers is OpenLedgers.WAIT else None
-        policy = self.open_ledgers if drain_wait_s is None else OpenLedgers.SKIP
-        wait_s = self.config.open_ledger_wait_s
-        return RecoveryChoices(is_best_effort, policy, wait_s, self.bytes_per_s, drain_wait_s)
+    policy: Policy = Policy()
+    drain_wait_s: float = 0.0
+    """How long writers get to leave bookies that serve."""
 
     def change_plan(
         self,
@@ -61,20 +48,20 @@ class ReplicationAccess(NamedTuple):
         more_items: Sequence[dict[str, Any]] = (),
     ) -> Plan:
         """A recovery as a plan that can be shown, saved, compared and confirmed like that of any other command."""
-        choices = self.choices
+        policy = self.policy
 
         def item_of(ledger: LedgerPlan) -> dict[str, Any]:
-            row = plan_row(ledger, is_best_effort=choices.is_best_effort, open_ledgers=choices.open_ledgers)
+            row = plan_row(ledger, policy, is_drain=found.is_drain)
             return {"action": "recover", "path": self.ledgers.path(ledger.ledger_id), **row}
 
         return self.session.plan(
             subject=", ".join(found.bookie_ids),
-            summary=(*plan_summary(found, choices), *more_summary),
+            summary=(*plan_summary(found, policy, self.drain_wait_s), *more_summary),
             items=PlanItems(found.ledgers, item_of, more_items),
             arguments={
                 "bookie_ids": list(found.bookie_ids),
-                "placement": self.config.placement.value,
-                "open_ledgers": self.open_ledgers.value,
+                "placement": policy.config.placement.value,
+                "open_ledgers": policy.open_ledgers.value,
                 **({"to": list(found.targets)} if found.is_restricted else {}),
             },
         )
@@ -91,28 +78,13 @@ class ReplicationAccess(NamedTuple):
             self.session.store,
             bookie_ids=found.bookie_ids,
             table=table,
-            totals=plan_body(found, self.choices.open_ledgers),
+            totals=plan_body(found, self.policy),
             outlast=self.recovery.outage.outlast,
         )
 
 
-async def replication_access(
-    context: CommandContext,
-    session: Session,
-    flags: CopyFlags,
-    open_ledgers: OpenLedgers = OpenLedgers.WAIT,
-) -> ReplicationAccess:
-    """Parts for one run; InvalidArgumentError, ClusterNotFoundError.
-
-    What ``flags`` does not say comes from the settings.
-    """
-    import asyncio
-
-    from runtime.metadata.cluster.operation_lock import leaving_bookies
-    from runtime.metadata.replication.lock import ReplicationLocks
-    from runtime.net.host import canonical_host_name
-    from runtime.replication.run.recovery import BookieRecovery
-
+def policy_of(context: CommandContext, flags: CopyFlags, open_ledgers: OpenLedgers | None = None) -> Policy:
+    """The choices of a run, by its flags, or else by the settings; InvalidArgumentError."""
     config = context.settings.replication
     if flags.outage_max is not None:
         config = msgspec.structs.replace(config, metadata_outage_max_s=parse_duration_s(flags.outage_max))
@@ -120,21 +92,33 @@ async def replication_access(
         config = msgspec.structs.replace(config, placement=flags.placement)
     if flags.verify is not None:
         config = msgspec.structs.replace(config, verify=flags.verify)
+    rates = (flags.copy_rate, flags.copy_rate_per_bookie)
+    total, per_bookie = (None if text is None else parse_bytes_per_second(text) for text in rates)
+    pace = CopyPace(bytes_per_s=total, bytes_per_s_per_bookie=per_bookie)
+    return Policy(config=config, open_ledgers=open_ledgers or OpenLedgers.WAIT, pace=pace)
+
+
+async def replication_access(context: CommandContext, session: Session, policy: Policy) -> ReplicationAccess:
+    """Parts for one run; ClusterNotFoundError."""
+    import asyncio
+
+    from runtime.metadata.cluster.operation_lock import leaving_bookies
+    from runtime.metadata.replication.lock import ReplicationLocks
+    from runtime.net.host import canonical_host_name
+    from runtime.replication.run.recovery import BookieRecovery
+
     ports = (await session.client()).ports
-    lock_holder = await asyncio.to_thread(canonical_host_name)
-    locks = ReplicationLocks(session.store, session.root, lock_holder)
-    on_outage = partial(report_outage, context.console)
     recovery = BookieRecovery(
         ports,
         session.registrations,
         session.cookies,
-        locks,
-        config,
-        on_outage,
+        ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name)),
+        policy,
+        partial(report_outage, context.console),
         _open_temporary_file,
         partial(leaving_bookies, session.store, session.root),
     )
-    return ReplicationAccess(recovery, session, ports.ledgers, config, open_ledgers, lock_holder=lock_holder)
+    return ReplicationAccess(recovery, session, ports.ledgers, policy)
 
 
 def _open_temporary_file() -> File | None:

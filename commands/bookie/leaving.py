@@ -16,11 +16,11 @@ from commands.bookie.leaving_report import leaving_outcome, nothing_left, report
 from commands.bookie.restart_check import objection_rows
 from commands.context import CommandContext, CopyFlags
 from commands.outages import told_when_cut_off
-from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, pace_of, read_job_state
+from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_job_state
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
 from commands.rendering import counted, duration
-from commands.replication_access import note_end, replication_access, waiting_sentence
+from commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
 from commands.session import Session, open_session
 from runtime.admin.calls import AdminToken
 from runtime.errors import RefusedError
@@ -70,13 +70,14 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
     """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
     from runtime.replication.run.decommission import Decommission
 
-    pace_of(request.copying)
+    policy = policy_of(context, request.copying, request.open_ledgers)
     async with open_session(context) as session:
         if request.copying.resume is not None:
             state = read_job_state(request.copying.resume, request.bookie_ids, session.root, session.instance_id)
             flags, open_ledgers = as_recorded(state, request.copying, request.open_ledgers)
             request = msgspec.structs.replace(request, copying=flags, open_ledgers=open_ledgers)
-        access = await replication_access(context, session, request.copying)
+            policy = policy_of(context, flags, open_ledgers)
+        access = await replication_access(context, session, policy)
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
         ids, console = request.bookie_ids, context.console
@@ -94,9 +95,7 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
         if found.live:
             verdict = await _check_cluster(session, access, found)
             require_yes(context, verdict, request)
-        access = access._replace(
-            open_ledgers=request.open_ledgers or OpenLedgers.WAIT, drain_wait_s=request.wait_s if found.live else None
-        )
+        access = access._replace(drain_wait_s=request.wait_s)
         plan = _change_plan(access, found, request)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
@@ -134,7 +133,7 @@ class _Run:
         self._change = change
         self._job = job
         self._told_open: frozenset[int] = frozenset()
-        self._order = DrainOrder(open_ledgers=access.open_ledgers, wait_s=request.wait_s)
+        self._order = DrainOrder(wait_s=request.wait_s)
         self._hooks = DrainHooks(on_progress=job.note, on_open=self._tell_open, before_scan=change.renew_lock)
 
     async def run(self) -> DecommissionReport:
@@ -266,7 +265,7 @@ async def _check_cluster(session: Session, access: ReplicationAccess, found: Dec
         session.registrations,
         found.bookie_ids,
         foreign=session.foreign,
-        placement=access.config.placement,
+        placement=access.policy.config.placement,
         is_removal=True,
     )
 

@@ -18,20 +18,21 @@ from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata, Segment
 from runtime.metadata.bookies.registration import Registrations
+from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.work import PickedLedger
 from runtime.metadata.store import Versioned
 from runtime.placement.rules import BrokenRule
-from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.judge.bad_copies import LeftCopies, LeftReason, bad_records_on, plan_in_place
 from runtime.replication.judge.check_scope import CheckScope
 from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from runtime.replication.judge.marks import bookies_in_question
 from runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from runtime.replication.run.engine import Engine
+from runtime.replication.run.in_place_ledger import LedgerInPlaceRepair, in_place_tools
 from runtime.replication.survey.checker import LedgerChecker
-from runtime.replication.turn.engine import RepairWorker
-from runtime.replication.turn.in_place import LedgerInPlaceRepair, in_place_tools
-from runtime.replication.turn.order import RepairOrder
+from runtime.replication.turn.task import LedgerTask
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _NO_TARGET = frozenset({FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.PLACEMENT})
@@ -83,17 +84,23 @@ class MarkedLedgerRepair:
     """Repairs marked ledgers; safe to call for many of them concurrently."""
 
     def __init__(
-        self, ports: ClientPorts, engine: RepairWorker, config: ReplicationConfig, *, is_local: bool = False
+        self,
+        ports: ClientPorts,
+        engine: Engine,
+        locks: ReplicationLocks,
+        config: ReplicationConfig,
+        *,
+        is_local: bool = False,
     ) -> None:
         """``is_local``: copies may only go to the worker's own bookie."""
         self._ports = ports
         self._engine = engine
         self._config = config
         self._is_local = is_local
-        self._live_bookies = engine.tools.live_bookies
+        self._live_bookies = engine.live_bookies
         self._checker: tuple[frozenset[str], LedgerChecker] | None = None
         self.bytes_rewritten = 0
-        self._in_place = in_place_tools(ports, engine, config, self._count_rewritten)
+        self._in_place = in_place_tools(ports, engine, locks, config, self._count_rewritten)
 
     async def run(
         self, picked: PickedLedger, picked_ns: int, seen: Segment | None, activity: LedgerActivity
@@ -131,8 +138,10 @@ class MarkedLedgerRepair:
         last_segment = stored.value.last_segment
         if not self._config.open_ledger_wait_s:
             seen = last_segment
-        order = RepairOrder(gone, gone, OpenLedgers.WAIT, seen, is_data_first=True)
-        for failure in await self._replace(task, order, stored):
+        wanted = LedgerTask(
+            ledger_id=task.ledger_id, leaving=gone, unreachable=gone, seen=seen, stored=stored, is_data_first=True
+        )
+        for failure in await self._replace(task, wanted):
             if failure.reason is FailureReason.OPEN and seen != last_segment:
                 task.outcome.open_segment = last_segment
             elif self._is_local and failure.reason in {*_NO_TARGET, FailureReason.OPEN}:
@@ -140,11 +149,9 @@ class MarkedLedgerRepair:
             else:
                 task.outcome.failures.append(_failure(failure, stored.value, gone))
 
-    async def _replace(
-        self, task: _Task, order: RepairOrder, stored: Versioned[LedgerMetadata] | None = None
-    ) -> list[LedgerFailure]:
-        """Replace the leaving bookies of an order; returns the failures, except that the work was interrupted."""
-        result = await self._engine.repair_locked(task.picked.lock, order, task.activity, stored)
+    async def _replace(self, task: _Task, wanted: LedgerTask) -> list[LedgerFailure]:
+        """Replace leaving bookies; returns the failures, except that the work was interrupted."""
+        result = await self._engine.repair_locked(task.picked.lock, wanted, task.activity)
         if result.was_deleted:
             raise LedgerNotFoundError(task.ledger_id, "it was deleted")
         task.outcome.broken_rules.extend(result.broken_rules)
@@ -188,10 +195,14 @@ class MarkedLedgerRepair:
     ) -> None:
         """Replace members that lack entries and do not take them: they are read-only, or refuse adds of this ledger."""
         complete = metadata.segments if metadata.is_closed else metadata.segments[:-1]
-        segments = frozenset(segment.first_entry_id for segment in complete)
         unreachable = metadata.bookies() - registrations.live
-        order = RepairOrder(bookie_ids, unreachable, OpenLedgers.SKIP, segments=segments, is_data_first=True)
-        for failure in await self._replace(task, order):
+        wanted = LedgerTask(
+            ledger_id=task.ledger_id,
+            leaving_segments={segment.first_entry_id: bookie_ids for segment in complete},
+            unreachable=unreachable,
+            is_data_first=True,
+        )
+        for failure in await self._replace(task, wanted):
             task.outcome.failures.append(_failure(failure, metadata, unreachable))
 
     async def _repair_placement(self, task: _Task, registrations: Registrations) -> None:
@@ -200,16 +211,14 @@ class MarkedLedgerRepair:
         survey = await self._ports.placement.survey(registrations.writable)
         moves = placement_moves(metadata, survey, registrations, self._ports.clock.random)
         unreachable = metadata.bookies() - registrations.live
-        for first_entry_id, leaving in moves.leaving.items():
-            segments = frozenset({first_entry_id})
-            order = RepairOrder(leaving, unreachable, OpenLedgers.SKIP, segments=segments, must_improve=True)
-            for failure in await self._replace(task, order):
-                if self._is_local and failure.reason in _NO_TARGET:
-                    task.outcome.is_for_others = True
-                else:
-                    task.outcome.failures.append(_failure(failure, metadata, unreachable))
-            if task.outcome.is_interrupted:
-                return
+        wanted = LedgerTask(
+            ledger_id=task.ledger_id, leaving_segments=moves.leaving, unreachable=unreachable, must_improve=True
+        )
+        for failure in await self._replace(task, wanted) if moves.leaving else ():
+            if self._is_local and failure.reason in _NO_TARGET:
+                task.outcome.is_for_others = True
+            else:
+                task.outcome.failures.append(_failure(failure, metadata, unreachable))
         if moves.leaving:
             return  # it is as good as it can be: without the mark, the next check finds it again if it can be better
         for first_entry_id, broken in moves.stuck.items():

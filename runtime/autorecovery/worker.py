@@ -26,11 +26,10 @@ from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.metadata.replication.recovery_notes import FailedLedgerNote, HeldLedger, RecoveryNotes, WorkerStatus
 from runtime.metadata.replication.work import NotPicked, PickedLedger, ReplicationWork
 from runtime.metadata.store import MetadataStore
-from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.plan.job_file import JobRange
-from runtime.replication.turn.engine import RepairWorker
-from runtime.replication.turn.messages import CopyPace, RepairSetup
+from runtime.replication.policy import CopyPace, Policy
+from runtime.replication.run.engine import Engine
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -89,20 +88,17 @@ class Worker:
         self._locks = ReplicationLocks(store, root, holder)
         self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._work = ReplicationWork(store, root, self._marks, self._locks, self._note_change)
-        setup = RepairSetup(
-            config=replication,
-            leaving=frozenset(),
-            unreachable=frozenset(),
-            open_ledgers=OpenLedgers.WAIT,
-            known=(),
+        policy = Policy(config=replication, pace=CopyPace(bytes_per_s=config.copy_bytes_per_s))
+        self._engine = Engine(
+            ports,
+            ports.registrations,
+            self._locks,
+            policy,
             only_targets=(own_bookie,) if is_local and own_bookie is not None else (),
+            on_outage=_report_outage,
         )
-        self._engine = RepairWorker(
-            ports, ports.registrations, self._locks, setup, on_range=_ignore_range, on_outage=_report_outage
-        )
-        self._engine.set_pace(CopyPace(bytes_per_s=config.copy_bytes_per_s, bytes_per_s_per_bookie=None))
-        self._live_bookies = self._engine.tools.live_bookies
-        self._repair = MarkedLedgerRepair(ports, self._engine, replication, is_local=is_local)
+        self._live_bookies = self._engine.live_bookies
+        self._repair = MarkedLedgerRepair(ports, self._engine, self._locks, replication, is_local=is_local)
         self._failed = FailedLedgers(notes.failures, ports.clock, config, holder)
         self._queue = WorkQueue()
         self._listing = MarkListing(ports, store, self._work, self._failed, self._live_bookies, self._queue, notes)
@@ -125,7 +121,7 @@ class Worker:
             finished_ms=self._finished_ms,
             ledgers_repaired=self._ledgers_repaired,
             ledgers_failed=self._ledgers_failed,
-            bytes_copied=self._engine.moment().bytes_copied + self._repair.bytes_rewritten,
+            bytes_copied=self._engine.bytes_copied + self._repair.bytes_rewritten,
             waiting=self._queue.known_count,
             copies_breaking_placement=self._copies_breaking_placement,
         )
@@ -137,7 +133,7 @@ class Worker:
                 try:
                     await self._serve()
                 except MetadataUnavailableError as error:
-                    await self._engine.tools.outage.wait(error)
+                    await self._engine.outage.wait(error)
                 except BkctlError as error:
                     if str(error) != self._problem:
                         logger.warning("the replication worker cannot take ledgers, and tries again: %s", error)
@@ -206,7 +202,7 @@ class Worker:
             await self._take_and_repair(ledger_id)
         except MetadataUnavailableError as error:
             self._postpone(ledger_id, ERROR_PAUSE_S)
-            await self._engine.tools.outage.wait(error)
+            await self._engine.outage.wait(error)
         except BkctlError as error:
             logger.warning("ledger %d: the repair failed, and will be repeated: %s", ledger_id, error)
             self._postpone(ledger_id, self._config.failed_ledger_pause_first_s)
@@ -244,7 +240,7 @@ class Worker:
             await self._settle(picked, outcome, former, writer)
         finally:
             del self._held[ledger_id]
-            if self._engine.tools.outage.is_lasting:
+            if self._engine.outage.is_lasting:
                 self._locks.leave(picked.lock)
             else:
                 await picked.release()
@@ -323,10 +319,6 @@ class Worker:
         await asyncio.wait((closing,), timeout=STOP_LOCKS_S)
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
-
-
-def _ignore_range(_: JobRange) -> None:
-    """The progress of a copy is not recorded: after a restart, the ledger is repaired from its beginning."""
 
 
 def _report_outage(outage: MetadataOutage) -> None:

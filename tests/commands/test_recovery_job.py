@@ -21,7 +21,7 @@ from commands.rendering import counted
 from runtime.errors import ConfigurationError
 from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
 from runtime.replication.plan.job_file import RecordedJob, read_job
-from runtime.replication.turn.messages import CopyPace
+from runtime.replication.policy import CopyPace
 from storage.adapters.filesystem import OsFileSystem
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, start_bkctl
 from tests.runtime.replication.test_job_file import START

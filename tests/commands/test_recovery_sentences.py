@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from commands.bookie.leaving import LeavingRequest, _change_plan
 from commands.bookie.leaving_report import next_steps
 from commands.recovery_rendering import (
     PlanItems,
-    RecoveryChoices,
     failure_lines,
     failure_rows,
     plan_body,
@@ -23,11 +23,12 @@ from commands.session import Session
 from runtime.ledger.metadata import LedgerState
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.placement.rules import BrokenRule, PlacementRule
-from runtime.replication.config import OpenLedgers
+from runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig
 from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerRepaired
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
 from runtime.replication.judge.targets import TargetForecast
 from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
+from runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
 from runtime.replication.run.decommission import DecommissionPlan, DecommissionReport
 from runtime.replication.run.report import RecoveryTally
 from tests.runtime.replication.samples import ledger
@@ -71,7 +72,7 @@ def test_a_plan_promises_nothing_for_ledgers_that_have_no_target() -> None:
     strict = plan_summary(plan(movable(1), by_rule, blocked))
     assert strict[0] == will
     assert any("left alone without --placement best-effort" in each for each in strict)
-    lenient = plan_summary(plan(movable(1), by_rule, blocked), RecoveryChoices(is_best_effort=True))
+    lenient = plan_summary(plan(movable(1), by_rule, blocked), BEST_EFFORT)
     assert lenient[0].startswith("will recover 2 of 5 ledgers from b1: 2 fragments, 20 entries")
     assert not plan_summary(plan(by_rule))[0].startswith("will recover")
 
@@ -90,10 +91,14 @@ def test_a_plan_says_which_ledgers_cannot_be_closed() -> None:
     ]
     assert plan_body(plan(*ledgers))["ledgers_fenced_first"] == 0
     assert [(row["needs_fencing"], row["problem"]) for row in map(plan_row, ledgers)] == [(False, why)] * 2
-    skipped = plan_row(ledgers[0], open_ledgers=OpenLedgers.SKIP)
+    skipped = plan_row(ledgers[0], SKIP)
     assert (skipped["needs_fencing"], skipped["problem"]) == (False, None), "it is not to be closed"
-    assert plan_row(ledgers[1], open_ledgers=OpenLedgers.SKIP)["problem"] == why
-    assert plan_body(plan(*ledgers), OpenLedgers.SKIP)["ledgers_fenced_first"] == 0
+    assert plan_row(ledgers[1], SKIP)["problem"] == why
+    assert plan_body(plan(*ledgers), SKIP)["ledgers_fenced_first"] == 0
+
+
+SKIP = Policy(open_ledgers=OpenLedgers.SKIP)
+BEST_EFFORT = Policy(config=ReplicationConfig(placement=PlacementMode.BEST_EFFORT))
 
 
 class Paths:
@@ -137,9 +142,9 @@ def test_rows_and_totals_count_only_ledgers_that_may_be_fenced() -> None:
         plan_ledger(number, ledger({0: ["b1", "b2"]}, 2, 2, state=state), 0, DEAD, LIVE)
         for number, state in enumerate(states)
     ]
-    for policy, fenced in ((OpenLedgers.SKIP, [False, True]), (OpenLedgers.WAIT, [True, True])):
+    for policy, fenced in ((SKIP, [False, True]), (DEFAULT_POLICY, [True, True])):
         assert plan_body(plan(*ledgers), policy)["ledgers_fenced_first"] == sum(fenced)
-        assert [plan_row(each, open_ledgers=policy)["needs_fencing"] for each in ledgers] == fenced
+        assert [plan_row(each, policy)["needs_fencing"] for each in ledgers] == fenced
 
 
 def test_the_plan_of_a_live_bookie_names_it() -> None:
@@ -152,19 +157,17 @@ def test_the_plan_of_a_live_bookie_names_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drain_wait_s", "is_fenced", "sentence"),
+    ("is_drain", "is_fenced", "sentence"),
     [
-        (600, False, "will wait up to 600 s for the writers of 1 open ledger: 7 (no known owner, of unknown age)"),
-        (None, True, "will fence and close 1 open ledger, which stops the writers, unless these replace the bookie"),
+        (True, False, "will wait up to 600 s for the writers of 1 open ledger: 7 (no known owner, of unknown age)"),
+        (False, True, "will fence and close 1 open ledger, which stops the writers, unless these replace the bookie"),
     ],
 )
-def test_writers_of_a_live_bookie_are_awaited_and_never_fenced(
-    drain_wait_s: float | None, is_fenced: bool, sentence: str
-) -> None:
+def test_writers_of_a_live_bookie_are_awaited_and_never_fenced(is_drain: bool, is_fenced: bool, sentence: str) -> None:
     session = Session(None, None, parse_metadata_uri("zk+flat://nowhere:1/ledgers"), None)  # type: ignore[arg-type]
-    access = ReplicationAccess(None, session, Paths(), open_ledgers=OpenLedgers.WAIT)  # type: ignore[arg-type]
+    access = ReplicationAccess(None, session, Paths(), drain_wait_s=600)  # type: ignore[arg-type]
     opened = plan_ledger(7, ledger({0: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN), 0, DEAD, LIVE)
-    made = access._replace(drain_wait_s=drain_wait_s).change_plan(plan(opened))
+    made = access.change_plan(msgspec.structs.replace(plan(opened), is_drain=is_drain))
     assert made.arguments["open_ledgers"] == "wait"
     assert [each["needs_fencing"] for each in made.items] == [is_fenced]
     assert any(each.startswith(sentence) for each in made.summary), made.summary
@@ -189,7 +192,7 @@ def test_drained_bookies_that_are_down_need_no_stop() -> None:
 def test_a_failure_names_its_ledger_once() -> None:
     failure = LedgerFailure(17, FailureReason.NOT_CLOSED, (), "ledger 17: recovery stopped")
     tally = RecoveryTally()
-    tally.add(LedgerRepaired(ledger_id=17, failures=(failure,)).with_owner("topic persistent://t/n/a"))
+    tally.add(LedgerResult(ledger_id=17, failures=(failure,)).with_owner("topic persistent://t/n/a"))
     (row,) = failure_rows(tally.report(("b1",), 1.0))
     assert row["ledgers"] == [
         {"ledger_id": "17", "owner": "topic persistent://t/n/a", "entries": [], "detail": "recovery stopped"}
@@ -202,7 +205,7 @@ def test_lines_of_failures_name_the_first_entries_of_each_ledger_once() -> None:
     tally = RecoveryTally()
     for ledger_id in range(7):
         failures = [LedgerFailure(ledger_id, FailureReason.LOST, third, "no other bookie ever had it")] * 2
-        tally.add(LedgerRepaired(ledger_id=ledger_id, failures=tuple(failures)))
+        tally.add(LedgerResult(ledger_id=ledger_id, failures=tuple(failures)))
     (row,) = failure_rows(tally.report(("b1", "b2"), 1.0))
     lines = failure_lines(row)
     assert [each.get("ledger_id") for each in lines] == ["0", "1", "2", "3", "4", None]
@@ -237,7 +240,7 @@ def test_a_row_says_why_a_ledger_cannot_be_moved() -> None:
     )
     by_rule = planned(TargetForecast(broken))
     assert str(plan_row(by_rule)["problem"]).startswith("every target breaks a placement rule: racks per write quorum")
-    assert plan_row(by_rule, is_best_effort=True)["problem"] is None
+    assert plan_row(by_rule, BEST_EFFORT)["problem"] is None
     assert plan_row(movable(1))["problem"] is None
 
 
@@ -250,5 +253,5 @@ def test_a_large_plan_says_what_its_time_would_be() -> None:
     large = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=60 * 1024**3)
     sentences = plan_summary(plan(plan_ledger(1, large, 0, DEAD, LIVE)))
     assert sentences[1] == "its time is unknown until it runs: 10 min at 100.0 MiB/s"
-    limited = plan_summary(plan(plan_ledger(1, large, 0, DEAD, LIVE)), RecoveryChoices(bytes_per_s=2**20))
+    limited = plan_summary(plan(plan_ledger(1, large, 0, DEAD, LIVE)), Policy(pace=CopyPace(bytes_per_s=2**20)))
     assert limited[1] == "takes at least 17 h at the limit of 1.0 MiB/s"

@@ -23,6 +23,7 @@ from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.store import Versioned
 from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.policy import Policy
 from runtime.replication.run.decommission import Decommission, FinishHooks
 from runtime.replication.run.drain import DrainHooks, DrainOrder
 from runtime.replication.run.mark_repair import MarkRepair
@@ -270,7 +271,7 @@ class Exploration:
         ports = await self._cluster.ports(store)
         cookies = CookieStore(store, ROOT)
         locks = ReplicationLocks(store, ROOT, actor)
-        parts = (ports, ports.registrations, cookies, locks, CONFIG)
+        parts = (ports, ports.registrations, cookies, locks, Policy(config=CONFIG, open_ledgers=order.open_ledgers))
         recovery = BlindRecovery(*parts) if Blind.LOOKS in self._blind else BookieRecovery(*parts)
         if isinstance(recovery, BlindRecovery):
             recovery.blind = BlindRegistrations(store, self._clock)
@@ -287,7 +288,7 @@ class Exploration:
         await recovery.require_down(order.bookie_ids)
         known = {each for bookie_id in order.bookie_ids for each in oracle.named_by(bookie_id)}
         plan = await recovery.plan(order.bookie_ids)
-        report = await recovery.run(plan, open_ledgers=order.open_ledgers)
+        report = await recovery.run(plan)
         if not report.is_complete:
             return "; ".join(f"ledger {each.ledger_id}: {each.detail}" for each in report.failures)
         began = [each for each in order.bookie_ids if each in oracle.gone_since_s]
@@ -312,7 +313,7 @@ class Exploration:
             await bookie.set_read_only()
         if not await operation.watch.wait_until_read_only(sorted(plan.live), 10.0):
             return "a bookie stays writable"
-        wait = DrainOrder(open_ledgers=order.open_ledgers, wait_s=10.0)
+        wait = DrainOrder(wait_s=10.0)
         moved = await operation.move(plan, wait, DrainHooks())
         drained = operation.report(plan, moved, is_drain_only=is_drain_only)
         if is_drain_only and drained.is_complete:

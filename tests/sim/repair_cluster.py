@@ -24,6 +24,7 @@ from runtime.protocol.entry_list import EntryList
 from runtime.protocol.status import Status
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.judge.fragments import segment_entries
+from runtime.replication.policy import Policy
 from runtime.replication.run.recovery import BookieRecovery
 from runtime.replication.run.report import RecoveryReport
 from storage.errors import BkctlError
@@ -71,9 +72,12 @@ class RepairCluster:
             config=client_config,
         )
         self.locks = ReplicationLocks(self.metadata_store, ROOT, "this-host")
-        self.recovery = BookieRecovery(
-            self.ports, registrations, CookieStore(self.metadata_store, ROOT), self.locks, config
-        )
+        self.recovery = self.recovery_by(Policy(config=config))
+
+    def recovery_by(self, policy: Policy) -> BookieRecovery:
+        """A recovery with these choices."""
+        cookies = CookieStore(self.metadata_store, ROOT)
+        return BookieRecovery(self.ports, self.ports.registrations, cookies, self.locks, policy)
 
     async def connect(self, link: ModelLink | None = None) -> ModelMetadataStore:
         """Another client of the same ZooKeeper."""
@@ -141,7 +145,8 @@ class RepairCluster:
     ) -> RecoveryReport:
         """Plan and run."""
         plan = await self.recovery.plan(bookie_ids, unreachable=unreachable)
-        return await self.recovery.run(plan, open_ledgers=open_ledgers)
+        policy = Policy(config=self.recovery.policy.config, open_ledgers=open_ledgers)
+        return await self.recovery_by(policy).run(plan)
 
     def holds(self, bookie_id: str, ledger_id: int) -> list[int]:
         """Entries that a bookie stores of a ledger."""

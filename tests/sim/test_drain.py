@@ -14,6 +14,7 @@ from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.policy import Policy
 from runtime.replication.run.decommission import Decommission, DecommissionReport, FinishHooks
 from runtime.replication.run.drain import DrainHooks, DrainOrder, OpenLedger
 from runtime.replication.run.ledgers import RecoveryProgress
@@ -23,14 +24,17 @@ from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 
 CLOSED = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
 OPEN = ledger({0: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN)
-PATIENT = DrainOrder(open_ledgers=OpenLedgers.WAIT, wait_s=600)
+PATIENT = DrainOrder(wait_s=600)
 
 
-async def started(cluster: RepairCluster, mode: BookieMode = BookieMode.READ_ONLY) -> Decommission:
+async def started(
+    cluster: RepairCluster, mode: BookieMode = BookieMode.READ_ONLY, policy: OpenLedgers = OpenLedgers.WAIT
+) -> Decommission:
     """A cluster in which b1 is to leave, and the others can take its ledgers."""
     await cluster.start("b1", mode=mode)
     await cluster.start("b2", "b3", "b4")
-    return Decommission(cluster.recovery, CookieStore(cluster.metadata_store, ROOT), cluster.ports)
+    recovery = cluster.recovery_by(Policy(config=cluster.recovery.policy.config, open_ledgers=policy))
+    return Decommission(recovery, CookieStore(cluster.metadata_store, ROOT), cluster.ports)
 
 
 async def drain(
@@ -124,13 +128,13 @@ def test_t46_a_ledger_without_a_good_copy_is_reported_and_keeps_the_cookie(is_dr
 @pytest.mark.parametrize("policy", OpenLedgers)
 def test_an_idle_writer_holds_a_drain_up_only_until_the_limit(policy: OpenLedgers) -> None:
     async def scenario(cluster: RepairCluster) -> None:
-        decommission = await started(cluster)
+        decommission = await started(cluster, policy=policy)
         owner = (("application", b"pulsar"), ("pulsar/managed-ledger", b"t/ns/persistent/orders"))
         idle = await cluster.store(msgspec.structs.replace(OPEN, custom_metadata=owner), entries=5)
         await cluster.store(CLOSED)
         began_ns = cluster.clock.monotonic_ns()
         moments: list[RecoveryProgress] = []
-        report = await drain(decommission, DrainOrder(open_ledgers=policy, wait_s=60), on_progress=moments.append)
+        report = await drain(decommission, DrainOrder(wait_s=60), on_progress=moments.append)
         seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
         if policy is OpenLedgers.FENCE:
             assert report.is_complete
@@ -216,7 +220,7 @@ def test_two_bookies_leave_together() -> None:
 @pytest.mark.parametrize("policy", OpenLedgers)
 def test_writers_have_time_to_leave_a_dead_bookie_unless_fencing_is_asked_for(policy: OpenLedgers) -> None:
     async def scenario(cluster: RepairCluster) -> None:
-        decommission = await started(cluster)
+        decommission = await started(cluster, policy=policy)
         idle, active = [await cluster.store(OPEN, entries=5) for _ in range(2)]
         await cluster.stop("b1")
         plan = await decommission.plan(["b1"])
@@ -229,7 +233,7 @@ def test_writers_have_time_to_leave_a_dead_bookie_unless_fencing_is_asked_for(po
 
         writer = asyncio.create_task(write())
         began_ns = cluster.clock.monotonic_ns()
-        order = DrainOrder(open_ledgers=policy, wait_s=60)
+        order = DrainOrder(wait_s=60)
         report = decommission.report(plan, await decommission.move(plan, order, DrainHooks()), is_drain_only=True)
         seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
         await writer

@@ -51,7 +51,7 @@ def test_t9_a_silent_writer_is_fenced_after_the_wait_and_other_ledgers_do_not_wa
         closed = await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=50))
         moments: list[RecoveryProgress] = []
         plan = await cluster.recovery.plan(["b1"])
-        running = asyncio.create_task(cluster.recovery.run(plan, moments.append, open_ledgers=OpenLedgers.WAIT))
+        running = asyncio.create_task(cluster.recovery.run(plan, moments.append))
         await cluster.clock.sleep(WAIT_S - 1)
         assert "b1" not in (await cluster.ensembles(closed))[0]
         assert await state_of(cluster, ledger_id) is LedgerState.OPEN

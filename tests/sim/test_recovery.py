@@ -19,9 +19,9 @@ from runtime.replication.copy.stripe import Replicator
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange, fragments_naming
 from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.policy import CopyPace
+from runtime.replication.run.engine import SharedPacer
 from runtime.replication.run.ledgers import RecoveryProgress
-from runtime.replication.turn.engine import SharedPacer
-from runtime.replication.turn.messages import CopyPace
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import failed_ledgers, ledger
 from tests.sim.bookies import BookieRequest

@@ -13,8 +13,8 @@ from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.stripe import Replicator
 from runtime.replication.judge.bad_copies import LeftReason
 from runtime.replication.judge.fragments import EntryRange, fragments_naming
-from runtime.replication.turn.engine import SharedPacer
-from runtime.replication.turn.messages import CopyPace
+from runtime.replication.policy import CopyPace
+from runtime.replication.run.engine import SharedPacer
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest

@@ -67,7 +67,7 @@ class LedgerOutcome(enum.Enum):
     FAILED = "failed"
 
 
-class LedgerRepaired(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result for one ledger. ``fragments``: rewritten segments; ``entries`` and ``bytes_copied``: copies made.
 
     A ledger that was deleted meanwhile, or no longer references the bookies, has no fragments and no failures.
@@ -87,7 +87,7 @@ class LedgerRepaired(msgspec.Struct, frozen=True, kw_only=True):
     broken_rules: tuple[BrokenRule, ...] = ()
     """Placement rules that the new copies break, one for each copy and rule."""
 
-    def with_owner(self, owner: str | None) -> LedgerRepaired:
+    def with_owner(self, owner: str | None) -> LedgerResult:
         """The same, with the owner of the ledger in it and in its failures."""
         failures = tuple(msgspec.structs.replace(failure, owner=owner) for failure in self.failures)
         return msgspec.structs.replace(self, owner=owner, failures=failures)
@@ -117,3 +117,8 @@ class SourceDefect(msgspec.Struct, frozen=True):
     bookie_id: str
     state: CopyState
     entries: tuple[EntryRange, ...]
+
+
+def failed(ledger_id: int, reason: FailureReason, detail: str) -> LedgerResult:
+    """A result with one failure that is about the whole ledger."""
+    return LedgerResult(ledger_id=ledger_id, failures=(LedgerFailure(ledger_id, reason, (), detail),))

@@ -135,6 +135,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     seen: dict[int, Versioned[LedgerMetadata]] = {}
     is_of_ledgers: bool = False
     is_rest: bool = False
+    is_drain: bool = False
 
     @property
     def totals(self) -> PlanTotals:

@@ -178,6 +178,7 @@ class Decommission:
         for bookie_id in ids:
             versions[bookie_id] = await self._cookie_version(bookie_id)
         plan = await self._recovery.plan(ids, unreachable=frozenset(ids) - live)
+        plan = msgspec.structs.replace(plan, is_drain=bool(live))
         accepted = tuple(ledger for ledger in plan.ledgers if ledger.ledger_id in accepted_losses)
         unreadable = [(each.ledger_id, each.detail) for each in plan.unreadable if each.ledger_id in accepted_losses]
         unproven = unreadable + await self._unproven(ids, [ledger.ledger_id for ledger in accepted])

@@ -44,15 +44,13 @@ class OpenLedger(msgspec.Struct, frozen=True):
 
 
 class DrainOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do with open ledgers, and how long to wait for their writers.
+    """Which bookies leave how, and how long to wait for the writers of open ledgers.
 
     ``live``: bookies that serve; the others are down and never asked. ``accepted``: ledgers to leave alone, because
     their loss was accepted.
     """
 
     live: frozenset[str] = frozenset()
-
-    open_ledgers: OpenLedgers = OpenLedgers.WAIT
     wait_s: float = 0.0
     accepted: frozenset[int] = frozenset()
 
@@ -101,7 +99,7 @@ class Drain:
             report = await self._run(todo, order, hooks)
             recoveries.append(report)
             is_complete = _is_complete_but_for_open(report)
-            if _open_ids(report) and order.open_ledgers is OpenLedgers.WAIT:
+            if _open_ids(report) and self._recovery.policy.open_ledgers is OpenLedgers.WAIT:
                 later, is_moved, still_open = await self._wait_for_writers(todo, report, order, hooks)
                 recoveries += later
                 is_complete = is_complete and is_moved and not still_open
@@ -120,7 +118,8 @@ class Drain:
         async def scan() -> RecoveryPlan:
             if hooks.before_scan is not None:
                 await hooks.before_scan()
-            return await self._recovery.scan(bookie_ids, unreachable=await self._unreachable(bookie_ids, order))
+            found = await self._recovery.scan(bookie_ids, unreachable=await self._unreachable(bookie_ids, order))
+            return msgspec.structs.replace(found, is_drain=bool(order.live))
 
         return await self._recovery.outage.outlast(scan)
 
@@ -140,11 +139,9 @@ class Drain:
 
     async def _run(self, todo: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> RecoveryReport:
         """One pass; a bookie that died meanwhile is no longer asked."""
-        todo = msgspec.structs.replace(todo, unreachable=await self._unreachable(todo.bookie_ids, order))
-        policy = order.open_ledgers
-        if order.live and policy is OpenLedgers.WAIT:
-            policy = OpenLedgers.SKIP  # this class waits for the writers
-        return await self._recovery.run(todo, hooks.on_progress, open_ledgers=policy, job=hooks.job)
+        unreachable = await self._unreachable(todo.bookie_ids, order)
+        todo = msgspec.structs.replace(todo, unreachable=unreachable)
+        return await self._recovery.run(todo, hooks.on_progress, job=hooks.job)
 
     async def _wait_for_writers(
         self, todo: RecoveryPlan, first: RecoveryReport, order: DrainOrder, hooks: DrainHooks

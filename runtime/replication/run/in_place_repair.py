@@ -15,7 +15,7 @@ from runtime.errors import LedgerNotFoundError
 from runtime.metadata.outage import MetadataOutage, OutageWait
 from runtime.metadata.pipeline import each_of
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.rate import CopyRate
 from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.judge.bad_copies import (
@@ -31,11 +31,11 @@ from runtime.replication.judge.bad_copies import (
 from runtime.replication.judge.check_scope import CheckScope
 from runtime.replication.judge.fragments import EntryRange, joined
 from runtime.replication.judge.targets import PlacementForecast
+from runtime.replication.policy import CopyPace, Policy
+from runtime.replication.run.engine import Engine
+from runtime.replication.run.in_place_ledger import LedgerInPlaceRepair, in_place_tools
 from runtime.replication.run.ledgers import RecoveryProgress
 from runtime.replication.survey.checker import LedgerChecker
-from runtime.replication.turn.engine import RepairWorker
-from runtime.replication.turn.in_place import LedgerInPlaceRepair, in_place_tools
-from runtime.replication.turn.messages import CopyPace, RepairSetup
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,24 +112,10 @@ class _InPlaceRun:
     def __init__(
         self, tools: InPlaceRepair, plan: InPlacePlan, on_progress: Callable[[RecoveryProgress], None]
     ) -> None:
-        setup = RepairSetup(
-            config=tools.config,
-            leaving=frozenset(),
-            unreachable=frozenset(),
-            open_ledgers=OpenLedgers.SKIP,
-            known=(),
-            only_targets=(),
-        )
-        self._engine = RepairWorker(
-            tools.ports,
-            tools.ports.registrations,
-            tools.locks,
-            setup,
-            on_range=lambda _: None,
-            on_outage=self._note_outage,
-        )
-        self._engine.set_pace(CopyPace(bytes_per_s=tools.rate.bytes_per_second, bytes_per_s_per_bookie=None))
-        self._tools = in_place_tools(tools.ports, self._engine, tools.config, self._count)
+        pace = CopyPace(bytes_per_s=tools.rate.bytes_per_second)
+        policy = Policy(config=tools.config, pace=pace)
+        self._engine = Engine(tools.ports, tools.ports.registrations, tools.locks, policy, on_outage=self._note_outage)
+        self._tools = in_place_tools(tools.ports, self._engine, tools.locks, tools.config, self._count)
         self._plan = plan
         self._on_outage = tools.on_outage
         self._on_progress = on_progress
@@ -177,7 +163,7 @@ class _InPlaceRun:
                 ledgers_failed=sum(bool(result.left) for result in self._results),
                 entries_copied=self._copies_done,
                 entries_planned=self._plan.copies,
-                bytes_copied=self._bytes_written + self._engine.moment().bytes_copied,
+                bytes_copied=self._bytes_written + self._engine.bytes_copied,
                 bytes_planned=self._plan.bytes_estimate,
                 current_ledgers=tuple(self._current),
             )

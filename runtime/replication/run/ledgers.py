@@ -1,12 +1,12 @@
-"""One run of a recovery plan: gives out the ledgers, counts the results, and keeps the job file."""
+"""One run over many ledgers: gives out the tasks, reports progress, and keeps the job file."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from collections.abc import AsyncIterable, Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -15,14 +15,14 @@ from runtime.errors import LedgerNotFoundError, MetadataError
 from runtime.ledger.owner import owner_of
 from runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX
 from runtime.ports import Workers
-from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copy.tasks import for_each_bounded
-from runtime.replication.judge.ledger_result import LedgerRepaired
+from runtime.replication.judge.ledger_result import LedgerResult
 from runtime.replication.plan.job_file import JobDone, JobFile, JobRange, RecordedJob
-from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
+from runtime.replication.plan.recovery_plan import PlanTotals
+from runtime.replication.policy import CopyPace, Policy
+from runtime.replication.run.engine import Engine
 from runtime.replication.run.queue import LedgerQueue
-from runtime.replication.run.report import RecoveryReport, RecoveryTally
-from runtime.replication.turn.messages import CopyMoment, CopyPace, LedgerWork
+from runtime.replication.turn.task import LedgerTask
 
 PROGRESS_INTERVAL_NS = 100_000_000
 TICK_S = 1.0
@@ -55,19 +55,6 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What it waits for, for example "source b1:3181"; empty if nothing."""
 
 
-class Repairs(Protocol):
-    """Repairs ledgers, in this process or in others."""
-
-    async def repair(self, work: LedgerWork) -> LedgerRepaired:
-        """The result for a ledger; MetadataOutageError."""
-
-    def moments(self) -> Sequence[CopyMoment]:
-        """What each process has copied so far, and has in progress."""
-
-    def set_pace(self, pace: CopyPace) -> None:
-        """Set the byte rates of all processes together."""
-
-
 @dataclasses.dataclass(frozen=True)
 class RecoveryJob:
     """How a run is recorded and slowed down. ``read_pace`` is called once a second; None: the rates are unchanged.
@@ -82,42 +69,47 @@ class RecoveryJob:
     read_pace: Callable[[], CopyPace | None]
     warn: Callable[[str], None]
 
+    def ranges_of(self, ledger_id: int) -> tuple[JobRange, ...]:
+        """What an earlier run copied of a ledger that is not done."""
+        return () if self.state is None else tuple(self.state.ranges.get(ledger_id, {}).values())
 
-class RecoveryRun:
-    """State of one run of a plan."""
+
+class LedgerRun:
+    """State of one run over many ledgers."""
 
     def __init__(
         self,
         ports: ClientPorts,
-        config: ReplicationConfig,
-        plan: RecoveryPlan,
-        open_ledgers: OpenLedgers,
+        policy: Policy,
+        totals: PlanTotals,
+        on_result: Callable[[LedgerResult], None],
         on_progress: Callable[[RecoveryProgress], None] | None,
         job: RecoveryJob | None,
     ) -> None:
+        """``on_result`` gets the result of each ledger, once."""
         self._ports = ports
-        self._config = config
-        self._plan = plan
-        self._open_ledgers = open_ledgers
+        self._config = policy.config
+        self._totals = totals
+        self._on_result = on_result
         self._on_progress = on_progress
         self._progress_at_ns = 0
         self._job = job
         self._is_unrecorded = False
         """Whether the job file can no longer be written."""
-        self._repairs: Repairs | None = None
-        self._queue = LedgerQueue(self._ledgers(), ports.clock, config)
-        self._tally = RecoveryTally(config.verify)
-        self._totals = plan.totals
+        self._done = self._failed = 0
         self._waiting_for_writers = 0
+        self._writers_due_ns = 0
+        self._engine: Engine
+        self._queue: LedgerQueue
 
     def note_range(self, found: JobRange) -> None:
         """A long copy has come this far."""
         if self._job is not None and not self._is_unrecorded:
             self._job.file.append(found)
 
-    async def run(self, repairs: Repairs) -> RecoveryReport:
-        """Repair all ledgers of the plan; RefusedError as soon as Pulsar begins to migrate its metadata."""
-        self._repairs = repairs
+    async def run(self, engine: Engine, tasks: AsyncIterable[LedgerTask]) -> float:
+        """Work on all tasks; returns the seconds. RefusedError as soon as Pulsar begins to migrate its metadata."""
+        self._engine, self._queue = engine, LedgerQueue(tasks, self._ports.clock, self._config)
         started_ns = self._ports.clock.monotonic_ns()
         self._follow_pace()
         ticking = asyncio.create_task(self._tick())
@@ -130,8 +122,16 @@ class RecoveryRun:
             self._report_progress(is_forced=True)
             await asyncio.gather(ticking, return_exceptions=True)
             await self._write_job()
-        seconds = (self._ports.clock.monotonic_ns() - started_ns) / 1e9
-        return self._tally.report(self._plan.bookie_ids, seconds, self._plan.unreadable)
+        return (self._ports.clock.monotonic_ns() - started_ns) / 1e9
+
+    async def wait_for_writers(self, ledgers: int, until_ns: int) -> None:
+        """Leave some open ledgers alone, and report it, so that their writers can replace the bookies."""
+        wait_ns = until_ns - self._ports.clock.monotonic_ns()
+        if ledgers and wait_ns > 0:
+            self._waiting_for_writers, self._writers_due_ns = ledgers, until_ns
+            self._report_progress(is_forced=True)
+            await self._ports.clock.sleep(wait_ns / 1e9)
+            self._waiting_for_writers = 0
 
     async def _unless_migrating(self, work: Coroutine[Any, Any, None]) -> None:
         tasks = [asyncio.create_task(self._watch_migration()), asyncio.create_task(work)]
@@ -159,8 +159,8 @@ class RecoveryRun:
             await self._write_job()
 
     def _follow_pace(self) -> None:
-        if self._job is not None and self._repairs is not None and (pace := self._job.read_pace()) is not None:
-            self._repairs.set_pace(pace)
+        if self._job is not None and (pace := self._job.read_pace()) is not None:
+            self._engine.set_pace(pace)
 
     async def _write_job(self) -> None:
         """Record what is done. Without disk space the run goes on: the metadata shows what is done, too."""
@@ -172,49 +172,18 @@ class RecoveryRun:
             self._is_unrecorded = True
             self._job.warn(f"cannot write the job file, so --resume cannot continue this run: {error.strerror}")
 
-    async def _ledgers(self) -> AsyncIterator[LedgerPlan]:
-        """The ledgers in the order of work; those that wait for their writers come last, after the wait."""
-        waits = self._open_ledgers is OpenLedgers.WAIT
-        for ledger in self._plan.ledgers:
-            if not (waits and ledger.may_have_writer):
-                yield ledger
-        if not waits:
-            return
-        written = [ledger for ledger in self._plan.ledgers if ledger.may_have_writer]
-        wait_s = self._writers_wait_s()
-        if written and wait_s > 0:
-            self._waiting_for_writers = len(written)
-            self._report_progress(is_forced=True)
-            await self._ports.clock.sleep(wait_s)
-            self._waiting_for_writers = 0
-        for ledger in written:
-            yield ledger
-
-    def _writers_wait_s(self) -> float:
-        """How long after now the writers of open ledgers still have to replace the leaving bookies."""
-        waited_s = (self._ports.clock.monotonic_ns() - self._plan.seen_at_ns) / 1e9
-        return max(0.0, self._config.open_ledger_wait_s - waited_s)
-
-    async def _repair_one(self, ledger: LedgerPlan) -> None:
-        assert self._repairs is not None
-        seen = None if ledger.open_look is None else ledger.open_look.segment
-        stored = self._plan.seen.pop(ledger.ledger_id, None)
-        result = await self._repairs.repair(
-            LedgerWork(ledger.ledger_id, seen, self._ranges_of(ledger.ledger_id), stored)
-        )
-        if not self._queue.finish(ledger, result):
+    async def _repair_one(self, task: LedgerTask) -> None:
+        result = await self._engine.repair(task)
+        if not self._queue.finish(task, result):
             return
         if result.failures or result.was_closed:
-            result = result.with_owner(await self._owner(ledger.ledger_id))
-        self._tally.add(result)
+            result = result.with_owner(await self._owner(task.ledger_id))
+        self._done += 1
+        self._failed += bool(result.failures)
+        self._on_result(result)
         if self._job is not None and not result.failures and not self._is_unrecorded:
             self._job.file.append(done_record(result))
         self._report_progress()
-
-    def _ranges_of(self, ledger_id: int) -> tuple[JobRange, ...]:
-        if self._job is None or self._job.state is None:
-            return ()
-        return tuple(self._job.state.ranges.get(ledger_id, {}).values())
 
     async def _owner(self, ledger_id: int) -> str | None:
         """The owner, for the report; None if it cannot be read."""
@@ -224,26 +193,23 @@ class RecoveryRun:
             return None
 
     def _report_progress(self, *, is_forced: bool = False) -> None:
-        if self._on_progress is None or self._repairs is None:
-            return
         now_ns = self._ports.clock.monotonic_ns()
-        if not is_forced and now_ns - self._progress_at_ns < PROGRESS_INTERVAL_NS:
+        if self._on_progress is None or not (is_forced or now_ns - self._progress_at_ns >= PROGRESS_INTERVAL_NS):
             return
         self._progress_at_ns = now_ns
-        moments = self._repairs.moments()
-        current = sorted((each for moment in moments for each in moment.current), key=lambda each: each.since_ns)
+        current = self._engine.current
         oldest = current[0] if current else self._queue.oldest_locked()
         self._on_progress(
             RecoveryProgress(
-                ledgers_done=self._tally.ledgers,
+                ledgers_done=self._done,
                 ledgers_total=self._totals.ledgers,
-                ledgers_failed=self._tally.ledgers_failed,
-                entries_copied=sum(moment.entries_copied for moment in moments),
+                ledgers_failed=self._failed,
+                entries_copied=self._engine.entries_copied,
                 entries_planned=self._totals.entries,
-                bytes_copied=sum(moment.bytes_copied for moment in moments),
+                bytes_copied=self._engine.bytes_copied,
                 bytes_planned=self._totals.bytes_to_copy,
                 waiting_for_writers=self._waiting_for_writers,
-                writers_wait_s=self._writers_wait_s() if self._waiting_for_writers else 0.0,
+                writers_wait_s=max(0.0, (self._writers_due_ns - now_ns) / 1e9) if self._waiting_for_writers else 0.0,
                 current_ledgers=tuple(each.ledger_id for each in current),
                 oldest_ledger=None if oldest is None else oldest.ledger_id,
                 oldest_s=0.0 if oldest is None else (now_ns - oldest.since_ns) / 1e9,
@@ -252,7 +218,7 @@ class RecoveryRun:
         )
 
 
-def done_record(result: LedgerRepaired) -> JobDone:
+def done_record(result: LedgerResult) -> JobDone:
     """The record of a ledger without failures."""
     return JobDone(
         ledger_id=result.ledger_id,

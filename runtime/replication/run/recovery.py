@@ -6,7 +6,7 @@ requests in flight, verifies copies before the metadata references them, and con
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 import msgspec
 
@@ -16,17 +16,18 @@ from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.outage import MetadataOutage, OutageWait
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.config import OpenLedgers
 from runtime.replication.copy.reader import SILENCE, reason_of
 from runtime.replication.plan.job_file import RecordedJob
-from runtime.replication.plan.recovery_plan import RecoveryPlan
+from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from runtime.replication.plan.scan import PlanDemand, RecoveryScan
 from runtime.replication.plan.store import OpenTemporaryFile
-from runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress, RecoveryRun
-from runtime.replication.run.report import RecoveryReport
+from runtime.replication.policy import Policy
+from runtime.replication.run.engine import Engine
+from runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
+from runtime.replication.run.report import RecoveryReport, RecoveryTally
 from runtime.replication.survey.loss_proof import LossProof
-from runtime.replication.turn.engine import RepairWorker
-from runtime.replication.turn.messages import RepairSetup
+from runtime.replication.turn.task import LedgerTask
 
 
 class BookieRecovery:
@@ -38,7 +39,7 @@ class BookieRecovery:
         registration: RegistrationClient,
         cookies: CookieStore,
         locks: ReplicationLocks,
-        config: ReplicationConfig,
+        policy: Policy,
         on_outage: Callable[[MetadataOutage], None] = lambda _: None,
         open_file: OpenTemporaryFile = lambda: None,
         find_leaving: Callable[[], Awaitable[frozenset[str]]] | None = None,
@@ -52,13 +53,13 @@ class BookieRecovery:
         self._ports = ports
         self._registration = registration
         self._locks = locks
-        self._config = config
+        self.policy = policy
         self._on_outage = on_outage
         self._find_leaving = find_leaving
-        self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, on_outage)
+        self.outage = OutageWait(registration.snapshot, ports.clock, policy.config.metadata_outage_max_s, on_outage)
         """Waits for the metadata store in all methods but ``run``. Callers that build on this class may use it too."""
-        self.loss_proof = LossProof(ports, registration, config)
-        self._scan = RecoveryScan(ports, registration, cookies, config, open_file)
+        self.loss_proof = LossProof(ports, registration, policy.config)
+        self._scan = RecoveryScan(ports, registration, cookies, policy.config, open_file)
 
     async def require_down(
         self,
@@ -72,7 +73,7 @@ class BookieRecovery:
         registered bookie does not answer, and calls ``on_wait`` once with its id. If it answers, with whatever, raises
         immediately; ``advice_of`` has more to say about such a bookie.
         """
-        deadline_ns = self._ports.clock.monotonic_ns() + int(self._config.registration_wait_s * 1e9)
+        deadline_ns = self._ports.clock.monotonic_ns() + int(self.policy.config.registration_wait_s * 1e9)
         told: set[str] = set()
         while True:
             registered = await self.outage.outlast(lambda: self.registered(bookie_ids))
@@ -87,7 +88,7 @@ class BookieRecovery:
                     told.add(bookie_id)
                     on_wait(bookie_id)
             if self._ports.clock.monotonic_ns() >= deadline_ns:
-                waited = f"after {self._config.registration_wait_s:g} s"
+                waited = f"after {self.policy.config.registration_wait_s:g} s"
                 raise RefusedError(f"bookie {registered[0]} does not respond but is still registered {waited}")
             await self._ports.clock.sleep(0.5)
 
@@ -150,13 +151,12 @@ class BookieRecovery:
         plan: RecoveryPlan,
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         *,
-        open_ledgers: OpenLedgers = OpenLedgers.WAIT,
         job: RecoveryJob | None = None,
     ) -> RecoveryReport:
         """Carry out a plan, after checking or reading the metadata of each ledger again. Safe to interrupt and repeat.
 
-        With ``WAIT``, ledgers with a leaving bookie in the open last segment are worked on last, ``open_ledger_wait_s``
-        after the plan was made. They are fenced only if the segment is still the same.
+        Unless the plan is of a drain, the policy ``WAIT`` means that ledgers with one in the open last segment are worked
+        on last, ``open_ledger_wait_s`` after the plan was made, and fenced only if the segment is still the same.
 
         ``on_progress`` is called at most ten times per second, and once at the end, even after an error. Unreachable
         bookies must be down: call ``require_down`` first. Waits during an outage of the metadata store;
@@ -165,7 +165,7 @@ class BookieRecovery:
         After the rest of an interrupted job, all ledgers are scanned again: those that still reference the bookies were
         not in its plan, and are failures of the report.
         """
-        report = await self._carry_out(plan, on_progress, open_ledgers, job)
+        report = await self._carry_out(plan, on_progress, job)
         if not plan.is_rest or not report.is_complete:
             return report
         last = await self.scan(plan.bookie_ids, unreachable=plan.unreachable)
@@ -175,24 +175,48 @@ class BookieRecovery:
         self,
         plan: RecoveryPlan,
         on_progress: Callable[[RecoveryProgress], None] | None,
-        open_ledgers: OpenLedgers,
         job: RecoveryJob | None,
     ) -> RecoveryReport:
-        config = self._config
         leaving = frozenset() if self._find_leaving is None else await self.outage.outlast(self._find_leaving)
-        setup = RepairSetup(
-            config=config,
-            leaving=frozenset(plan.bookie_ids),
-            unreachable=frozenset(plan.unreachable),
-            open_ledgers=open_ledgers,
+        tally = RecoveryTally(self.policy.config.verify)
+        run = LedgerRun(self._ports, self.policy, plan.totals, tally.add, on_progress, job)
+        engine = Engine(
+            self._ports,
+            self._registration,
+            self._locks,
+            self.policy,
             known=plan.targets,
             only_targets=plan.targets if plan.is_restricted else (),
             avoided=leaving.difference(plan.bookie_ids),
+            on_range=run.note_range,
+            on_outage=self._on_outage,
         )
-        run = RecoveryRun(self._ports, config, plan, open_ledgers, on_progress, job)
-        ports = (self._ports, self._registration, self._locks)
-        worker = RepairWorker(*ports, setup, on_range=run.note_range, on_outage=self._on_outage)
-        return await run.run(worker)
+        seconds = await run.run(engine, self._tasks(plan, run, job))
+        return tally.report(plan.bookie_ids, seconds, plan.unreadable)
+
+    async def _tasks(self, plan: RecoveryPlan, run: LedgerRun, job: RecoveryJob | None) -> AsyncIterator[LedgerTask]:
+        """The ledgers in the order of work; those that wait for their writers come last, after the wait."""
+        leaving, unreachable = frozenset(plan.bookie_ids), frozenset(plan.unreachable)
+        waits = self.policy.open_ledgers is OpenLedgers.WAIT and not plan.is_drain
+
+        def task(ledger: LedgerPlan) -> LedgerTask:
+            return LedgerTask(
+                ledger_id=ledger.ledger_id,
+                leaving=leaving,
+                unreachable=unreachable,
+                seen=None if ledger.open_look is None else ledger.open_look.segment,
+                ranges=() if job is None else job.ranges_of(ledger.ledger_id),
+                stored=plan.seen.pop(ledger.ledger_id, None),
+                has_time=plan.is_drain,
+            )
+
+        for ledger in plan.ledgers:
+            if not (waits and ledger.may_have_writer):
+                yield task(ledger)
+        written = [ledger for ledger in plan.ledgers if waits and ledger.may_have_writer]
+        await run.wait_for_writers(len(written), plan.seen_at_ns + int(self.policy.config.open_ledger_wait_s * 1e9))
+        for ledger in written:
+            yield task(ledger)
 
 
 def _demand(

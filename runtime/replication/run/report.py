@@ -13,7 +13,7 @@ from runtime.replication.judge.ledger_result import (
     FailureReason,
     LedgerFailure,
     LedgerOutcome,
-    LedgerRepaired,
+    LedgerResult,
     SourceDefect,
     rule_counts,
 )
@@ -115,7 +115,7 @@ class RecoveryTally:
         """Ledgers that could not be moved completely."""
         return self._outcomes[LedgerOutcome.FAILED]
 
-    def add(self, result: LedgerRepaired) -> None:
+    def add(self, result: LedgerResult) -> None:
         """Count the result of one more ledger."""
         self._outcomes[result.outcome] += 1
         self._fragments += result.fragments

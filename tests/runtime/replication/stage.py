@@ -22,6 +22,7 @@ from runtime.replication.config import ReplicationConfig
 from runtime.replication.judge.check_scope import WHOLE, CheckScope
 from runtime.replication.judge.fragments import segment_entries
 from runtime.replication.judge.ledger_check import LedgerCheck
+from runtime.replication.policy import Policy
 from runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport, FinishHooks
 from runtime.replication.run.drain import DrainHooks, DrainOrder
 from runtime.replication.run.recovery import BookieRecovery
@@ -90,7 +91,7 @@ class Stage:
 
     def recovery(self, config: ReplicationConfig = QUICK) -> BookieRecovery:
         """Recovery with this stage's parts."""
-        return BookieRecovery(self.client.ports, self.registration, self.cookies, self.locks, config)
+        return BookieRecovery(self.client.ports, self.registration, self.cookies, self.locks, Policy(config=config))
 
     async def recover(self, *bookie_ids: str, config: ReplicationConfig = QUICK) -> RecoveryReport:
         """Plan and run."""

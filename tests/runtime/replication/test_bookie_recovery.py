@@ -23,6 +23,7 @@ from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
 from runtime.replication.judge.ledger_result import FailureReason
 from runtime.replication.plan.job_file import RecordedJob
+from runtime.replication.policy import Policy
 from runtime.replication.run.ledgers import RecoveryProgress
 from runtime.replication.run.recovery import BookieRecovery
 from tests.runtime.client.world import segments
@@ -434,7 +435,7 @@ async def test_t16_a_ledger_whose_lock_is_lost_twice_may_be_repaired_by_then(
     await tree.release()
     losing = ReplicationLocks(LosesSession(stage.client.held_store, zookeeper), stage.ledgers.root, "this-host")
     one_by_one = msgspec.structs.replace(QUICK, ledgers_in_parallel=1)
-    recovery = BookieRecovery(stage.client.ports, stage.registration, stage.cookies, losing, one_by_one)
+    recovery = BookieRecovery(stage.client.ports, stage.registration, stage.cookies, losing, Policy(config=one_by_one))
     plan = await recovery.plan(["b1"])
     other = await Stage.build(stage.world)
     moved = await other.read(ids[0])

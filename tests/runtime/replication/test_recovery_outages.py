@@ -20,6 +20,7 @@ from runtime.metadata.store import MetadataStore
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
+from runtime.replication.policy import Policy
 from runtime.replication.run.decommission import Decommission, FinishHooks
 from runtime.replication.run.ledgers import RecoveryProgress
 from runtime.replication.run.recovery import BookieRecovery
@@ -61,7 +62,12 @@ class Scene(NamedTuple):
     def recovery(self, config: ReplicationConfig = CONFIG) -> BookieRecovery:
         stage = self.stage
         return BookieRecovery(
-            stage.client.ports, self.registration, stage.cookies, stage.locks, config, self.outages.put_nowait
+            stage.client.ports,
+            self.registration,
+            stage.cookies,
+            stage.locks,
+            Policy(config=config),
+            self.outages.put_nowait,
         )
 
     async def run(self, config: ReplicationConfig = CONFIG) -> asyncio.Task[RecoveryReport]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerOutcome, LedgerRepaired
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerOutcome, LedgerResult
 from runtime.replication.run.report import RecoveryReport, RecoveryTally
 
 
-def report_of(*results: LedgerRepaired, unreadable: tuple[LedgerFailure, ...] = ()) -> RecoveryReport:
+def report_of(*results: LedgerResult, unreadable: tuple[LedgerFailure, ...] = ()) -> RecoveryReport:
     tally = RecoveryTally()
     for result in results:
         tally.add(result)
@@ -21,24 +21,24 @@ FAILURE = LedgerFailure(1, FailureReason.LOCKED, (), "held by another host")
 @pytest.mark.parametrize(
     ("result", "outcome"),
     [
-        (LedgerRepaired(ledger_id=1, fragments=2), LedgerOutcome.REPAIRED),
-        (LedgerRepaired(ledger_id=1, was_closed=True), LedgerOutcome.REPAIRED),
-        (LedgerRepaired(ledger_id=1), LedgerOutcome.REPAIRED_BY_OTHERS),
-        (LedgerRepaired(ledger_id=1, was_deleted=True), LedgerOutcome.DELETED),
-        (LedgerRepaired(ledger_id=1, fragments=2, failures=(FAILURE,)), LedgerOutcome.FAILED),
+        (LedgerResult(ledger_id=1, fragments=2), LedgerOutcome.REPAIRED),
+        (LedgerResult(ledger_id=1, was_closed=True), LedgerOutcome.REPAIRED),
+        (LedgerResult(ledger_id=1), LedgerOutcome.REPAIRED_BY_OTHERS),
+        (LedgerResult(ledger_id=1, was_deleted=True), LedgerOutcome.DELETED),
+        (LedgerResult(ledger_id=1, fragments=2, failures=(FAILURE,)), LedgerOutcome.FAILED),
     ],
 )
-def test_outcome_of_one_ledger(result: LedgerRepaired, outcome: LedgerOutcome) -> None:
+def test_outcome_of_one_ledger(result: LedgerResult, outcome: LedgerOutcome) -> None:
     assert result.outcome is outcome
 
 
 def test_the_columns_add_up_and_ledgers_outside_of_the_plan_stand_apart() -> None:
     unreadable = LedgerFailure(9, FailureReason.METADATA_UNREADABLE, (), "garbage")
     results = [
-        LedgerRepaired(ledger_id=1, fragments=2, failures=(FAILURE,)),
-        LedgerRepaired(ledger_id=2, fragments=1, entries=3, bytes_copied=30),
-        LedgerRepaired(ledger_id=3),
-        LedgerRepaired(ledger_id=4, was_deleted=True),
+        LedgerResult(ledger_id=1, fragments=2, failures=(FAILURE,)),
+        LedgerResult(ledger_id=2, fragments=1, entries=3, bytes_copied=30),
+        LedgerResult(ledger_id=3),
+        LedgerResult(ledger_id=4, was_deleted=True),
     ]
     report = report_of(*results, unreadable=(unreadable,))
     assert report.ledgers == 4
@@ -46,5 +46,5 @@ def test_the_columns_add_up_and_ledgers_outside_of_the_plan_stand_apart() -> Non
     assert (report.ledgers_deleted, report.ledgers_failed, report.ledgers_unreadable) == (1, 1, 1)
     assert (report.fragments, report.has_progress, report.is_complete) == (3, True, False)
     assert report.failures == (FAILURE, unreadable)
-    idle = report_of(LedgerRepaired(ledger_id=3))
+    idle = report_of(LedgerResult(ledger_id=3))
     assert (idle.ledgers_repaired_by_others, idle.has_progress) == (1, False)

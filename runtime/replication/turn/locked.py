@@ -1,4 +1,4 @@
-"""Moves one ledger, whose lock is held, away from leaving bookies: close, copy, verify, one compare-and-set.
+"""The work on one ledger, whose lock is held: close, copy, verify, one compare-and-set.
 
 Source: replication sections 4.1, 6 and 15.1. After a lost compare-and-set, everything is decided again from the stored
 metadata. Copies that were already made are used only if they still fit.
@@ -26,7 +26,7 @@ from runtime.metadata.store import Versioned
 from runtime.placement.choice import NoChoice
 from runtime.placement.isolation import isolation_demand
 from runtime.placement.rules import BrokenRule
-from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.config import OpenLedgers
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.job import StripeJob
 from runtime.replication.copy.reader import pause_s
@@ -34,12 +34,13 @@ from runtime.replication.copy.stripe import Replicator
 from runtime.replication.judge.closing import why_not_closable
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange, Fragment, joined, stripe_count
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerRepaired, SourceDefect
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult, SourceDefect, failed
 from runtime.replication.judge.targets import CopyNeed, stripe_bytes
+from runtime.replication.policy import Policy
 from runtime.replication.turn.live_bookies import LiveBookies
 from runtime.replication.turn.metadata_switch import LockLostError, NewMembers, TargetGoneError, switch_metadata
-from runtime.replication.turn.order import RepairOrder
 from runtime.replication.turn.target_chooser import TargetChooser
+from runtime.replication.turn.task import LedgerTask
 from storage.errors import BkctlError
 
 ZOOKEEPER = "ZooKeeper"
@@ -76,8 +77,8 @@ class _FoundFailure(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class RepairTools:
-    """Objects that all repairs of one run share."""
+class TurnTools:
+    """Objects that the turns of one run share."""
 
     ports: ClientPorts
     locks: ReplicationLocks
@@ -85,17 +86,17 @@ class RepairTools:
     live_bookies: LiveBookies
     targets: TargetChooser
     outage: OutageWait
-    config: ReplicationConfig
+    policy: Policy
 
 
-class LockedLedgerRepair:
-    """State of the repair of one ledger under its lock."""
+class LockedTurn:
+    """State of the work on one ledger under its lock."""
 
     def __init__(
         self,
-        tools: RepairTools,
+        tools: TurnTools,
         lock: ReplicationLock,
-        order: RepairOrder,
+        task: LedgerTask,
         activity: LedgerActivity,
         stored: Versioned[LedgerMetadata] | None,
         *,
@@ -113,20 +114,21 @@ class LockedLedgerRepair:
         self._live_bookies = tools.live_bookies
         self._targets = tools.targets
         self._outage = tools.outage
-        self._config = tools.config
-        self._ledger_id = activity.ledger_id
+        self._policy = tools.policy
+        self._config = tools.policy.config
+        self._ledger_id = task.ledger_id
         self._activity = activity
-        self._order = order
+        self._task = task
         self._state = LedgerState.OPEN
         self._was_closed = False
-        self._begun = {_Place(each.first_entry_id, each.ensemble_index): each for each in order.ranges}
+        self._begun = {_Place(each.first_entry_id, each.ensemble_index): each for each in task.ranges}
         self._copied: dict[_Place, _Copied] = {}
         self._unusable: dict[str, str] = {}
         """Targets that rejected or lost copies of this ledger, with the reason; not tried again (bk#4668)."""
         self._failures: dict[_Place, _FoundFailure] = {}
         self._defects: list[SourceDefect] = []
 
-    async def run(self) -> LedgerRepaired:
+    async def run(self) -> LedgerResult:
         """Repair until only reported failures still reference the leaving bookies."""
         attempt = 0
         while attempt < self._config.metadata_attempts_max:
@@ -134,7 +136,7 @@ class LockedLedgerRepair:
             try:
                 result = await self._pass()
             except LedgerNotFoundError:
-                return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair
+                return LedgerResult(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair
             except TargetGoneError as gone:
                 attempt -= 1  # ends all the same: each target is tried once
                 self._unusable[gone.target] = f"bookie {gone.target} left, or became read-only, after it was copied to"
@@ -158,7 +160,7 @@ class LockedLedgerRepair:
         detail = f"another process changed it first, {self._config.metadata_attempts_max} times in a row"
         return failed(self._ledger_id, FailureReason.CONFLICT, detail)
 
-    async def _pass(self) -> LedgerRepaired | None:
+    async def _pass(self) -> LedgerResult | None:
         """Copy and commit; None if there is more to do, as after a part of a long ledger."""
         await self._live_bookies.refresh()
         versioned = await self._read_closed()
@@ -186,7 +188,7 @@ class LockedLedgerRepair:
             self._require_lock()  # after a lost session, live bookies may seem to be missing
         return await self._result(metadata)
 
-    async def _finished_without_lock(self) -> LedgerRepaired | None:
+    async def _finished_without_lock(self) -> LedgerResult | None:
         """The result, if the lock is lost but the ledger needs no more repair: our last write was carried out."""
         await self._lock.confirm()
         if self._lock.is_held:
@@ -194,12 +196,12 @@ class LockedLedgerRepair:
         try:
             metadata = (await self._read()).value
         except LedgerNotFoundError:
-            return LedgerRepaired(ledger_id=self._ledger_id, was_deleted=True)
-        return None if self._order.fragments(metadata) else await self._result(metadata)
+            return LedgerResult(ledger_id=self._ledger_id, was_deleted=True)
+        return None if self._task.fragments(metadata) else await self._result(metadata)
 
     def _fragment_at(self, metadata: LedgerMetadata, place: _Place) -> Fragment | None:
         """The fragment that references a leaving bookie at this place; None if there is none."""
-        for fragment in self._order.fragments(metadata):
+        for fragment in self._task.fragments(metadata):
             indexes = (-1,) if fragment.is_open else fragment.bookie_indexes
             if fragment.entries.first_entry_id == place.first_entry_id and place.ensemble_index in indexes:
                 return fragment
@@ -243,11 +245,11 @@ class LockedLedgerRepair:
         place = _Place(metadata.last_segment.first_entry_id, -1)
         if (
             metadata.is_closed
-            or not any(fragment.is_open for fragment in self._order.fragments(metadata))
+            or not any(fragment.is_open for fragment in self._task.fragments(metadata))
             or place in self._failures
         ):
             return versioned
-        if (reason := self._order.why_left_open(metadata)) is not None:
+        if (reason := self._task.why_left_open(metadata, self._policy.open_ledgers)) is not None:
             self._fail(metadata, place, FailureReason.OPEN, (), reason)
             return versioned
         unclosable = why_not_closable(self._ledger_id, metadata, (await self._live_bookies.refresh()).live)
@@ -261,6 +263,8 @@ class LockedLedgerRepair:
         self._require_lock()
         if metadata.state is LedgerState.OPEN:  # at this version: the writer may have just replaced the bookie
             versioned = await self._ports.ledgers.write(self._ledger_id, to_in_recovery(metadata), versioned.version)
+        for bookie_id in self._task.unreachable:
+            self._ports.suspects.add(bookie_id)  # the close must not choose them again
         recovery = LedgerRecovery(self._ports, credentials_of(self._ledger_id, metadata), versioned)
         try:
             await recovery.run()
@@ -277,9 +281,9 @@ class LockedLedgerRepair:
 
     async def _why_fence_in_vain(self, metadata: LedgerMetadata) -> str | None:
         """Why the open segment could not be copied once it is closed. An explicit choice to fence is not questioned."""
-        if self._order.open_ledgers is not OpenLedgers.WAIT or metadata.state is not LedgerState.OPEN:
+        if self._policy.open_ledgers is not OpenLedgers.WAIT or metadata.state is not LedgerState.OPEN:
             return None
-        fragment = self._order.fragments(metadata)[-1]
+        fragment = self._task.fragments(metadata)[-1]
         found = await self._targets.try_to_choose(self._need(metadata, fragment, fragment.bookie_indexes[0], {}))
         if not isinstance(found, NoChoice):
             return None
@@ -295,7 +299,7 @@ class LockedLedgerRepair:
         await self._live_bookies.refresh()
         change: NewMembers = {}
         oldest_ns = self._ports.clock.monotonic_ns()
-        for fragment in self._order.fragments(metadata):
+        for fragment in self._task.fragments(metadata):
             if fragment.is_open:
                 continue
             first_entry_id = fragment.entries.first_entry_id
@@ -349,7 +353,7 @@ class LockedLedgerRepair:
             target = found.bookies[0]
             credentials = credentials_of(self._ledger_id, metadata)
             copied_until = begun.last_entry_id if begun is not None and begun.target == target else -1
-            job = StripeJob(credentials, metadata, fragment, index, target, self._order.unreachable, copied_until)
+            job = StripeJob(credentials, metadata, fragment, index, target, self._task.unreachable, copied_until)
             try:
                 since = await self._live_bookies.member_since(target)
                 if since is None:
@@ -383,22 +387,23 @@ class LockedLedgerRepair:
 
     def _need(self, metadata: LedgerMetadata, fragment: Fragment, index: int, taken: Mapping[int, str]) -> CopyNeed:
         first_entry_id = fragment.entries.first_entry_id
+        leaving = self._task.leaving_in(first_entry_id)
         pending = (each for each in fragment.bookie_indexes if each != index and each not in taken)
         return CopyNeed(
             write_quorum_size=metadata.write_quorum_size,
             ensemble=tuple(taken.get(each, bookie_id) for each, bookie_id in enumerate(fragment.ensemble)),
             index=index,
             pending=tuple(each for each in pending if _Place(first_entry_id, each) not in self._failures),
-            excluded=frozenset({*fragment.ensemble, *self._order.leaving, *self._order.unreachable, *self._unusable}),
+            excluded=frozenset({*fragment.ensemble, *leaving, *self._task.unreachable, *self._unusable}),
             isolation=isolation_demand(metadata.custom_metadata),
             entry_count=stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size),
             bytes_needed=stripe_bytes(metadata, fragment, index),
-            is_data_first=self._order.is_data_first,
-            must_improve=self._order.must_improve,
+            is_data_first=self._task.is_data_first,
+            must_improve=self._task.must_improve,
         )
 
     def _why_no_target(self, found: NoChoice) -> str:
-        if found.best is not None and (self._order.is_data_first or self._order.must_improve):
+        if found.best is not None and (self._task.is_data_first or self._task.must_improve):
             return found.sentence  # the order of a worker: it has no option
         if found.best is not None:
             return f"{found.sentence} (--placement best-effort accepts that)"
@@ -408,7 +413,7 @@ class LockedLedgerRepair:
             return found.sentence
         return "every writable bookie is already in the ensemble"
 
-    async def _result(self, metadata: LedgerMetadata) -> LedgerRepaired:
+    async def _result(self, metadata: LedgerMetadata) -> LedgerResult:
         """The result, based on the currently stored metadata, and on who is registered now."""
         named = [
             (place, copied)
@@ -416,7 +421,7 @@ class LockedLedgerRepair:
             if metadata.segment_of(place.first_entry_id).ensemble[place.ensemble_index] == copied.target
         ]
         gone = {copied.target for _, copied in named} - ((await self._live_bookies.look()).live if named else set())
-        return LedgerRepaired(
+        return LedgerResult(
             ledger_id=self._ledger_id,
             fragments=len({place.first_entry_id for place, _ in named}),
             entries=sum(copied.entries for _, copied in named),
@@ -439,8 +444,3 @@ class LockedLedgerRepair:
                 )
             ),
         )
-
-
-def failed(ledger_id: int, reason: FailureReason, detail: str) -> LedgerRepaired:
-    """A result with one failure that is about the whole ledger."""
-    return LedgerRepaired(ledger_id=ledger_id, failures=(LedgerFailure(ledger_id, reason, (), detail),))

@@ -21,7 +21,7 @@ from runtime.ledger.write_set import write_set
 from runtime.metadata.outage import OutageWait
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.protocol.status import Status, error_of
-from runtime.replication.config import OpenLedgers, ReplicationConfig
+from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.rate import CopyRate
 from runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate, pause_s
@@ -44,10 +44,10 @@ from runtime.replication.judge.fragments import (
     joined,
     segment_entries,
 )
-from runtime.replication.judge.ledger_result import FailureReason, LedgerRepaired
-from runtime.replication.turn.engine import RepairWorker
+from runtime.replication.judge.ledger_result import FailureReason, LedgerResult
+from runtime.replication.run.engine import Engine
 from runtime.replication.turn.live_bookies import LiveBookies
-from runtime.replication.turn.order import RepairOrder
+from runtime.replication.turn.task import LedgerTask
 
 LOCK_LOSSES_MAX = 5
 """Maximum restarts of a ledger after its lock was lost with the session."""
@@ -77,7 +77,7 @@ class InPlaceTools:
     copies: CopyReader
     live_bookies: LiveBookies
     outage: OutageWait
-    engine: RepairWorker
+    engine: Engine
     """Moves stripes."""
     unusable: dict[str, str]
     on_written: Callable[[int, int], None]
@@ -85,18 +85,22 @@ class InPlaceTools:
 
 
 def in_place_tools(
-    ports: ClientPorts, engine: RepairWorker, config: ReplicationConfig, on_written: Callable[[int, int], None]
+    ports: ClientPorts,
+    engine: Engine,
+    locks: ReplicationLocks,
+    config: ReplicationConfig,
+    on_written: Callable[[int, int], None],
 ) -> InPlaceTools:
     """Tools that share rates, windows and the list of bookies with an engine."""
     return InPlaceTools(
         ports=ports,
-        locks=engine.tools.locks,
+        locks=locks,
         config=config,
         rate=engine.pacer.total,
         window=Window(config.bytes_in_flight_max, items_max=max(1, config.entries_in_flight_max // BATCH_ENTRIES)),
         copies=engine.copies,
-        live_bookies=engine.tools.live_bookies,
-        outage=engine.tools.outage,
+        live_bookies=engine.live_bookies,
+        outage=engine.outage,
         engine=engine,
         unusable={},
         on_written=on_written,
@@ -190,10 +194,10 @@ class LedgerInPlaceRepair:
     async def _move(self, metadata: LedgerMetadata, first_entry_id: int, corrupt: dict[str, EntryRangeSet]) -> None:
         """Move the stripes that these bookies have in one segment to others."""
         unreachable = metadata.bookies() - (await self._tools.live_bookies.refresh()).live
-        segments = frozenset({first_entry_id})
-        order = RepairOrder(frozenset(corrupt), unreachable, OpenLedgers.SKIP, segments=segments)
+        leaving = {first_entry_id: frozenset(corrupt)}
+        task = LedgerTask(ledger_id=self._ledger_id, leaving_segments=leaving, unreachable=unreachable)
         activity = LedgerActivity(self._ledger_id, self._ports.clock.monotonic_ns())
-        result = await self._tools.engine.repair_locked(self._lock, order, activity)
+        result = await self._tools.engine.repair_locked(self._lock, task, activity)
         if any(failure.reason is FailureReason.LOCK_LOST for failure in result.failures):
             raise _LockGoneError
         stored = (await self._ports.ledgers.read(self._ledger_id)).value
@@ -257,7 +261,7 @@ class LedgerInPlaceRepair:
 
     async def _running_bkctl(self, copies: Sequence[Copy]) -> list[str]:
         """The bookies with a bad record that run bkctl."""
-        software = self._tools.engine.tools.replicator.software
+        software = self._tools.engine.replicator.software
         bookie_ids = [copy.bookie_id for copy in copies if copy.has_bad_record]
         return [each for each in bookie_ids if await software.is_bkctl(each)]
 
@@ -404,7 +408,7 @@ def _is_in(ranges: Sequence[EntryRange], entry_id: int) -> bool:
     return position > 0 and entry_id <= ranges[position - 1].last_entry_id
 
 
-def _why_not_moved(result: LedgerRepaired) -> tuple[LeftReason, str]:
+def _why_not_moved(result: LedgerResult) -> tuple[LeftReason, str]:
     for failure in result.failures:
         reason = _REASONS.get(failure.reason, LeftReason.NOT_MOVED)
         return reason, failure.bare_detail
