@@ -18,9 +18,9 @@ from runtime.protocol.status import Status, error_of
 from runtime.replication.config import VerifyMode
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
-from runtime.replication.copy.reader import BATCH_BYTES, REQUEST_COST_BYTES, batch_entries_max
+from runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
 from runtime.replication.copy.rewrite import StripeRewrite
-from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, GoodCopies, SourceReader, read_batch
+from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, GoodCopies, SourceReader
 from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
 
@@ -61,7 +61,6 @@ class _StripeCopy:
         self._ports = tools.ports
         self._job = job
         self._activity = activity
-        self._window = tools.copies.windows.of(job.target)
         self._reader = SourceReader(tools, job, activity)
         self._bytes_copied = 0
         self._target_failure: str | None = None
@@ -99,10 +98,7 @@ class _StripeCopy:
         job = self._job
         if await self._tools.software.is_bkctl(job.target):
             return False
-        entry_ids = [job.last_entry_id]
-        (answer,) = await self._ports.bookies.read_many(
-            job.target, job.credentials.ledger_id, entry_ids, bytes_max=BATCH_BYTES
-        )
+        (answer,) = await self._tools.copies.read_batch(job.target, job.credentials.ledger_id, [job.last_entry_id])
         return answer is not Status.NO_SUCH_LEDGER
 
     def _entry_ids(self, entries: EntryRange) -> Iterator[int]:
@@ -195,13 +191,8 @@ class _StripeCopy:
         with self._activity.waiting(f"target {job.target}"):
             if self._tools.pacer is not None:
                 await self._tools.pacer.take_read(job.target, len(entry_ids) * self._reader.entry_bytes)
-            answers = await read_batch(
-                self._ports.bookies,
-                self._window,
-                job.target,
-                job.credentials.ledger_id,
-                entry_ids,
-                self._reader.entry_bytes,
+            answers = await self._tools.copies.read_batch(
+                job.target, job.credentials.ledger_id, entry_ids, self._reader.entry_bytes
             )
         bodies = [b"" if isinstance(answer, Status) else answer for answer in answers]
         checks = job.credentials.codec.verify_many(entry_ids, bodies)
