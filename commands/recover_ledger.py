@@ -7,19 +7,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from commands.command import command
-from commands.context import CommandContext
+from commands.context import CommandContext, CopyFlags
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError, Outcome
 from commands.findings_file import read_findings
 from commands.outages import OutageMax, report_outage, told_when_cut_off
-from commands.parse import all_ledger_ids, parse_bytes_per_second, parse_duration_s
+from commands.parse import all_ledger_ids
 from commands.recovery_progress import recovery_progress
 from commands.rendering import Column, Table, counted, decimal, size
-from commands.replication_access import note_end
+from commands.replication_access import note_end, policy_of
 from commands.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from runtime.replication.judge.bad_copies import (
         CopiesToWrite,
         InPlacePlan,
-        InPlaceReport,
         LedgerInPlace,
         StripeToMove,
     )
     from runtime.replication.judge.fragments import EntryRange
-    from runtime.replication.run.in_place_repair import InPlaceRepair
+    from runtime.replication.policy import Policy
+    from runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 
 _IDS_SHOWN_MAX = 5
 _ENTRIES_SHOWN_MAX = 60
@@ -88,13 +87,12 @@ async def recover_ledger(
     ledger_ids = all_ledger_ids(ledgers)
     if not ledger_ids and findings is None:
         raise InvalidArgumentError("specify ledger IDs, or --findings FILE")
-    bytes_per_second = None if copy_rate is None else parse_bytes_per_second(copy_rate)
-    outage_max_s = None if outage_max is None else parse_duration_s(outage_max)
+    policy = policy_of(context, CopyFlags(copy_rate=copy_rate, outage_max=outage_max))
     async with open_session(context) as session:
         ranges: dict[int, list[EntryRange]] = {}
         if findings is not None:
             ranges = _found_before(session, findings, ledger_ids)
-        repair = await _repair(context, session, bytes_per_second, outage_max_s)
+        repair = await _repair(context, session, policy)
         found = await _verify(context, repair, ledger_ids or sorted(ranges), ranges)
         if findings is None:
             _require_all_found(found)
@@ -119,21 +117,14 @@ def _found_before(session: Session, path: str, ledger_ids: Sequence[int]) -> dic
     return ranges
 
 
-async def _repair(
-    context: CommandContext, session: Session, bytes_per_second: int | None, outage_max_s: float | None
-) -> InPlaceRepair:
+async def _repair(context: CommandContext, session: Session, policy: Policy) -> InPlaceRepair:
     from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.net.host import canonical_host_name
-    from runtime.replication.copy.rate import CopyRate
     from runtime.replication.run.in_place_repair import InPlaceRepair
 
-    config = context.settings.replication
-    if outage_max_s is not None:
-        config = msgspec.structs.replace(config, metadata_outage_max_s=outage_max_s)
     ports = (await session.client()).ports
     locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
-    rate = CopyRate(ports.clock, bytes_per_second)
-    return InPlaceRepair(ports, locks, config, rate, partial(report_outage, context.console))
+    return InPlaceRepair(ports, locks, policy, partial(report_outage, context.console))
 
 
 async def _verify(

@@ -127,14 +127,14 @@ class _Report:
 
     def add(self, result: CloseResult, owner: str | None) -> None:
         """One ledger that was open at first."""
-        from runtime.replication.judge.bad_copies import LeftReason
         from runtime.replication.judge.fragments import EntryRange, format_ranges, joined
+        from runtime.replication.judge.ledger_result import FailureReason
         from runtime.replication.turn.close import CloseOutcome
 
         for bookie_id, entry_ids in sorted(result.corrupt_left.items()):
             entries = format_ranges(joined(EntryRange(each, each) for each in entry_ids))
             place = {"ledger_id": str(result.ledger_id), "bookie_id": bookie_id, "entries": entries}
-            self.left.append(place | {"reason": LeftReason.NO_TARGET.value})
+            self.left.append(place | {"reason": FailureReason.BAD_RECORD.value})
         if result.loss is not None:
             self.losses.append(loss_row(result.ledger_id, result.loss))
         if result.outcome is CloseOutcome.DELETED:

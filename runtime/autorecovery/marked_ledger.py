@@ -18,26 +18,24 @@ from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata, Segment
 from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.work import PickedLedger
 from runtime.metadata.store import Versioned
 from runtime.placement.rules import BrokenRule
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.judge.bad_copies import LeftCopies, LeftReason, bad_records_on, plan_in_place
+from runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
 from runtime.replication.judge.check_scope import CheckScope
 from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from runtime.replication.judge.marks import bookies_in_question
 from runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
 from runtime.replication.run.engine import Engine
-from runtime.replication.run.in_place_ledger import LedgerInPlaceRepair, in_place_tools
 from runtime.replication.survey.checker import LedgerChecker
 from runtime.replication.turn.task import LedgerTask
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _NO_TARGET = frozenset({FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.PLACEMENT})
-_UNWILLING = frozenset({LeftReason.READ_ONLY, LeftReason.REFUSED})
-_RARE_LEFT = frozenset({LeftReason.LOST, LeftReason.DIFFERENT, LeftReason.STRIPE})
+_UNWILLING = frozenset({FailureReason.READ_ONLY, FailureReason.REFUSED})
+_RARE_LEFT = frozenset({FailureReason.LOST, FailureReason.DIFFERENT, FailureReason.STRIPE})
 
 
 class MarkedOutcome(msgspec.Struct, kw_only=True):
@@ -87,7 +85,6 @@ class MarkedLedgerRepair:
         self,
         ports: ClientPorts,
         engine: Engine,
-        locks: ReplicationLocks,
         config: ReplicationConfig,
         *,
         is_local: bool = False,
@@ -99,8 +96,6 @@ class MarkedLedgerRepair:
         self._is_local = is_local
         self._live_bookies = engine.live_bookies
         self._checker: tuple[frozenset[str], LedgerChecker] | None = None
-        self.bytes_rewritten = 0
-        self._in_place = in_place_tools(ports, engine, locks, config, self._count_rewritten)
 
     async def run(
         self, picked: PickedLedger, picked_ns: int, seen: Segment | None, activity: LedgerActivity
@@ -141,7 +136,7 @@ class MarkedLedgerRepair:
         wanted = LedgerTask(
             ledger_id=task.ledger_id, leaving=gone, unreachable=gone, seen=seen, stored=stored, is_data_first=True
         )
-        for failure in await self._replace(task, wanted):
+        for failure in await self._repair(task, wanted):
             if failure.reason is FailureReason.OPEN and seen != last_segment:
                 task.outcome.open_segment = last_segment
             elif self._is_local and failure.reason in {*_NO_TARGET, FailureReason.OPEN}:
@@ -149,8 +144,8 @@ class MarkedLedgerRepair:
             else:
                 task.outcome.failures.append(_failure(failure, stored.value, gone))
 
-    async def _replace(self, task: _Task, wanted: LedgerTask) -> list[LedgerFailure]:
-        """Replace leaving bookies; returns the failures, except that the work was interrupted."""
+    async def _repair(self, task: _Task, wanted: LedgerTask) -> list[LedgerFailure]:
+        """Replace bookies, or write bad copies again; returns the failures, except that the work was interrupted."""
         result = await self._engine.repair_locked(task.picked.lock, wanted, task.activity)
         if result.was_deleted:
             raise LedgerNotFoundError(task.ledger_id, "it was deleted")
@@ -175,19 +170,19 @@ class MarkedLedgerRepair:
         stored = await self._ports.ledgers.read(task.ledger_id)
         bkctl = await self._ports.registrations.running_bkctl(bad_records_on(check))
         plan = plan_in_place(check, stored.value, stored.version, registrations.writable, bkctl)
-        tools = dataclasses.replace(self._in_place, unusable={})
-        result = await LedgerInPlaceRepair(tools, plan).run_locked(task.picked.lock)
-        if result is None:
-            task.outcome.is_interrupted = True
+        left = [*plan.left]
+        if plan.changes:
+            left += await self._repair(task, LedgerTask(ledger_id=task.ledger_id, bad=plan.bad))
+        if task.outcome.is_interrupted:
             return
-        left = [each for each in (*plan.left, *result.left) if each.bookie_id in registrations.live]
+        left = [each for each in left if not each.bookie_id or each.bookie_id in registrations.live]
         unwilling = frozenset(each.bookie_id for each in left if each.reason in _UNWILLING)
         if unwilling:
             await self._move_from(task, unwilling, stored.value, registrations)
         left = [each for each in left if each.bookie_id not in unwilling]
-        if self._is_local and any(each.reason is LeftReason.NO_TARGET for each in left):
+        if self._is_local and any(each.reason in _NO_TARGET for each in left):
             task.outcome.is_for_others = True
-            left = [each for each in left if each.reason is not LeftReason.NO_TARGET]
+            left = [each for each in left if each.reason not in _NO_TARGET]
         task.outcome.failures.extend(map(_left, left))
 
     async def _move_from(
@@ -202,7 +197,7 @@ class MarkedLedgerRepair:
             unreachable=unreachable,
             is_data_first=True,
         )
-        for failure in await self._replace(task, wanted):
+        for failure in await self._repair(task, wanted):
             task.outcome.failures.append(_failure(failure, metadata, unreachable))
 
     async def _repair_placement(self, task: _Task, registrations: Registrations) -> None:
@@ -214,7 +209,7 @@ class MarkedLedgerRepair:
         wanted = LedgerTask(
             ledger_id=task.ledger_id, leaving_segments=moves.leaving, unreachable=unreachable, must_improve=True
         )
-        for failure in await self._replace(task, wanted) if moves.leaving else ():
+        for failure in await self._repair(task, wanted) if moves.leaving else ():
             if self._is_local and failure.reason in _NO_TARGET:
                 task.outcome.is_for_others = True
             else:
@@ -230,9 +225,6 @@ class MarkedLedgerRepair:
         if self._checker is None or self._checker[0] != live:
             self._checker = live, LedgerChecker(self._ports, live, self._config, self._engine.pacer.total)
         return self._checker[1]
-
-    def _count_rewritten(self, _copies: int, size_bytes: int) -> None:
-        self.bytes_rewritten += size_bytes
 
 
 def _asks_for_placement(picked: PickedLedger) -> bool:
@@ -255,8 +247,10 @@ def _failure(failure: LedgerFailure, metadata: LedgerMetadata, gone: Collection[
     return RepairFailure(failure.reason.name, f"{failure.place}: {failure.bare_detail}", is_rare)
 
 
-def _left(left: LeftCopies) -> RepairFailure:
-    detail = f"{left.copies} copies on {left.bookie_id}: {left.reason.value}"
+def _left(left: LedgerFailure) -> RepairFailure:
+    detail = left.reason.value
+    if left.bookie_id:
+        detail = f"{left.copies} copies on {left.bookie_id}: {detail}"
     return RepairFailure(
         left.reason.name, f"{detail}: {left.detail}" if left.detail else detail, left.reason in _RARE_LEFT
     )

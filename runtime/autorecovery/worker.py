@@ -98,7 +98,7 @@ class Worker:
             on_outage=_report_outage,
         )
         self._live_bookies = self._engine.live_bookies
-        self._repair = MarkedLedgerRepair(ports, self._engine, self._locks, replication, is_local=is_local)
+        self._repair = MarkedLedgerRepair(ports, self._engine, replication, is_local=is_local)
         self._failed = FailedLedgers(notes.failures, ports.clock, config, holder)
         self._queue = WorkQueue()
         self._listing = MarkListing(ports, store, self._work, self._failed, self._live_bookies, self._queue, notes)
@@ -121,7 +121,7 @@ class Worker:
             finished_ms=self._finished_ms,
             ledgers_repaired=self._ledgers_repaired,
             ledgers_failed=self._ledgers_failed,
-            bytes_copied=self._engine.bytes_copied + self._repair.bytes_rewritten,
+            bytes_copied=self._engine.bytes_copied,
             waiting=self._queue.known_count,
             copies_breaking_placement=self._copies_breaking_placement,
         )

@@ -111,7 +111,7 @@ def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_pat
     assert result.exit_code == 9
     report = result.json()
     assert (report["copies_written"], report["copies_left"]) == (1, 3)
-    assert {(each["entries"], each["reason"]) for each in report["left"]} == {("2", "no bookie has a good copy")}
+    assert {(each["entries"], each["reason"]) for each in report["left"]} == {("2", "no good copy is left")}
     assert cluster.run("recover", "ledger", str(ledger_id), "--yes").exit_code == 9
 
     findings = tmp_path / "bad.jsonl"

@@ -11,7 +11,6 @@ from runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
 from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.protocol.status import Status
-from runtime.replication.judge.bad_copies import LeftReason
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
 from runtime.replication.judge.ledger_result import FailureReason
@@ -121,11 +120,11 @@ def test_without_another_bookie_the_copy_is_left_and_missing_ones_are_written() 
         del cluster.copies["b1"][ledger_id][7]
 
         found = await plan(cluster, ledger_id)
-        assert [(each.reason, each.copies) for each in found.left] == [(LeftReason.NO_TARGET, 1)]
+        assert [(each.reason, each.copies) for each in found.left] == [(FailureReason.NOT_ENOUGH_BOOKIES, 1)]
         report = await recover(cluster, ledger_id)
 
         assert adds(cluster) == [("b1", 7)]
-        assert left(report) == [("b1", LeftReason.NO_TARGET, 1)]
+        assert left(report) == [("b1", FailureReason.NOT_ENOUGH_BOOKIES, 1)]
         assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3")}
 
     simulate(scenario)
@@ -139,7 +138,7 @@ def test_a_bookie_that_leaves_after_the_plan_is_no_target() -> None:
         found = await plan(cluster, ledger_id)
         await cluster.stop("b4")
         report = await repair_of(cluster).run(found, lambda _: None)
-        assert left(report) == [("b1", LeftReason.NO_TARGET, 1)]
+        assert left(report) == [("b1", FailureReason.NOT_ENOUGH_BOOKIES, 1)]
         assert "every writable bookie is already in the ensemble" in report.left[0].detail
         assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3")}
 
@@ -158,10 +157,10 @@ def test_entries_without_a_good_copy_stay_where_they_are_and_keep_their_stripe()
         report = await recover(cluster, ledger_id)
 
         assert left(report) == [
-            ("b1", LeftReason.LOST, 1),
-            ("b1", LeftReason.STRIPE, 1),
-            ("b2", LeftReason.LOST, 1),
-            ("b3", LeftReason.LOST, 1),
+            ("b1", FailureReason.LOST, 1),
+            ("b1", FailureReason.STRIPE, 1),
+            ("b2", FailureReason.LOST, 1),
+            ("b3", FailureReason.LOST, 1),
         ]
         assert await cluster.ensembles(ledger_id) == {0: ("b1", "b2", "b3"), 6: ("b2", "b4", "b3")}
         assert cluster.copies["b1"][ledger_id][4] == b"?"
@@ -210,7 +209,7 @@ def test_a_former_member_with_a_corrupt_copy_gets_none_over_it() -> None:
         report = await recover(cluster, ledger_id)
 
         assert adds(cluster) == []
-        assert left(report) == [("b1", LeftReason.NO_TARGET, 1)]
+        assert left(report) == [("b1", FailureReason.NOT_ENOUGH_BOOKIES, 1)]
         assert "b5: has a corrupt copy of entry 8" in report.left[0].detail
         await cluster.start("b4")
         assert (await recover(cluster, ledger_id)).is_complete
@@ -273,7 +272,7 @@ def test_whatever_is_damaged_no_copy_on_a_java_bookie_is_written_over(seed: int)
 
         assert adds(cluster) == []
         assert written_over == []
-        known = {LeftReason.LOST, LeftReason.UNREADABLE, LeftReason.STRIPE, LeftReason.NO_TARGET}
+        known = {FailureReason.LOST, FailureReason.UNREADABLE, FailureReason.STRIPE, FailureReason.NOT_ENOUGH_BOOKIES}
         assert {each.reason for each in report.left} <= known
         for bookie_id in names:
             for ledger_id, copies in damaged[bookie_id].items():
@@ -561,7 +560,7 @@ def test_a_worker_without_another_bookie_keeps_the_mark_until_one_comes() -> Non
         spoil(cluster, "b1", ledger_id, 5)
         async with serving(worker_on(cluster)):
             note = await until_failed(cluster, ledger_id)
-            assert note.reason == LeftReason.NO_TARGET.name
+            assert note.reason == FailureReason.NOT_ENOUGH_BOOKIES.name
             assert adds(cluster) == []
             await cluster.start("b4")
             await until_unmarked(cluster)

@@ -9,7 +9,6 @@ from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.ports import ReadReply
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.judge.bad_copies import LeftReason
 from runtime.replication.judge.check_scope import WHOLE, CheckScope, Sample
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
@@ -207,7 +206,7 @@ def test_a_repair_in_place_leaves_what_no_bookie_has() -> None:
         report = await recover(cluster, ledger_id)
 
         assert adds(cluster) == [("b1", 0)]
-        assert {each.reason for each in report.left} == {LeftReason.LOST}
+        assert {each.reason for each in report.left} == {FailureReason.LOST}
         assert {each.bookie_id for each in report.left} == set(BOOKIES)
 
     simulate(scenario)

@@ -15,11 +15,12 @@ from runtime.metadata.outage import MetadataOutage
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.rate import CopyRate
-from runtime.replication.judge.bad_copies import InPlacePlan, InPlaceReport, LeftReason
+from runtime.replication.judge.bad_copies import InPlacePlan
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.run.in_place_repair import InPlaceRepair
+from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.policy import CopyPace, Policy
+from runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 from runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger, random_ledger
@@ -34,7 +35,9 @@ def repair_of(cluster: RepairCluster, bytes_per_second: int | None = None) -> In
     def note(_: MetadataOutage) -> None:
         """Outages are not of interest here."""
 
-    return InPlaceRepair(cluster.ports, cluster.locks, CONFIG, CopyRate(cluster.clock, bytes_per_second), note)
+    return InPlaceRepair(
+        cluster.ports, cluster.locks, Policy(config=CONFIG, pace=CopyPace(bytes_per_s=bytes_per_second)), note
+    )
 
 
 async def plan(cluster: RepairCluster, *ledger_ids: int) -> InPlacePlan:
@@ -59,7 +62,7 @@ def adds(cluster: RepairCluster) -> list[tuple[str, int]]:
     return sorted((each.bookie_id, each.entry_id) for each in cluster.requests if each.kind == "add")
 
 
-def left(report: InPlaceReport) -> list[tuple[str, LeftReason, int]]:
+def left(report: InPlaceReport) -> list[tuple[str, FailureReason, int]]:
     return [(each.bookie_id, each.reason, each.copies) for each in report.left]
 
 
@@ -114,7 +117,7 @@ def test_t41_entries_that_no_bookie_has_are_reported_as_lost() -> None:
         await cluster.start(*BOOKIES)
         ledger_id = await cluster.store(ledger({0: BOOKIES}, 3, 2, last_entry_id=0, length=10), holes=BOOKIES)
         report = await recover(cluster, ledger_id)
-        assert left(report) == [(bookie_id, LeftReason.LOST, 1) for bookie_id in BOOKIES]
+        assert left(report) == [(bookie_id, FailureReason.LOST, 1) for bookie_id in BOOKIES]
         assert adds(cluster) == []
 
     simulate(scenario)
@@ -166,7 +169,7 @@ def test_a_copy_that_stays_bad_although_the_bookie_stored_it_is_reported() -> No
 
         assert report.copies_written == 1
         (bad,) = report.left
-        assert (bad.bookie_id, bad.reason, bad.entries) == ("b1", LeftReason.STILL_BAD, (EntryRange(0, 0),))
+        assert (bad.bookie_id, bad.reason, bad.entries) == ("b1", FailureReason.STILL_BAD, (EntryRange(0, 0),))
 
     simulate(scenario)
 
@@ -183,7 +186,7 @@ def test_copies_that_differ_are_reported_and_not_chosen_from() -> None:
         report = await recover(cluster, ledger_id)
 
         assert adds(cluster) == []
-        assert left(report) == [("b1", LeftReason.DIFFERENT, 2), ("b3", LeftReason.DIFFERENT, 1)]
+        assert left(report) == [("b1", FailureReason.DIFFERENT, 2), ("b3", FailureReason.DIFFERENT, 1)]
 
     simulate(scenario)
 
@@ -195,7 +198,7 @@ def test_a_bookie_that_does_not_answer_or_is_read_only_is_left_alone() -> None:
         metadata = ledger({0: ["b1", "b3", "gone"]}, 3, 2, last_entry_id=9, length=100)
         ledger_id = await cluster.store(metadata, holes=["b3"])
         report = await recover(cluster, ledger_id)
-        assert left(report) == [("b3", LeftReason.READ_ONLY, 10), ("gone", LeftReason.UNREACHABLE, 10)]
+        assert left(report) == [("b3", FailureReason.READ_ONLY, 10), ("gone", FailureReason.UNREACHABLE, 10)]
         assert adds(cluster) == []
 
     simulate(scenario)
@@ -206,7 +209,7 @@ def test_an_entry_whose_other_bookie_is_silent_is_unreadable_and_not_lost() -> N
         await cluster.start("b1")
         ledger_id = await cluster.store(ledger({0: ["b1", "gone"]}, 2, 2, last_entry_id=1, length=20), holes=["b1"])
         report = await recover(cluster, ledger_id)
-        assert left(report) == [("b1", LeftReason.UNREADABLE, 2), ("gone", LeftReason.UNREADABLE, 2)]
+        assert left(report) == [("b1", FailureReason.UNREADABLE, 2), ("gone", FailureReason.UNREADABLE, 2)]
 
     simulate(scenario)
 
@@ -276,7 +279,7 @@ def test_a_ledger_that_a_replication_worker_has_locked_is_left_and_the_others_ar
             assert lock is not None
             report = await recover(cluster, locked, free)
             assert [(each.ledger_id, each.reason, each.copies) for each in report.left] == [
-                (locked, LeftReason.LOCKED, 10)
+                (locked, FailureReason.LOCKED, 10)
             ]
             assert "java-worker" in report.left[0].detail
             assert cluster.holds("b2", locked) == []
@@ -309,7 +312,7 @@ def test_a_target_that_dies_is_left_and_not_asked_for_every_entry(status: Status
         report = await recover(cluster, ledger_id, before_run=die)
 
         assert sum(each.copies for each in report.left) + report.copies_written == 2000
-        assert {each.reason for each in report.left} == {LeftReason.UNREACHABLE}
+        assert {each.reason for each in report.left} == {FailureReason.UNREACHABLE}
         assert len(adds(cluster)) < 1500
         cluster.rules.clear()
         assert (await recover(cluster, ledger_id)).is_complete
@@ -329,7 +332,7 @@ def test_an_overloaded_target_is_asked_again_and_a_full_one_is_reported() -> Non
         cluster.copies["b2"].clear()
         cluster.refuse("add", "b2", Status.READ_ONLY)
         report = await recover(cluster, ledger_id)
-        assert left(report) == [("b2", LeftReason.READ_ONLY, 10)]
+        assert left(report) == [("b2", FailureReason.READ_ONLY, 10)]
 
     simulate(scenario)
 
@@ -417,7 +420,7 @@ def test_whatever_is_lost_every_copy_that_can_be_repaired_is_and_nothing_else_ch
         report = await recover(cluster, *ids)
 
         assert adds(cluster) == []
-        assert {each.reason for each in report.left} <= {LeftReason.LOST}
+        assert {each.reason for each in report.left} <= {FailureReason.LOST}
         for ledger_id, versioned in zip(ids, stored, strict=True):
             assert await cluster.ports.ledgers.read(ledger_id) == versioned
             metadata = versioned.value

@@ -107,8 +107,7 @@ def test_no_part_fences_open_ledgers_by_default() -> None:
         path: re.findall(r"open_ledgers: OpenLedgers = OpenLedgers\.(\w+)", read(path)) for path in our_modules()
     }
     found = {path: names for path, names in defaults.items() if names}
-    assert "runtime/replication/run/recovery.py" in found
-    assert {name for names in found.values() for name in names} == {"WAIT"}
+    assert found == {"runtime/replication/policy.py": ["WAIT"]}
 
 
 def test_a_writer_that_is_active_but_keeps_the_bookie_is_reported() -> None:

@@ -11,8 +11,8 @@ from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.job import StripeJob, StripeOutcome
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.stripe import Replicator
-from runtime.replication.judge.bad_copies import LeftReason
 from runtime.replication.judge.fragments import EntryRange, fragments_naming
+from runtime.replication.judge.ledger_result import FailureReason
 from runtime.replication.policy import CopyPace
 from runtime.replication.run.engine import SharedPacer
 from tests.runtime.client.world import credentials, payload
@@ -66,7 +66,7 @@ def added(cluster: RepairCluster) -> list[tuple[str, int]]:
     return sorted((each.bookie_id, each.entry_id) for each in cluster.requests if each.kind == "add")
 
 
-def left(outcome: StripeOutcome) -> list[tuple[LeftReason, int]]:
+def left(outcome: StripeOutcome) -> list[tuple[FailureReason, int]]:
     assert not outcome.is_complete
     return [(each.reason, each.copies) for each in outcome.left]
 
@@ -136,7 +136,7 @@ def test_without_one_good_content_the_copies_are_left() -> None:
 
         outcome = await Rewrites(cluster).run(ledger_id, TEN)
 
-        assert left(outcome) == [(LeftReason.DIFFERENT, 1), (LeftReason.LOST, 1), (LeftReason.UNREADABLE, 1)]
+        assert left(outcome) == [(FailureReason.DIFFERENT, 1), (FailureReason.LOST, 1), (FailureReason.UNREADABLE, 1)]
         assert outcome.left[1].entries == (EntryRange(2, 2),)
         assert "b2: no such entry" in outcome.left[1].detail
         assert added(cluster) == [("b1", each) for each in (0, *range(4, 10))]
@@ -150,7 +150,7 @@ def test_a_member_that_must_not_be_asked_may_have_the_last_good_copy() -> None:
         metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
         ledger_id = await cluster.store(metadata, holes=["b1"])
         outcome = await Rewrites(cluster).run(ledger_id, metadata, unreachable=frozenset({"b2"}))
-        assert left(outcome) == [(LeftReason.UNREADABLE, 10)]
+        assert left(outcome) == [(FailureReason.UNREADABLE, 10)]
         assert cluster.asked("b2") == []
 
     simulate(scenario)
@@ -161,15 +161,15 @@ def test_a_member_that_must_not_be_asked_may_have_the_last_good_copy() -> None:
     [
         (Status.TOO_MANY_REQUESTS, 35, None),
         (Status.TIMEOUT, 10, None),
-        (Status.TOO_MANY_REQUESTS, -1, LeftReason.REFUSED),
-        (Status.READ_ONLY, -1, LeftReason.READ_ONLY),
-        (Status.IO_ERROR, -1, LeftReason.REFUSED),
-        (Status.TIMEOUT, -1, LeftReason.UNREACHABLE),
-        (Status.UNAVAILABLE, 1, LeftReason.UNREACHABLE),
+        (Status.TOO_MANY_REQUESTS, -1, FailureReason.REFUSED),
+        (Status.READ_ONLY, -1, FailureReason.READ_ONLY),
+        (Status.IO_ERROR, -1, FailureReason.REFUSED),
+        (Status.TIMEOUT, -1, FailureReason.UNREACHABLE),
+        (Status.UNAVAILABLE, 1, FailureReason.UNREACHABLE),
     ],
 )
 def test_an_overloaded_target_is_asked_again_and_one_that_refuses_is_not(
-    status: Status, times: int, reason: LeftReason | None
+    status: Status, times: int, reason: FailureReason | None
 ) -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)
@@ -200,7 +200,7 @@ def test_a_target_that_stops_answering_is_not_asked_by_other_jobs_either() -> No
 
         outcome = await rewrites.run(second, TEN)
 
-        assert left(outcome) == [(LeftReason.UNREACHABLE, 10)]
+        assert left(outcome) == [(FailureReason.UNREACHABLE, 10)]
         assert outcome.target_failure == outcome.left[0].detail == "bookie b1: no connection"
         assert cluster.requests == []
 
@@ -224,7 +224,7 @@ def test_a_copy_that_stays_bad_or_cannot_be_read_back_is_left() -> None:
         cluster.rules.append(rule)
         outcome = await Rewrites(cluster).run(ledger_id, TEN)
         (bad,) = outcome.left
-        assert (bad.reason, bad.copies, bad.entries) == (LeftReason.STILL_BAD, 2, (EntryRange(2, 3),))
+        assert (bad.reason, bad.copies, bad.entries) == (FailureReason.STILL_BAD, 2, (EntryRange(2, 3),))
         assert bad.bookie_id == "b1"
         assert outcome.entries == 8
 
@@ -252,7 +252,7 @@ def test_a_silent_target_is_left_after_two_timeouts_and_a_late_one_is_repaired()
         ledger_id = await cluster.store(metadata, holes=["b1"])
         cluster.refuse("read", "b1", Status.TIMEOUT)
         outcome = await Rewrites(cluster).run(ledger_id, metadata, EntryRange(0, 1999))
-        assert left(outcome) == [(LeftReason.UNREACHABLE, 2000)]
+        assert left(outcome) == [(FailureReason.UNREACHABLE, 2000)]
         assert added(cluster) == []
         cluster.rules.clear()
         cluster.refuse("read", "b1", Status.TIMEOUT, times=64)

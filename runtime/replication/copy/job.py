@@ -15,9 +15,8 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.writer import EntryWriter
-from runtime.replication.judge.bad_copies import LeftCopies
 from runtime.replication.judge.fragments import EntryRange, Fragment, last_stored, stripe_count
-from runtime.replication.judge.ledger_result import SourceDefect
+from runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
 
 BATCHES_IN_FLIGHT = 8
 """Batches of one stripe that are read, written or verified at the same time."""
@@ -88,7 +87,7 @@ class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[EntryRange, ...] = ()
     reason: str = ""
     defects: tuple[SourceDefect, ...] = ()
-    left: tuple[LeftCopies, ...] = ()
+    left: tuple[LedgerFailure, ...] = ()
     must_move: tuple[EntryRange, ...] = ()
     must_move_count: int = 0
 

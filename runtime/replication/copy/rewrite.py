@@ -16,9 +16,10 @@ from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
 from runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
 from runtime.replication.copy.tasks import for_each_bounded
-from runtime.replication.judge.bad_copies import BAD_STATES, LeftCopies, LeftReason, judge_entry
+from runtime.replication.judge.bad_copies import BAD_STATES, judge_entry, left_copies
 from runtime.replication.judge.copies import Copy, CopyState
 from runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, joined, stripe
+from runtime.replication.judge.ledger_result import FailureReason
 
 
 class StripeRewrite:
@@ -43,8 +44,8 @@ class StripeRewrite:
         self._copies = 0
         self._bytes_written = 0
         self._must_move = EntryRangeSet()
-        self._left: dict[LeftReason, EntryRangeSet] = {}
-        self._details: dict[LeftReason, str] = {}
+        self._left: dict[FailureReason, EntryRangeSet] = {}
+        self._details: dict[FailureReason, str] = {}
 
     async def run(self) -> StripeOutcome:
         """Repair all batches."""
@@ -55,7 +56,7 @@ class StripeRewrite:
             bytes_copied=self._bytes_written,
             target_failure=self._unusable.get(self._target),
             left=tuple(
-                LeftCopies(ledger_id, reason, self._target, found.count, found.ranges(), self._details[reason])
+                left_copies(ledger_id, reason, self._target, found.count, found.ranges(), self._details[reason])
                 for reason, found in self._left.items()
             ),
             must_move=self._must_move.ranges(),
@@ -73,7 +74,7 @@ class StripeRewrite:
     async def _repair_batch(self, entry_ids: Sequence[int]) -> None:
         if self._target in self._unusable:
             for entry_id in entry_ids:
-                self._leave(LeftReason.UNREACHABLE, entry_id, self._unusable[self._target])
+                self._leave(FailureReason.UNREACHABLE, entry_id, self._unusable[self._target])
             return
         expected_bytes = self._entry_bytes * self._job.metadata.write_quorum_size + REQUEST_COST_BYTES
         async with self._tools.copies.windows.memory.lease(len(entry_ids) * expected_bytes) as memory:
@@ -146,22 +147,22 @@ class StripeRewrite:
                 good += 1
                 bytes_written += len(source.body)
             elif copy.state is CopyState.UNREACHABLE:
-                self._leave(LeftReason.UNREACHABLE, entry_id, copy.reason)
+                self._leave(FailureReason.UNREACHABLE, entry_id, copy.reason)
             else:
                 detail = copy.reason or "its copy differs from the one that was written"
-                self._leave(LeftReason.STILL_BAD, entry_id, detail)
+                self._leave(FailureReason.STILL_BAD, entry_id, detail)
         self._copies += good
         self._bytes_written += bytes_written
         self._tools.on_copied(good, bytes_written)
 
     def _note_failure(self, entry_id: int, status: Status) -> None:
         detail = str(error_of(status, self._target))
-        reason = LeftReason.READ_ONLY if status is Status.READ_ONLY else LeftReason.REFUSED
+        reason = FailureReason.READ_ONLY if status is Status.READ_ONLY else FailureReason.REFUSED
         if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
             self._unusable[self._target] = detail
-            reason = LeftReason.UNREACHABLE
+            reason = FailureReason.UNREACHABLE
         self._leave(reason, entry_id, detail)
 
-    def _leave(self, reason: LeftReason, entry_id: int, detail: str) -> None:
+    def _leave(self, reason: FailureReason, entry_id: int, detail: str) -> None:
         self._left.setdefault(reason, EntryRangeSet()).add(entry_id)
         self._details.setdefault(reason, detail)

@@ -22,6 +22,7 @@ from runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_ma
 from runtime.replication.copy.rewrite import StripeRewrite
 from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, GoodCopies, SourceReader
 from runtime.replication.copy.tasks import for_each_bounded
+from runtime.replication.copy.writer import worst_of
 from runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
 
 _SAMPLED_SHARE = 0.01
@@ -152,7 +153,7 @@ class _StripeCopy:
         with self._activity.waiting(f"target {job.target}"):
             failures = await self._tools.writer.add(job.target, job.credentials, adds)
         if failures:
-            status = max(set(failures.values()) - {Status.TOO_MANY_REQUESTS}, default=Status.TOO_MANY_REQUESTS)
+            status = worst_of(failures)
             if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
                 self._ports.suspects.add(job.target)
             self._give_up_target(str(error_of(status, job.target)))

@@ -9,7 +9,6 @@ closed is never touched: its writer, or a recovery, decides what it contains. So
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
@@ -29,42 +28,15 @@ from runtime.replication.judge.fragments import (
     stripe_count,
 )
 from runtime.replication.judge.ledger_check import LedgerCheck
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
 from runtime.replication.judge.targets import TargetForecast
 from storage.ids import INVALID_ENTRY_ID
 
+MUST_MOVE = "a bad record is written over only on bkctl's bookies, so the stripe has to move: {0}"
+"""Begins the reason why it does not."""
+
 BAD_STATES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED})
 """What a bookie answers about a copy that is gone or damaged."""
-
-
-class LeftReason(enum.Enum):
-    """Why bad copies are not written again."""
-
-    LOST = "no bookie has a good copy"
-    UNREADABLE = "no good copy can be read now"
-    DIFFERENT = "the copies differ"
-    UNREACHABLE = "the bookie does not answer"
-    READ_ONLY = "the bookie is read-only"
-    REFUSED = "the bookie did not store the copy"
-    STILL_BAD = "the bookie still returns a bad copy"
-    NO_TARGET = "corrupt or unreadable on a bookie other than bkctl's, and no other bookie can take the stripe"
-    STRIPE = "corrupt or unreadable on a bookie other than bkctl's, and another entry of the stripe has no good copy"
-    NOT_MOVED = "corrupt or unreadable on a bookie other than bkctl's, and the stripe could not be moved"
-    LOCKED = "another process has the replication lock"
-    METADATA_UNREADABLE = "the ledger metadata cannot be read"
-
-
-class LeftCopies(msgspec.Struct, frozen=True):
-    """Bad copies of a ledger on one bookie that stay as they are; ``detail`` says more, for the first of them.
-
-    Without bookie and entries if nothing is known about the copies.
-    """
-
-    ledger_id: int
-    reason: LeftReason
-    bookie_id: str = ""
-    copies: int = 0
-    entries: tuple[EntryRange, ...] = ()
-    detail: str = ""
 
 
 class CopiesToWrite(msgspec.Struct, frozen=True):
@@ -106,7 +78,7 @@ class LedgerInPlace(msgspec.Struct, frozen=True, kw_only=True):
     metadata_version: int | None = None
     writes: tuple[CopiesToWrite, ...] = ()
     moves: tuple[StripeToMove, ...] = ()
-    left: tuple[LeftCopies, ...] = ()
+    left: tuple[LedgerFailure, ...] = ()
     entry_bytes: int = 0
     open_from: int | None = None
 
@@ -119,6 +91,14 @@ class LedgerInPlace(msgspec.Struct, frozen=True, kw_only=True):
     def copies(self) -> int:
         """Bad copies to repair."""
         return sum(each.copies for each in self.changes)
+
+    @property
+    def bad(self) -> dict[str, tuple[EntryRange, ...]]:
+        """The entries of these copies, by bookie."""
+        ranges: dict[str, list[EntryRange]] = {}
+        for each in self.changes:
+            ranges.setdefault(each.bookie_id, []).extend(each.entries)
+        return {bookie_id: joined(found) for bookie_id, found in ranges.items()}
 
     @property
     def bytes_estimate(self) -> int:
@@ -149,69 +129,16 @@ class InPlacePlan(msgspec.Struct, frozen=True):
         return sum(ledger.bytes_estimate for ledger in self.ledgers)
 
     @property
-    def left(self) -> tuple[LeftCopies, ...]:
+    def left(self) -> tuple[LedgerFailure, ...]:
         """Bad copies that stay."""
         return tuple(left for ledger in self.ledgers for left in ledger.left)
 
 
-class LedgerRewritten(msgspec.Struct, frozen=True, kw_only=True):
-    """Result for one ledger: verified copies, the bytes that were written, and what is left.
-
-    ``copies_moved``: bad copies that the metadata names no longer, because their stripes moved.
-    """
-
-    ledger_id: int
-    copies: int = 0
-    copies_moved: int = 0
-    stripes_moved: int = 0
-    bytes_written: int = 0
-    left: tuple[LeftCopies, ...] = ()
-    was_deleted: bool = False
-
-
-class InPlaceReport(msgspec.Struct, frozen=True):
-    """Results of a run, and bad copies that the plan had already left."""
-
-    plan: InPlacePlan
-    results: tuple[LedgerRewritten, ...]
-    seconds: float
-
-    @property
-    def copies_written(self) -> int:
-        """Copies that were written and read back."""
-        return sum(result.copies for result in self.results)
-
-    @property
-    def copies_moved(self) -> int:
-        """Bad copies whose stripes are on other bookies now."""
-        return sum(result.copies_moved for result in self.results)
-
-    @property
-    def stripes_moved(self) -> int:
-        """Number of these stripes."""
-        return sum(result.stripes_moved for result in self.results)
-
-    @property
-    def bytes_written(self) -> int:
-        """Bytes of all new copies."""
-        return sum(result.bytes_written for result in self.results)
-
-    @property
-    def left(self) -> tuple[LeftCopies, ...]:
-        """All bad copies that stay, by ledger."""
-        found = [*self.plan.left, *(left for result in self.results for left in result.left)]
-        return tuple(sorted(found, key=lambda left: (left.ledger_id, left.bookie_id)))
-
-    @property
-    def copies_not_needed(self) -> int:
-        """Planned copies that were good, moved or deleted before they were written."""
-        left = sum(left.copies for result in self.results for left in result.left)
-        return max(0, self.plan.copies - self.copies_written - self.copies_moved - left)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether no bad copy that was found is left."""
-        return not self.left
+def left_copies(
+    ledger_id: int, reason: FailureReason, bookie_id: str, copies: int, entries: tuple[EntryRange, ...], detail: str
+) -> LedgerFailure:
+    """Bad copies on one bookie that stay as they are."""
+    return LedgerFailure(ledger_id, reason, entries, detail, bookie_id=bookie_id, copies=copies)
 
 
 def bad_records_on(check: LedgerCheck) -> frozenset[str]:
@@ -237,7 +164,7 @@ def plan_in_place(
     )
     writes: list[CopiesToWrite] = []
     to_move: dict[str, list[CopiesToWrite]] = {}
-    left: list[LeftCopies] = []
+    left: list[LedgerFailure] = []
     entry_bytes = check.bytes_read // max(1, check.copies_good + check.copies_different)
     defects = {(defect.bookie_id, defect.state): defect for defect in check.defects}
     ranges: dict[tuple[str, CopyState], list[EntryRange]] = {}
@@ -251,17 +178,17 @@ def plan_in_place(
         rest, copies = tuple(found), counts[bookie_id, state]
         must_move = defect.has_bad_record and bookie_id not in bkctl
         for reason, entries in (
-            (LeftReason.LOST, check.lost),
-            (LeftReason.UNREADABLE, check.unreadable),
-            (LeftReason.DIFFERENT, different),
-            (LeftReason.UNREACHABLE, () if state in BAD_STATES else found),
-            (LeftReason.READ_ONLY, () if must_move or bookie_id in writable else found),
+            (FailureReason.LOST, check.lost),
+            (FailureReason.UNREADABLE, check.unreadable),
+            (FailureReason.DIFFERENT, different),
+            (FailureReason.UNREACHABLE, () if state in BAD_STATES else found),
+            (FailureReason.READ_ONLY, () if must_move or bookie_id in writable else found),
         ):
             inside, rest = in_and_out_of(rest, entries)
             count = min(copies, sum(each.count for each in inside))
             copies -= count
             if count:
-                left.append(LeftCopies(check.ledger_id, reason, bookie_id, count, inside, defect.reason))
+                left.append(left_copies(check.ledger_id, reason, bookie_id, count, inside, defect.reason))
         if copies and rest:
             planned = CopiesToWrite(bookie_id, state, copies, rest, _sources(metadata, bookie_id, rest))
             (to_move.setdefault(bookie_id, []) if must_move else writes).append(planned)
@@ -297,13 +224,13 @@ def _stripes(
     bad: Sequence[CopiesToWrite],
     entry_bytes: int,
     forecast: Callable[[LedgerMetadata, Fragment], TargetForecast],
-) -> tuple[list[StripeToMove], list[LeftCopies]]:
+) -> tuple[list[StripeToMove], list[LedgerFailure]]:
     """The stripes of one bookie that have bad records (one item for each state): those to move, and those that stay."""
     sizes = (metadata.ensemble_size, metadata.write_quorum_size)
     bookie_id = bad[0].bookie_id
     copies = {each.state: each.copies for each in bad}
     moves: list[StripeToMove] = []
-    left: list[LeftCopies] = []
+    left: list[LedgerFailure] = []
     for fragment in fragments_naming(metadata, (bookie_id,)):
         ranges = {each.state: in_and_out_of(each.entries, (fragment.entries,))[0] for each in bad}
         counts = {state: min(copies[state], sum(each.count for each in found)) for state, found in ranges.items()}
@@ -317,9 +244,10 @@ def _stripes(
         why_no_target = forecast(metadata, fragment).why_none
         if without_copy:
             detail = f"entries {format_ranges(without_copy)}"
-            left.append(LeftCopies(check.ledger_id, LeftReason.STRIPE, bookie_id, count, inside, detail))
+            left.append(left_copies(check.ledger_id, FailureReason.STRIPE, bookie_id, count, inside, detail))
         elif why_no_target is not None:
-            left.append(LeftCopies(check.ledger_id, LeftReason.NO_TARGET, bookie_id, count, inside, why_no_target))
+            reason, detail = FailureReason.NOT_ENOUGH_BOOKIES, MUST_MOVE.format(why_no_target)
+            left.append(left_copies(check.ledger_id, reason, bookie_id, count, inside, detail))
         else:
             entries = stripe_count(fragment.entries, index, *sizes)
             moves.append(
@@ -344,7 +272,7 @@ class EntryVerdict(msgspec.Struct, frozen=True):
     source: Copy | None = None
     targets: tuple[str, ...] = ()
     to_move: tuple[str, ...] = ()
-    left: tuple[tuple[str, LeftReason, str], ...] = ()
+    left: tuple[tuple[str, FailureReason, str], ...] = ()
 
 
 def judge_entry(copies: Sequence[Copy], planned: Collection[str], bkctl: Collection[str]) -> EntryVerdict:
@@ -355,7 +283,7 @@ def judge_entry(copies: Sequence[Copy], planned: Collection[str], bkctl: Collect
     judged = marked_different(copies)
     targets = tuple(copy.bookie_id for copy in judged if copy.bookie_id in planned and copy.state in BAD_STATES)
     left = [
-        (copy.bookie_id, LeftReason.UNREACHABLE, copy.reason)
+        (copy.bookie_id, FailureReason.UNREACHABLE, copy.reason)
         for copy in judged
         if copy.bookie_id in planned and copy.state is CopyState.UNREACHABLE
     ]
@@ -364,13 +292,13 @@ def judge_entry(copies: Sequence[Copy], planned: Collection[str], bkctl: Collect
     if not targets:
         return EntryVerdict(left=tuple(left))
     if CopyState.DIFFERENT in states:
-        reason = LeftReason.DIFFERENT
+        reason = FailureReason.DIFFERENT
     elif sources:
         barred = {copy.bookie_id for copy in judged if copy.has_bad_record}.difference(bkctl)
         in_place = tuple(each for each in targets if each not in barred)
         return EntryVerdict(sources[0], in_place, tuple(each for each in targets if each in barred), tuple(left))
     else:
         is_unknown = not states.isdisjoint({CopyState.UNREACHABLE, CopyState.FAILED})
-        reason = LeftReason.UNREADABLE if is_unknown else LeftReason.LOST
+        reason = FailureReason.UNREADABLE if is_unknown else FailureReason.LOST
     answers = ", ".join(f"{copy.bookie_id}: {copy.reason or 'a copy'}" for copy in judged)
     return EntryVerdict(left=(*left, *((target, reason, answers) for target in targets)))

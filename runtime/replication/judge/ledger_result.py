@@ -16,7 +16,7 @@ from runtime.replication.judge.fragments import (
 
 
 class FailureReason(enum.Enum):
-    """Why a ledger, or a part of it, could not be moved. The names appear in reports."""
+    """Why a ledger, or a part of it, stays as it is. The names appear in reports."""
 
     LOST = "no good copy is left"
     UNREADABLE = "surviving copies cannot be read"
@@ -29,19 +29,31 @@ class FailureReason(enum.Enum):
     METADATA_UNREADABLE = "the ledger metadata cannot be read"
     METADATA_NEWER = "a newer release wrote the ledger metadata"
     CONFLICT = "the ledger metadata kept changing"
+    DIFFERENT = "the copies differ"
+    UNREACHABLE = "the bookie does not answer"
+    READ_ONLY = "the bookie is read-only"
+    REFUSED = "the bookie did not store the copy"
+    STILL_BAD = "the bookie still returns a bad copy"
+    STRIPE = "another entry of the stripe has no good copy"
+    BAD_RECORD = "corrupt or unreadable on a bookie other than bkctl's"
     OPEN = "open: its writer may still add"
     NOT_PLANNED = "not in the plan of the continued job"
     ERROR = "error"
 
 
 class LedgerFailure(msgspec.Struct, frozen=True):
-    """A part of a ledger that could not be moved: the affected entries, if any, and a sentence with the reason."""
+    """A part of a ledger that stays as it is: the affected entries, if any, and a sentence with the reason.
+
+    ``bookie_id`` and ``copies``: bad copies on this bookie that were not repaired; ``detail`` is about the first.
+    """
 
     ledger_id: int
     reason: FailureReason
     entries: tuple[EntryRange, ...]
     detail: str
     owner: str | None = None
+    bookie_id: str = ""
+    copies: int = 0
 
     @property
     def place(self) -> str:
@@ -68,7 +80,8 @@ class LedgerOutcome(enum.Enum):
 
 
 class LedgerResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result for one ledger. ``fragments``: rewritten segments; ``entries`` and ``bytes_copied``: copies made.
+    """Result for one ledger. ``fragments``: segments with new members; ``entries``: the copies that these got.
+    ``copies_written``: bad copies that were written again in place. ``bytes_copied``: of both.
 
     A ledger that was deleted meanwhile, or no longer references the bookies, has no fragments and no failures.
     """
@@ -84,6 +97,11 @@ class LedgerResult(msgspec.Struct, frozen=True, kw_only=True):
     """The owner of a ledger that was closed."""
     failures: tuple[LedgerFailure, ...] = ()
     defects: tuple[SourceDefect, ...] = ()
+    copies_written: int = 0
+    stripes_moved: int = 0
+    """Stripes with bad copies that are on other bookies now."""
+    copies_moved: int = 0
+    """Number of these bad copies."""
     broken_rules: tuple[BrokenRule, ...] = ()
     """Placement rules that the new copies break, one for each copy and rule."""
 
@@ -99,7 +117,7 @@ class LedgerResult(msgspec.Struct, frozen=True, kw_only=True):
             return LedgerOutcome.FAILED
         if self.was_deleted:
             return LedgerOutcome.DELETED
-        if self.fragments or self.was_closed:
+        if self.fragments or self.was_closed or self.copies_written:
             return LedgerOutcome.REPAIRED
         return LedgerOutcome.REPAIRED_BY_OTHERS
 

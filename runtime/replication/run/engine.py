@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
 from runtime.client.ports import ClientPorts
@@ -81,6 +82,7 @@ class Engine:
             ),
             outage=self.outage,
             policy=policy,
+            unusable={},
         )
         self._current: dict[int, LedgerActivity] = {}
         self.entries_copied = 0
@@ -107,11 +109,13 @@ class Engine:
 
     async def repair_locked(self, lock: ReplicationLock, task: LedgerTask, activity: LedgerActivity) -> LedgerResult:
         """The result for a ledger whose lock the caller holds, see ``LedgerTurn``; MetadataUnavailableError."""
-        return await LedgerTurn(self._tools, task, activity).run_locked(lock)
+        tools = dataclasses.replace(self._tools, unusable={})  # its caller tries again, and may run for months
+        return await LedgerTurn(tools, task, activity).run_locked(lock)
 
     def _note_outage(self, outage: MetadataOutage) -> None:
         self.live_bookies.note_outage(is_over=outage.is_over)
         self.copies.note_outage()
+        self._tools.unusable.clear()
         self._on_outage(outage)
 
     def _count_copied(self, entries: int, bytes_copied: int) -> None:

@@ -1,6 +1,6 @@
 """Writes bad copies again to the bookies that the metadata names, or moves their stripes where that is not safe.
 
-The plan comes from a verification. ``in_place_plan`` has the rules, ``in_place_ledger`` the repair of one ledger.
+The plan comes from a verification; ``judge/bad_copies.py`` has the rules.
 Source: replication section 5.
 """
 
@@ -8,50 +8,83 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
 
 from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError
 from runtime.metadata.outage import MetadataOutage, OutageWait
 from runtime.metadata.pipeline import each_of
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.rate import CopyRate
 from runtime.replication.copy.tasks import for_each_bounded
-from runtime.replication.judge.bad_copies import (
-    InPlacePlan,
-    InPlaceReport,
-    LedgerInPlace,
-    LedgerRewritten,
-    LeftCopies,
-    LeftReason,
-    bad_records_on,
-    plan_in_place,
-)
+from runtime.replication.judge.bad_copies import InPlacePlan, LedgerInPlace, bad_records_on, left_copies, plan_in_place
 from runtime.replication.judge.check_scope import CheckScope
 from runtime.replication.judge.fragments import EntryRange, joined
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
 from runtime.replication.judge.targets import PlacementForecast
-from runtime.replication.policy import CopyPace, Policy
+from runtime.replication.plan.recovery_plan import PlanTotals
+from runtime.replication.policy import Policy
 from runtime.replication.run.engine import Engine
-from runtime.replication.run.in_place_ledger import LedgerInPlaceRepair, in_place_tools
-from runtime.replication.run.ledgers import RecoveryProgress
+from runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
 from runtime.replication.survey.checker import LedgerChecker
+from runtime.replication.turn.task import LedgerTask
+
+
+class InPlaceReport(msgspec.Struct, frozen=True):
+    """Results of a run. ``left``: all bad copies that stay, by ledger, also those that the plan had already left."""
+
+    plan: InPlacePlan
+    results: tuple[LedgerResult, ...]
+    left: tuple[LedgerFailure, ...]
+    seconds: float
+
+    @property
+    def copies_written(self) -> int:
+        """Copies that were written and read back."""
+        return sum(result.copies_written for result in self.results)
+
+    @property
+    def copies_moved(self) -> int:
+        """Bad copies whose stripes are on other bookies now."""
+        return sum(result.copies_moved for result in self.results)
+
+    @property
+    def stripes_moved(self) -> int:
+        """Number of these stripes."""
+        return sum(result.stripes_moved for result in self.results)
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of all new copies."""
+        return sum(result.bytes_copied for result in self.results)
+
+    @property
+    def copies_not_needed(self) -> int:
+        """Planned copies that were good, moved or deleted before they were written."""
+        left = sum(left.copies for left in self.left) - sum(left.copies for left in self.plan.left)
+        return max(0, self.plan.copies - self.copies_written - self.copies_moved - left)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no bad copy that was found is left."""
+        return not self.left
 
 
 @dataclasses.dataclass(frozen=True)
 class InPlaceRepair:
-    """Verifies ledgers, and repairs what it found. ``rate`` limits the bytes that are read and written."""
+    """Verifies ledgers, and repairs what it found."""
 
     ports: ClientPorts
     locks: ReplicationLocks
-    config: ReplicationConfig
-    rate: CopyRate
+    policy: Policy
     on_outage: Callable[[MetadataOutage], None]
 
     @functools.cached_property
     def outage(self) -> OutageWait:
         """Waits for the metadata store while ledgers are verified. Callers that build on this class may use it too."""
-        probe, wait_max_s = self.ports.registrations.snapshot, self.config.metadata_outage_max_s
+        probe, wait_max_s = self.ports.registrations.snapshot, self.policy.config.metadata_outage_max_s
         return OutageWait(probe, self.ports.clock, wait_max_s, self.on_outage)
 
     async def plan(
@@ -68,7 +101,8 @@ class InPlaceRepair:
         deleted: list[int] = []
         bytes_read = 0
         registrations = await self.outage.outlast(self.ports.registrations.snapshot)
-        checker = LedgerChecker(self.ports, registrations.live, self.config, self.rate)
+        rate = CopyRate(self.ports.clock, self.policy.pace.bytes_per_s)
+        checker = LedgerChecker(self.ports, registrations.live, self.policy.config, rate)
         survey = await self.outage.outlast(lambda: self.ports.placement.survey(registrations.writable))
         forecast = PlacementForecast(survey, (), self.ports.clock.random)
 
@@ -83,7 +117,7 @@ class InPlaceRepair:
                 if check.is_deleted:
                     deleted.append(ledger_id)
                 elif check.problem is not None:
-                    left = LeftCopies(ledger_id, LeftReason.METADATA_UNREADABLE, detail=check.problem)
+                    left = LedgerFailure(ledger_id, FailureReason.METADATA_UNREADABLE, (), check.problem)
                     ledgers.append(LedgerInPlace(ledger_id=ledger_id, left=(left,)))
                 else:
                     stored = await self.outage.outlast(lambda: self.ports.ledgers.read(ledger_id))
@@ -96,75 +130,40 @@ class InPlaceRepair:
                 deleted.append(ledger_id)
             on_progress(len(ledgers) + len(deleted), bytes_read)
 
-        await for_each_bounded(each_of(ledger_ids), plan_one, self.config.ledgers_in_parallel)
+        await for_each_bounded(each_of(ledger_ids), plan_one, self.policy.config.ledgers_in_parallel)
         return InPlacePlan(tuple(sorted(ledgers, key=lambda ledger: ledger.ledger_id)), tuple(sorted(deleted)))
 
-    async def run(self, plan: InPlacePlan, on_progress: Callable[[RecoveryProgress], None]) -> InPlaceReport:
+    async def run(
+        self, plan: InPlacePlan, on_progress: Callable[[RecoveryProgress], None], job: RecoveryJob | None = None
+    ) -> InPlaceReport:
         """Carry out a plan. Waits during an outage of the metadata store; MetadataOutageError if it is too long."""
-        started_ns = self.ports.clock.monotonic_ns()
-        results = await _InPlaceRun(self, plan, on_progress).run()
-        return InPlaceReport(plan, results, (self.ports.clock.monotonic_ns() - started_ns) / 1e9)
-
-
-class _InPlaceRun:
-    """State of one run."""
-
-    def __init__(
-        self, tools: InPlaceRepair, plan: InPlacePlan, on_progress: Callable[[RecoveryProgress], None]
-    ) -> None:
-        pace = CopyPace(bytes_per_s=tools.rate.bytes_per_second)
-        policy = Policy(config=tools.config, pace=pace)
-        self._engine = Engine(tools.ports, tools.ports.registrations, tools.locks, policy, on_outage=self._note_outage)
-        self._tools = in_place_tools(tools.ports, self._engine, tools.locks, tools.config, self._count)
-        self._plan = plan
-        self._on_outage = tools.on_outage
-        self._on_progress = on_progress
-        self._results: list[LedgerRewritten] = []
-        self._current: dict[int, None] = {}
-        self._copies_done = 0
-        self._bytes_written = 0
-
-    async def run(self) -> tuple[LedgerRewritten, ...]:
-        """Repair all ledgers."""
-        await self._tools.outage.outlast(self._tools.live_bookies.refresh)
-        await for_each_bounded(self._ledgers(), self._repair_one, self._tools.config.ledgers_in_parallel)
-        return tuple(sorted(self._results, key=lambda result: result.ledger_id))
-
-    async def _ledgers(self) -> AsyncIterator[LedgerInPlace]:
-        for ledger in self._plan.to_repair:
-            yield ledger
-
-    async def _repair_one(self, planned: LedgerInPlace) -> None:
-        self._current[planned.ledger_id] = None
-        try:
-            repair = LedgerInPlaceRepair(self._tools, planned)
-            result = await self._tools.outage.outlast(repair.run)
-            self._results.append(result)
-            self._copies_done += result.copies_moved
-        finally:
-            del self._current[planned.ledger_id]
-        self._report()
-
-    def _note_outage(self, outage: MetadataOutage) -> None:
-        self._tools.unusable.clear()
-        self._on_outage(outage)
-
-    def _count(self, copies: int, size_bytes: int) -> None:
-        """Copies were written and read back."""
-        self._copies_done += copies
-        self._bytes_written += size_bytes
-        self._report()
-
-    def _report(self) -> None:
-        self._on_progress(
-            RecoveryProgress(
-                ledgers_done=len(self._results),
-                ledgers_total=len(self._plan.to_repair),
-                ledgers_failed=sum(bool(result.left) for result in self._results),
-                entries_copied=self._copies_done,
-                entries_planned=self._plan.copies,
-                bytes_copied=self._bytes_written + self._engine.bytes_copied,
-                bytes_planned=self._plan.bytes_estimate,
-                current_ledgers=tuple(self._current),
-            )
+        planned = {ledger.ledger_id: ledger for ledger in plan.to_repair}
+        results: list[LedgerResult] = []
+        totals = PlanTotals(ledgers=len(planned), entries=plan.copies, bytes_to_copy=plan.bytes_estimate)
+        run = LedgerRun(self.ports, self.policy, totals, results.append, on_progress, job)
+        engine = Engine(
+            self.ports,
+            self.ports.registrations,
+            self.locks,
+            self.policy,
+            on_range=run.note_range,
+            on_outage=self.on_outage,
         )
+        tasks = each_of([LedgerTask(ledger_id=ledger_id, bad=ledger.bad) for ledger_id, ledger in planned.items()])
+        seconds = await run.run(engine, tasks)
+        results.sort(key=lambda result: result.ledger_id)
+        left = [each for result in results for each in _left_of(result, planned[result.ledger_id])]
+        left = sorted([*plan.left, *left], key=lambda each: (each.ledger_id, each.bookie_id))
+        return InPlaceReport(plan, tuple(results), tuple(left), seconds)
+
+
+def _left_of(result: LedgerResult, planned: LedgerInPlace) -> Iterator[LedgerFailure]:
+    """A failure that is about the whole ledger leaves all bad copies as they are."""
+    for failure in result.failures:
+        if failure.bookie_id or failure.reason is FailureReason.TARGET_GONE:
+            yield failure
+            continue
+        for each in planned.changes:
+            yield left_copies(
+                result.ledger_id, failure.reason, each.bookie_id, each.copies, each.entries, failure.bare_detail
+            )

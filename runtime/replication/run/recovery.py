@@ -155,8 +155,9 @@ class BookieRecovery:
     ) -> RecoveryReport:
         """Carry out a plan, after checking or reading the metadata of each ledger again. Safe to interrupt and repeat.
 
-        Unless the plan is of a drain, the policy ``WAIT`` means that ledgers with one in the open last segment are worked
-        on last, ``open_ledger_wait_s`` after the plan was made, and fenced only if the segment is still the same.
+        Unless the plan is of a drain, the policy ``WAIT`` means that ledgers with a leaving bookie in the open last
+        segment are worked on last, ``open_ledger_wait_s`` after the plan was made, and fenced only if the segment is
+        still the same.
 
         ``on_progress`` is called at most ten times per second, and once at the end, even after an error. Unreachable
         bookies must be down: call ``require_down`` first. Waits during an outage of the metadata store;

@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from runtime.client.ports import ClientPorts, credentials_of
 from runtime.client.recovery import LedgerRecovery
 from runtime.errors import (
@@ -31,9 +33,17 @@ from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.job import StripeJob
 from runtime.replication.copy.reader import pause_s
 from runtime.replication.copy.stripe import Replicator
+from runtime.replication.judge.bad_copies import MUST_MOVE, left_copies
 from runtime.replication.judge.closing import why_not_closable
 from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange, Fragment, joined, stripe_count
+from runtime.replication.judge.fragments import (
+    EntryRange,
+    Fragment,
+    fragments_naming,
+    in_and_out_of,
+    joined,
+    stripe_count,
+)
 from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult, SourceDefect, failed
 from runtime.replication.judge.targets import CopyNeed, stripe_bytes
 from runtime.replication.policy import Policy
@@ -87,6 +97,24 @@ class TurnTools:
     targets: TargetChooser
     outage: OutageWait
     policy: Policy
+    unusable: dict[str, str]
+    """Bookies that stopped answering to adds, with the reason: their bad copies are left until the next outage ends."""
+
+
+@dataclasses.dataclass
+class WrittenInPlace:
+    """Bad copies that were written again, and their bytes. They stay counted when a turn begins again."""
+
+    copies: int = 0
+    size_bytes: int = 0
+
+
+class _BadStripe(NamedTuple):
+    """A stripe that moves because of bad records that must not be written over."""
+
+    bookie_id: str
+    copies: int
+    entries: tuple[EntryRange, ...]
 
 
 class LockedTurn:
@@ -99,6 +127,7 @@ class LockedTurn:
         task: LedgerTask,
         activity: LedgerActivity,
         stored: Versioned[LedgerMetadata] | None,
+        written: WrittenInPlace,
         *,
         is_lock_ours: bool,
     ) -> None:
@@ -119,6 +148,11 @@ class LockedTurn:
         self._ledger_id = task.ledger_id
         self._activity = activity
         self._task = task
+        self._unusable_members = tools.unusable
+        self._written = written
+        self._is_rewritten = not task.bad
+        self._bad_left: list[LedgerFailure] = []
+        self._bad_stripes: dict[_Place, _BadStripe] = {}
         self._state = LedgerState.OPEN
         self._was_closed = False
         self._begun = {_Place(each.first_entry_id, each.ensemble_index): each for each in task.ranges}
@@ -136,7 +170,12 @@ class LockedTurn:
             try:
                 result = await self._pass()
             except LedgerNotFoundError:
-                return LedgerResult(ledger_id=self._ledger_id, was_deleted=True)  # nothing to repair
+                return LedgerResult(  # nothing to repair
+                    ledger_id=self._ledger_id,
+                    was_deleted=True,
+                    copies_written=self._written.copies,
+                    bytes_copied=self._written.size_bytes,
+                )
             except TargetGoneError as gone:
                 attempt -= 1  # ends all the same: each target is tried once
                 self._unusable[gone.target] = f"bookie {gone.target} left, or became read-only, after it was copied to"
@@ -165,6 +204,8 @@ class LockedTurn:
         await self._live_bookies.refresh()
         versioned = await self._read_closed()
         metadata = versioned.value
+        if not self._is_rewritten:
+            await self._rewrite(metadata)
         change, is_all = await self._prepare(metadata)
         if change:
             await self._require_targets(change)
@@ -197,7 +238,8 @@ class LockedTurn:
             metadata = (await self._read()).value
         except LedgerNotFoundError:
             return LedgerResult(ledger_id=self._ledger_id, was_deleted=True)
-        return None if self._task.fragments(metadata) else await self._result(metadata)
+        is_done = self._is_rewritten and not self._task.fragments(metadata)
+        return await self._result(metadata) if is_done else None
 
     def _fragment_at(self, metadata: LedgerMetadata, place: _Place) -> Fragment | None:
         """The fragment that references a leaving bookie at this place; None if there is none."""
@@ -289,6 +331,37 @@ class LockedTurn:
             return None
         reason = self._why_no_target(found)
         return f"a fence would only stop its writer, because no bookie could take its copies: {reason}"
+
+    async def _rewrite(self, metadata: LedgerMetadata) -> None:
+        """Write bad copies again. Stripes with bad records that must not be written over leave their bookies, too."""
+        credentials = credentials_of(self._ledger_id, metadata)
+        for bookie_id, entries in self._task.bad.items():
+            for fragment in fragments_naming(metadata, (bookie_id,)):
+                inside, _ = in_and_out_of(entries, (fragment.entries,))
+                if fragment.is_open or not inside:
+                    continue
+                for index in fragment.bookie_indexes:
+                    job = StripeJob(credentials, metadata, fragment, index, bookie_id, frozenset(), bad=inside)
+                    outcome = await self._replicator.copy(
+                        job, self._activity, self._require_lock, self._unusable_members
+                    )
+                    self._written.copies += outcome.entries
+                    self._written.size_bytes += outcome.bytes_copied
+                    self._bad_left += outcome.left
+                    if outcome.must_move_count:
+                        place = _Place(fragment.entries.first_entry_id, index)
+                        bad = _BadStripe(bookie_id, outcome.must_move_count, outcome.must_move)
+                        self._bad_stripes[place] = bad
+        self._is_rewritten = True
+        if not self._bad_stripes:
+            return
+        leaving: dict[int, frozenset[str]] = {}
+        for place, bad in self._bad_stripes.items():
+            leaving[place.first_entry_id] = leaving.get(place.first_entry_id, frozenset()) | {bad.bookie_id}
+        down = metadata.bookies() - (await self._live_bookies.refresh()).live
+        self._task = msgspec.structs.replace(
+            self._task, leaving_segments=leaving, unreachable=self._task.unreachable | down
+        )
 
     async def _prepare(self, metadata: LedgerMetadata) -> tuple[NewMembers, bool]:
         """Copy until no complete segment needs the leaving bookies; returns their replacements, and whether it is all.
@@ -421,15 +494,24 @@ class LockedTurn:
             if metadata.segment_of(place.first_entry_id).ensemble[place.ensemble_index] == copied.target
         ]
         gone = {copied.target for _, copied in named} - ((await self._live_bookies.look()).live if named else set())
+        stay = {
+            place: bad for place, bad in self._bad_stripes.items() if self._fragment_at(metadata, place) is not None
+        }
+        moved = [bad for place, bad in self._bad_stripes.items() if place not in stay]
         return LedgerResult(
             ledger_id=self._ledger_id,
             fragments=len({place.first_entry_id for place, _ in named}),
             entries=sum(copied.entries for _, copied in named),
-            bytes_copied=sum(copied.bytes_copied for _, copied in named),
+            bytes_copied=sum(copied.bytes_copied for _, copied in named) + self._written.size_bytes,
+            copies_written=self._written.copies,
+            stripes_moved=len(moved),
+            copies_moved=sum(bad.copies for bad in moved),
             broken_rules=tuple(broken for _, copied in named for broken in copied.broken_rules),
             was_closed=self._was_closed,
             failures=(
-                *(found.failure for found in self._failures.values()),
+                *self._bad_left,
+                *(found.failure for place, found in self._failures.items() if place not in self._bad_stripes),
+                *(self._why_not_moved(place, bad) for place, bad in stay.items()),
                 *(
                     LedgerFailure(self._ledger_id, FailureReason.TARGET_GONE, (), f"bookie {target} is not registered")
                     for target in sorted(gone)
@@ -444,3 +526,11 @@ class LockedTurn:
                 )
             ),
         )
+
+    def _why_not_moved(self, place: _Place, bad: _BadStripe) -> LedgerFailure:
+        reason, detail = FailureReason.CONFLICT, "the ledger changed meanwhile: run the command again"
+        if (found := self._failures.get(place)) is not None:
+            reason, detail = found.failure.reason, found.failure.bare_detail
+        reason = FailureReason.STRIPE if reason is FailureReason.LOST else reason
+        detail = MUST_MOVE.format(detail)
+        return left_copies(self._ledger_id, reason, bad.bookie_id, bad.copies, bad.entries, detail)

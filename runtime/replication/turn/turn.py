@@ -12,7 +12,7 @@ from runtime.metadata.replication.lock import ReplicationLock
 from runtime.metadata.store import CheckNode
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.judge.ledger_result import FailureReason, LedgerResult, failed
-from runtime.replication.turn.locked import ZOOKEEPER, LockedTurn, TurnTools
+from runtime.replication.turn.locked import ZOOKEEPER, LockedTurn, TurnTools, WrittenInPlace
 from runtime.replication.turn.metadata_switch import LockLostError
 from runtime.replication.turn.task import LedgerTask
 from storage.errors import BkctlError
@@ -28,6 +28,7 @@ class LedgerTurn:
         self._tools = tools
         self._task = task
         self._activity = activity
+        self._written = WrittenInPlace()
 
     async def run(self) -> LedgerResult:
         """Do all that the task says.
@@ -68,7 +69,9 @@ class LedgerTurn:
     async def _work(self, lock: ReplicationLock, *, is_lock_ours: bool) -> LedgerResult | None:
         """The result of the work under the lock; None if the lock was lost."""
         stored = self._task.stored if lock.is_unchanged or not is_lock_ours else None
-        turn = LockedTurn(self._tools, lock, self._task, self._activity, stored, is_lock_ours=is_lock_ours)
+        turn = LockedTurn(
+            self._tools, lock, self._task, self._activity, stored, self._written, is_lock_ours=is_lock_ours
+        )
         try:
             return await turn.run()
         except LockLostError:
