@@ -192,25 +192,20 @@ class _StripeCopy:
         with self._activity.waiting(f"target {job.target}"):
             if self._tools.pacer is not None:
                 await self._tools.pacer.take_read(job.target, len(entry_ids) * self._reader.entry_bytes)
-            answers = await self._tools.copies.read_batch(
-                job.target, job.credentials.ledger_id, entry_ids, self._reader.entry_bytes
+            found = await self._tools.copies.read_verified(
+                job.target, job.credentials, entry_ids, self._reader.entry_bytes
             )
-        bodies = [b"" if isinstance(answer, Status) else answer for answer in answers]
-        checks = job.credentials.codec.verify_many(entry_ids, bodies)
         if fingerprints is None:
-            rows = zip(entry_ids, answers, checks, strict=True)
-            # A record that the bookie cannot read stays on its disk as well as a corrupt one.
-            bad = [
-                f"{'cannot read its' if answer is Status.IO_ERROR else 'has a corrupt'} copy of entry {entry_id}"
-                for entry_id, answer, check in rows
-                if answer is Status.IO_ERROR or (type(answer) is bytes and not isinstance(check, int))
-            ]
-            if bad and not await self._tools.software.is_bkctl(job.target):
-                self._give_up_target(f"bookie {job.target}: {bad[0]}, which stays there")
-            return [entry_id for entry_id, check in zip(entry_ids, checks, strict=True) if not isinstance(check, int)]
-        if checks == fingerprints:
+            records = {place: copy for place, copy in found.bad.items() if copy.has_bad_record}
+            if records and not await self._tools.software.is_bkctl(job.target):
+                place, copy = next(iter(records.items()))
+                # A record that the bookie cannot read stays on its disk as well as a corrupt one.
+                kind = "cannot read its" if copy.is_damaged else "has a corrupt"
+                self._give_up_target(f"bookie {job.target}: {kind} copy of entry {entry_ids[place]}, which stays there")
+            return [entry_ids[place] for place in sorted({*found.bad, *found.unanswered})]
+        if found.checks == fingerprints:
             return []
-        return [each for each, check, good in zip(entry_ids, checks, fingerprints, strict=True) if check != good]
+        return [each for each, check, good in zip(entry_ids, found.checks, fingerprints, strict=True) if check != good]
 
     async def _verify_one(self, entry_id: int, fingerprint: int) -> None:
         job = self._job
