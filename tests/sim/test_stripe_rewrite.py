@@ -47,12 +47,10 @@ class Rewrites:
             pacer=pacer,
         )
 
-    async def run(
-        self, ledger_id: int, metadata: LedgerMetadata, *bad: EntryRange, unreachable: frozenset[str] = frozenset()
-    ) -> StripeOutcome:
+    async def run(self, ledger_id: int, metadata: LedgerMetadata, *bad: EntryRange) -> StripeOutcome:
         (fragment,) = fragments_naming(metadata, ["b1"])
         (index,) = fragment.bookie_indexes
-        job = StripeJob(credentials(ledger_id), metadata, fragment, index, "b1", unreachable, bad=bad or ALL)
+        job = StripeJob(credentials(ledger_id), metadata, fragment, index, "b1", frozenset(), bad=bad or ALL)
         activity = LedgerActivity(ledger_id, 0)
         return await self._replicator.copy(job, activity, self._require_lock, self.unusable)
 
@@ -140,18 +138,6 @@ def test_without_one_good_content_the_copies_are_left() -> None:
         assert outcome.left[1].entries == (EntryRange(2, 2),)
         assert "b2: no such entry" in outcome.left[1].detail
         assert added(cluster) == [("b1", each) for each in (0, *range(4, 10))]
-
-    simulate(scenario)
-
-
-def test_a_member_that_must_not_be_asked_may_have_the_last_good_copy() -> None:
-    async def scenario(cluster: RepairCluster) -> None:
-        await cluster.start(*BOOKIES)
-        metadata = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
-        ledger_id = await cluster.store(metadata, holes=["b1"])
-        outcome = await Rewrites(cluster).run(ledger_id, metadata, unreachable=frozenset({"b2"}))
-        assert left(outcome) == [(FailureReason.UNREADABLE, 10)]
-        assert cluster.asked("b2") == []
 
     simulate(scenario)
 

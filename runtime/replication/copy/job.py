@@ -29,7 +29,7 @@ class StripeJob(msgspec.Struct, frozen=True):
     and copied only if that fails.
 
     ``bad``: ``target`` is the present member at ``index``, and only these entries, of which it had bad copies, are
-    written to it again.
+    written to it again. ``unreachable`` and ``copied_until`` do not count then.
     """
 
     credentials: LedgerCredentials

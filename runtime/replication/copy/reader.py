@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+
 from runtime.client.metadata_update import back_off_s
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.errors import (
@@ -24,7 +26,7 @@ from runtime.errors import (
     TooManyRequestsError,
 )
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.ports import Clock
+from runtime.ports import BodyOrStatus, Clock
 from runtime.protocol.status import Status, error_of
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.window import Windows
@@ -61,6 +63,18 @@ def entry_bytes_estimate(metadata: LedgerMetadata) -> int:
 def batch_entries_max(entry_bytes: int, entries_max: int = BATCH_ENTRIES) -> int:
     """Entries of a batch if each has about this size."""
     return max(1, min(entries_max, BATCH_BYTES // max(1, entry_bytes)))
+
+
+class VerifiedBatch(msgspec.Struct, frozen=True):
+    """What one bookie has of some entries, in their order: bodies as stored, and results of ``EntryCodec.verify_many``.
+
+    By place: ``bad`` copies, and entries without an answer because of an overload.
+    """
+
+    bodies: Sequence[bytes]
+    checks: Sequence[int | EntryDigestError]
+    bad: dict[int, Copy] = msgspec.field(default_factory=dict)
+    unanswered: dict[int, Status] = msgspec.field(default_factory=dict)
 
 
 class CopyReader:
@@ -120,24 +134,60 @@ class CopyReader:
 
     async def read_many(self, bookie_id: str, credentials: LedgerCredentials, entry_ids: Sequence[int]) -> list[Copy]:
         """The copies of several entries on one bookie; those that a batch does not answer are read one by one."""
-        copies: list[Copy] = []
-        rest = entry_ids
-        while len(rest) > 1 and self.is_responsive(bookie_id):
-            ledger_id = credentials.ledger_id
-            answers = await self._bookies.read_many(bookie_id, ledger_id, rest, bytes_max=BATCH_BYTES)
-            for entry_id, answer in zip(rest, answers, strict=False):
+        copies: dict[int, Copy] = {}
+        if len(entry_ids) > 1 and self.is_responsive(bookie_id):
+            answers = await self.read_batch(bookie_id, credentials.ledger_id, entry_ids)
+            for entry_id, answer in zip(entry_ids, answers, strict=True):
                 if isinstance(answer, bytes):
-                    copies.append(_verified(bookie_id, credentials, entry_id, answer))
+                    copies[entry_id] = _verified(bookie_id, credentials, entry_id, answer)
                 elif answer not in OVERLOAD:
-                    copies.append(bad_copy(error_of(answer, bookie_id)))
+                    copies[entry_id] = bad_copy(error_of(answer, bookie_id))
+        rest = [entry_id for entry_id in entry_ids if entry_id not in copies]
+        found = await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for entry_id in rest))
+        copies |= dict(zip(rest, found, strict=True))
+        return [copies[entry_id] for entry_id in entry_ids]
+
+    async def read_batch(
+        self, bookie_id: str, ledger_id: int, entry_ids: Sequence[int], entry_bytes: int = ENTRY_BYTES_ASSUMED
+    ) -> list[BodyOrStatus]:
+        """One unverified answer for each entry, in order. After an overload the remaining entries are not asked for.
+
+        ``entry_bytes``: expected size of an entry, for the window of the bookie.
+        """
+        window = self.windows.of(bookie_id)
+        answers: list[BodyOrStatus] = []
+        while True:
+            rest = entry_ids[len(answers) :] if answers else entry_ids
+            size_bytes = min(len(rest) * entry_bytes, max(BATCH_BYTES, entry_bytes))
+            async with window.lease(size_bytes + len(rest) * REQUEST_COST_BYTES) as lease:
+                found = await self._bookies.read_many(bookie_id, ledger_id, rest, bytes_max=BATCH_BYTES)
+                overload = next((each for each in found if type(each) is not bytes and each in OVERLOAD), None)
+                lease.note_outcome(is_overloaded=overload is not None)
+            answers = answers + found if answers else found
+            if overload is not None:
+                answers.extend([overload] * (len(entry_ids) - len(answers)))
+            if len(answers) == len(entry_ids):
+                return answers
+
+    async def read_verified(
+        self, bookie_id: str, credentials: LedgerCredentials, entry_ids: Sequence[int], entry_bytes: int
+    ) -> VerifiedBatch:
+        """Like ``read_batch``, and check the digests, without an object for each good copy."""
+        answers = await self.read_batch(bookie_id, credentials.ledger_id, entry_ids, entry_bytes)
+        bodies = [b"" if isinstance(answer, Status) else answer for answer in answers]
+        checks = credentials.codec.verify_many(entry_ids, bodies)
+        found = VerifiedBatch(bodies, checks)
+        if set(map(type, checks)) != {int}:
+            for place, (answer, check) in enumerate(zip(answers, checks, strict=True)):
+                if isinstance(check, int):
+                    continue
+                if not isinstance(answer, Status):
+                    found.bad[place] = Copy(bookie_id, CopyState.CORRUPT, str(check))
+                elif answer in OVERLOAD:
+                    found.unanswered[place] = answer
                 else:
-                    break
-            is_answered = len(copies) == len(entry_ids) - len(rest) + len(answers)
-            rest = entry_ids[len(copies) :]
-            if not is_answered:
-                break
-        copies += await asyncio.gather(*(self.read(bookie_id, credentials, entry_id) for entry_id in rest))
-        return copies
+                    found.bad[place] = bad_copy(error_of(answer, bookie_id))
+        return found
 
     async def read(
         self, bookie_id: str, credentials: LedgerCredentials, entry_id: int, *, attempts_max: int | None = None

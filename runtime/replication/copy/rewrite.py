@@ -110,21 +110,17 @@ class StripeRewrite:
 
     async def _read(self, wanted: Mapping[int, Sequence[str]]) -> dict[int, dict[str, Copy]]:
         """Copies of entries on these bookies."""
-        unreachable, pacer, entry_bytes = self._job.unreachable, self._tools.pacer, self._entry_bytes
-        asked = {entry_id: [each for each in ids if each not in unreachable] for entry_id, ids in wanted.items()}
-        counts = Counter(chain.from_iterable(asked.values()))
+        pacer, entry_bytes = self._tools.pacer, self._entry_bytes
+        counts = Counter(chain.from_iterable(wanted.values()))
         if pacer is not None:
             for bookie_id, count in counts.items():
                 await pacer.take(bookie_id, bookie_id, count * entry_bytes)
         with self._activity.waiting(f"copies on {', '.join(counts)}"):
-            found = await self._tools.copies.read_each(asked, self._job.credentials)
+            found = await self._tools.copies.read_each(wanted, self._job.credentials)
         if pacer is not None:
             for bookie_id, count in counts.items():
                 bytes_read = sum(len(copies[bookie_id].body) for copies in found.values() if bookie_id in copies)
                 pacer.correct(bookie_id, bookie_id, count * entry_bytes, bytes_read)
-        for entry_id, ids in wanted.items():
-            for each in unreachable.intersection(ids):
-                found[entry_id][each] = Copy(each, CopyState.UNREACHABLE, "it is not to be asked")
         return found
 
     async def _write(self, adds: Sequence[tuple[int, Copy]]) -> None:

@@ -12,21 +12,17 @@ from typing import NoReturn
 import msgspec
 
 from runtime.ledger.write_set import is_in_write_set, write_set
-from runtime.ports import BodyOrStatus, Bookies
-from runtime.protocol.status import Status, error_of
+from runtime.metadata.pipeline import each_of
+from runtime.protocol.status import Status
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
 from runtime.replication.copy.job import CopyTools, StripeJob
 from runtime.replication.copy.reader import (
-    BATCH_BYTES,
-    OVERLOAD,
-    REQUEST_COST_BYTES,
-    bad_copy,
     entry_bytes_estimate,
     pause_s,
 )
 from runtime.replication.copy.tasks import for_each_leased, run_all
-from runtime.replication.copy.window import Lease, Window
+from runtime.replication.copy.window import Lease
 from runtime.replication.judge.copies import Copy, CopyState
 from runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
 from runtime.replication.judge.ledger_result import SourceDefect
@@ -45,24 +41,6 @@ class GoodCopies(msgspec.Struct, frozen=True):
     entry_ids: Sequence[int]
     bodies: Sequence[bytes]
     fingerprints: Sequence[int]
-
-
-async def read_batch(
-    bookies: Bookies, window: Window, bookie_id: str, ledger_id: int, entry_ids: Sequence[int], entry_bytes: int
-) -> list[BodyOrStatus]:
-    """One answer for each entry, in order. After an overload the remaining entries are not asked for."""
-    answers: list[BodyOrStatus] = []
-    while True:
-        rest = entry_ids[len(answers) :] if answers else entry_ids
-        async with window.lease(len(rest) * (entry_bytes + REQUEST_COST_BYTES)) as lease:
-            found = await bookies.read_many(bookie_id, ledger_id, rest, bytes_max=BATCH_BYTES)
-            overload = next((each for each in found if type(each) is not bytes and each in OVERLOAD), None)
-            lease.note_outcome(is_overloaded=overload is not None)
-        answers = answers + found if answers else found
-        if overload is not None:
-            answers.extend([overload] * (len(entry_ids) - len(answers)))
-        if len(answers) == len(entry_ids):
-            return answers
 
 
 class _Batch(msgspec.Struct):
@@ -183,39 +161,17 @@ class SourceReader:
             expected_bytes = len(places) * self.entry_bytes
             if self._pacer is not None:
                 await self._pacer.take(source, self._job.target, expected_bytes)
-            answers = await read_batch(
-                self._ports.bookies,
-                self._copies.windows.of(source),
-                source,
-                credentials.ledger_id,
-                entry_ids,
-                self.entry_bytes,
-            )
-        good = [place for place, answer in zip(places, answers, strict=True) if type(answer) is bytes]
-        bodies = [answer for answer in answers if isinstance(answer, bytes)]
+            found = await self._copies.read_verified(source, credentials, entry_ids, self.entry_bytes)
         if self._pacer is not None:
-            self._pacer.correct(source, self._job.target, expected_bytes, sum(map(len, bodies)))
-        checks = credentials.codec.verify_many([batch.entry_ids[place] for place in good], bodies)
-        bad: dict[int, Copy | None] = {}
-        for place, body, check in zip(good, bodies, checks, strict=True):
+            self._pacer.correct(source, self._job.target, expected_bytes, sum(map(len, found.bodies)))
+        for place, body, check in zip(places, found.bodies, found.checks, strict=True):
             if isinstance(check, int):
                 batch.bodies[place] = body
                 batch.fingerprints[place] = check
-            else:
-                bad[place] = Copy(source, CopyState.CORRUPT, str(check))
-        unanswered: dict[int, Status] = {}
-        if len(good) < len(places):
-            for place, answer in zip(places, answers, strict=True):
-                if not isinstance(answer, Status):
-                    continue
-                if answer in OVERLOAD:
-                    unanswered[place] = answer
-                else:
-                    bad[place] = bad_copy(error_of(answer, source))
-        if unanswered:
+        if found.unanswered:
             self._ports.suspects.add(source)
-        await self._read_single(batch, bad)
-        return unanswered
+        await self._read_single(batch, {places[each]: copy for each, copy in found.bad.items()})
+        return {places[each]: status for each, status in found.unanswered.items()}
 
     def _by_source(self, batch: _Batch, places: Sequence[int]) -> dict[str, Sequence[int]]:
         """The places by the bookie to ask; an empty id: no source can be asked with a batch."""
@@ -249,7 +205,7 @@ class SourceReader:
             async def read(item: tuple[int, Copy | None], _: Lease) -> None:
                 await self._read_one(batch, *item)
 
-            await for_each_leased(places.items(), read, self._copies.windows.items, lambda: self.entry_bytes)
+            await for_each_leased(each_of(places.items()), read, self._copies.windows.items, lambda: self.entry_bytes)
 
     async def _read_one(self, batch: _Batch, place: int, bad: Copy | None) -> None:
         entry_id = batch.entry_ids[place]

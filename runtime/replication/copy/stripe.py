@@ -18,10 +18,11 @@ from runtime.protocol.status import Status, error_of
 from runtime.replication.config import VerifyMode
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
-from runtime.replication.copy.reader import BATCH_BYTES, REQUEST_COST_BYTES, batch_entries_max
+from runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
 from runtime.replication.copy.rewrite import StripeRewrite
-from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, GoodCopies, SourceReader, read_batch
+from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, GoodCopies, SourceReader
 from runtime.replication.copy.tasks import for_each_bounded
+from runtime.replication.copy.writer import worst_of
 from runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
 
 _SAMPLED_SHARE = 0.01
@@ -61,7 +62,6 @@ class _StripeCopy:
         self._ports = tools.ports
         self._job = job
         self._activity = activity
-        self._window = tools.copies.windows.of(job.target)
         self._reader = SourceReader(tools, job, activity)
         self._bytes_copied = 0
         self._target_failure: str | None = None
@@ -99,10 +99,7 @@ class _StripeCopy:
         job = self._job
         if await self._tools.software.is_bkctl(job.target):
             return False
-        entry_ids = [job.last_entry_id]
-        (answer,) = await self._ports.bookies.read_many(
-            job.target, job.credentials.ledger_id, entry_ids, bytes_max=BATCH_BYTES
-        )
+        (answer,) = await self._tools.copies.read_batch(job.target, job.credentials.ledger_id, [job.last_entry_id])
         return answer is not Status.NO_SUCH_LEDGER
 
     def _entry_ids(self, entries: EntryRange) -> Iterator[int]:
@@ -156,7 +153,7 @@ class _StripeCopy:
         with self._activity.waiting(f"target {job.target}"):
             failures = await self._tools.writer.add(job.target, job.credentials, adds)
         if failures:
-            status = max(set(failures.values()) - {Status.TOO_MANY_REQUESTS}, default=Status.TOO_MANY_REQUESTS)
+            status = worst_of(failures)
             if status in {Status.TIMEOUT, Status.UNAVAILABLE}:
                 self._ports.suspects.add(job.target)
             self._give_up_target(str(error_of(status, job.target)))
@@ -195,30 +192,20 @@ class _StripeCopy:
         with self._activity.waiting(f"target {job.target}"):
             if self._tools.pacer is not None:
                 await self._tools.pacer.take_read(job.target, len(entry_ids) * self._reader.entry_bytes)
-            answers = await read_batch(
-                self._ports.bookies,
-                self._window,
-                job.target,
-                job.credentials.ledger_id,
-                entry_ids,
-                self._reader.entry_bytes,
+            found = await self._tools.copies.read_verified(
+                job.target, job.credentials, entry_ids, self._reader.entry_bytes
             )
-        bodies = [b"" if isinstance(answer, Status) else answer for answer in answers]
-        checks = job.credentials.codec.verify_many(entry_ids, bodies)
         if fingerprints is None:
-            rows = zip(entry_ids, answers, checks, strict=True)
-            # A record that the bookie cannot read stays on its disk as well as a corrupt one.
-            bad = [
-                f"{'cannot read its' if answer is Status.IO_ERROR else 'has a corrupt'} copy of entry {entry_id}"
-                for entry_id, answer, check in rows
-                if answer is Status.IO_ERROR or (type(answer) is bytes and not isinstance(check, int))
-            ]
-            if bad and not await self._tools.software.is_bkctl(job.target):
-                self._give_up_target(f"bookie {job.target}: {bad[0]}, which stays there")
-            return [entry_id for entry_id, check in zip(entry_ids, checks, strict=True) if not isinstance(check, int)]
-        if checks == fingerprints:
+            records = {place: copy for place, copy in found.bad.items() if copy.has_bad_record}
+            if records and not await self._tools.software.is_bkctl(job.target):
+                place, copy = next(iter(records.items()))
+                # A record that the bookie cannot read stays on its disk as well as a corrupt one.
+                kind = "cannot read its" if copy.is_damaged else "has a corrupt"
+                self._give_up_target(f"bookie {job.target}: {kind} copy of entry {entry_ids[place]}, which stays there")
+            return [entry_ids[place] for place in sorted({*found.bad, *found.unanswered})]
+        if found.checks == fingerprints:
             return []
-        return [each for each, check, good in zip(entry_ids, checks, fingerprints, strict=True) if check != good]
+        return [each for each, check, good in zip(entry_ids, found.checks, fingerprints, strict=True) if check != good]
 
     async def _verify_one(self, entry_id: int, fingerprint: int) -> None:
         job = self._job

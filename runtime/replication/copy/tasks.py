@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,23 +12,33 @@ from runtime.replication.copy.window import Lease, Window
 T = TypeVar("T")
 
 
-async def for_each_bounded(
-    items: AsyncIterable[T], worker: Callable[[T], Coroutine[Any, Any, None]], count_max: int
+async def for_each_leased(
+    items: AsyncIterable[T],
+    worker: Callable[[T, Lease], Coroutine[Any, Any, None]],
+    window: Window,
+    size_bytes: Callable[[], int],
 ) -> None:
-    """Run ``worker`` on every item, at most ``count_max`` concurrently. Takes an item only when a worker is free.
+    """Run ``worker`` on as many items concurrently as fit in ``window``; ``size_bytes`` estimates the next item's size.
 
-    The first exception of a worker cancels the others and is raised.
+    The worker may resize its lease, which is released when the worker ends. The first exception of a worker cancels the
+    others and is raised.
     """
-    room = asyncio.Semaphore(count_max)
     try:
         async with asyncio.TaskGroup() as group:
             async for item in items:
-                await room.acquire()
-                task = group.create_task(worker(item))
+                lease = await window.lease(size_bytes()).acquire()
+                task = group.create_task(worker(item, lease))
                 # Use a callback: a task that is cancelled before its first step runs no finally clause.
-                task.add_done_callback(lambda _: room.release())
+                task.add_done_callback(partial(_release, lease))
     except BaseExceptionGroup as errors:
         raise _first_error(errors) from errors
+
+
+async def for_each_bounded(
+    items: AsyncIterable[T], worker: Callable[[T], Coroutine[Any, Any, None]], count_max: int
+) -> None:
+    """Run ``worker`` on every item, at most ``count_max`` concurrently; see ``for_each_leased``."""
+    await for_each_leased(items, lambda item, _: worker(item), Window(count_max), lambda: 1)
 
 
 async def run_all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -41,27 +51,6 @@ async def run_all(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as errors:
         raise _first_error(errors) from errors
     return [task.result() for task in tasks]
-
-
-async def for_each_leased(
-    items: Iterable[T],
-    worker: Callable[[T, Lease], Coroutine[Any, Any, None]],
-    window: Window,
-    size_bytes: Callable[[], int],
-) -> None:
-    """Run ``worker`` on as many items concurrently as fit in ``window``; ``size_bytes`` estimates the next item's size.
-
-    The worker may resize its lease, which is released when the worker ends. The first exception cancels the others and
-    is raised.
-    """
-    try:
-        async with asyncio.TaskGroup() as group:
-            for item in items:
-                lease = await window.lease(size_bytes()).acquire()
-                task = group.create_task(worker(item, lease))
-                task.add_done_callback(partial(_release, lease))
-    except BaseExceptionGroup as errors:
-        raise _first_error(errors) from errors
 
 
 def _release(lease: Lease, _: asyncio.Task[None]) -> None:

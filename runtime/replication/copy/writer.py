@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.protocol.status import Status
@@ -33,11 +33,13 @@ class EntryWriter:
         credentials: LedgerCredentials,
         adds: Sequence[tuple[int, bytes]],
         before_add: Callable[[], None] = _always,
+        *,
+        is_patient: bool = False,
     ) -> dict[int, Status]:
         """Send recovery adds, which fenced ledgers accept, and again those that an overloaded bookie did not store.
 
         Returns the status of each entry that was not stored. ``before_add`` is called before each request, and may
-        raise.
+        raise. ``is_patient``: for a bookie that is hard to replace, which is asked again after any silence too.
         """
         window = self._windows.of(bookie_id)
         failures: dict[int, Status] = {}
@@ -55,12 +57,19 @@ class EntryWriter:
             if not failed:
                 return failures
             timeouts += Status.TIMEOUT in failed
-            again = set[Status]()
-            if attempt < self._config.attempts_max:
-                again = {Status.TOO_MANY_REQUESTS} | ({Status.TIMEOUT} if timeouts <= TIMEOUTS_MAX else set())
+            again: Set[Status] = OVERLOAD if is_patient else {Status.TOO_MANY_REQUESTS}
+            if timeouts <= TIMEOUTS_MAX:
+                again |= {Status.TIMEOUT}
+            if attempt >= self._config.attempts_max:
+                again = frozenset()
             rows = list(zip(adds, statuses, strict=True))
             failures |= {add[0]: status for add, status in rows if status in failed and status not in again}
             adds = [add for add, status in rows if status in again]
             if not adds:
                 return failures
             await self._clock.sleep(pause_s(attempt, self._config, self._clock))
+
+
+def worst_of(failures: Mapping[int, Status]) -> Status:
+    """The status that says most about a bookie."""
+    return max(set(failures.values()) - {Status.TOO_MANY_REQUESTS}, default=Status.TOO_MANY_REQUESTS)

@@ -16,6 +16,7 @@ from runtime.client.reader import ENTRIES_WITHOUT_END_MAX
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
+from runtime.metadata.pipeline import each_of
 from runtime.metadata.store import Versioned
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.gaps import BarrenRun, CopyGaps
@@ -186,7 +187,7 @@ class LedgerChecker:
         while rest.count:
             found = batches(scope.entry_ids(credentials.ledger_id, metadata, rest), count_max)
             await for_each_leased(
-                run.until_look(found, rest.last_entry_id),
+                each_of(run.until_look(found, rest.last_entry_id)),
                 check_batch,
                 self._copies.windows.items,
                 lambda: tally.entry_bytes * metadata.write_quorum_size * count_max(),

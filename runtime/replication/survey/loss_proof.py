@@ -19,6 +19,7 @@ from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSu
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ledger.write_set import write_set
 from runtime.metadata.bookies.registration import RegistrationClient
+from runtime.metadata.pipeline import each_of
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.reader import CopyReader, entry_bytes_estimate
 from runtime.replication.copy.tasks import for_each_leased
@@ -139,7 +140,8 @@ class LossProof:
 
         try:
             entry_bytes = entry_bytes_estimate(metadata) * metadata.write_quorum_size
-            await for_each_leased(_stored_entries(fragment, sizes), check, reader.windows.items, lambda: entry_bytes)
+            entry_ids = each_of(_stored_entries(fragment, sizes))
+            await for_each_leased(entry_ids, check, reader.windows.items, lambda: entry_bytes)
         except _LostEntryError:
             return None
         except _UnprovenError:

@@ -40,10 +40,11 @@ from runtime.ledger.changes import to_closed, to_in_recovery
 from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
 from runtime.ledger.write_set import write_set
 from runtime.metadata.store import CheckNode, Versioned
-from runtime.protocol.status import Status, error_of
+from runtime.protocol.status import error_of
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.gaps import next_listed
-from runtime.replication.copy.reader import OVERLOAD, CopyReader, batch_entries_max, pause_s
+from runtime.replication.copy.reader import CopyReader, batch_entries_max
+from runtime.replication.copy.writer import EntryWriter, worst_of
 from runtime.replication.judge.copies import Copy, CopyState, marked_different
 from runtime.replication.judge.fragments import EntryRange, EntryRangeSet
 from runtime.replication.survey.loss_proof import why_not_given_up
@@ -328,6 +329,7 @@ class _SegmentCopy:
         self._new = ensemble
         self._credentials = credentials_of(ledger_id, metadata)
         self._reader = CopyReader(ports, config, live.__contains__)
+        self._writer = EntryWriter(ports, self._reader.windows, config)
 
     async def run(self, found: _FoundEntries, lost: Collection[str]) -> None:
         """Copy all entries; BookieError if a former member gives no answer for an entry."""
@@ -414,19 +416,10 @@ class _SegmentCopy:
         """Write the entries to the bookie and read them back; _MemberFailedError."""
         credentials = self._credentials
         adds = [(entry_id, copy.body) for entry_id, copy in entries.items()]
-        attempt = 0
-        while adds:
-            attempt += 1
-            statuses = await self._ports.bookies.add_many(
-                bookie_id, credentials.ledger_id, credentials.master_key, adds, is_recovery_add=True
-            )
-            failed = {status for status in statuses if status is not Status.OK}
-            if failed - OVERLOAD or (failed and attempt >= self._config.attempts_max):
-                self._ports.suspects.add(bookie_id)
-                raise _MemberFailedError(bookie_id, _plain(error_of(max(failed - OVERLOAD or failed), bookie_id)))
-            adds = [add for add, status in zip(adds, statuses, strict=True) if status is not Status.OK]
-            if adds:
-                await self._ports.clock.sleep(pause_s(attempt, self._config, self._ports.clock))
+        failures = await self._writer.add(bookie_id, credentials, adds, is_patient=True)
+        if failures:
+            self._ports.suspects.add(bookie_id)
+            raise _MemberFailedError(bookie_id, _plain(error_of(worst_of(failures), bookie_id)))
         written = await self._reader.read_many(bookie_id, credentials, list(entries))
         for copy, good in zip(written, entries.values(), strict=True):
             if copy.body != good.body:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from runtime.metadata.pipeline import each_of
 from runtime.replication.copy.tasks import for_each_leased
 from runtime.replication.copy.window import SHRINK_MAX, WINDOW_BYTES_FIRST, Lease, Window, Windows
 
@@ -119,7 +120,7 @@ async def test_a_failing_worker_ends_the_others_and_is_the_error() -> None:
             ended.append(item)
 
     with pytest.raises(ValueError, match="2"):
-        await for_each_leased(range(100), work, window, lambda: 1)
+        await for_each_leased(each_of(range(100)), work, window, lambda: 1)
     await asyncio.sleep(0)
     assert sorted(ended) == [0, 1, 2, 3][: len(ended)]
     assert 2 in ended
