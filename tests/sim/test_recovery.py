@@ -15,6 +15,7 @@ from runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMod
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.byte_window import ByteWindow
 from runtime.replication.copy.flow_window import FlowWindows
+from runtime.replication.copy.rate import SharedPacer
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.sources import StripeJob
 from runtime.replication.copy.stripe import Replicator
@@ -22,8 +23,6 @@ from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange, fragments_naming
 from runtime.replication.judge.ledger_result import FailureReason
 from runtime.replication.run.ledgers import RecoveryProgress
-from runtime.replication.turn.engine import SharedPacer
-from runtime.replication.turn.messages import CopyPace
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import failed_ledgers, ledger
 from tests.sim.bookies import BookieRequest
@@ -394,7 +393,7 @@ def test_what_is_read_back_counts_for_the_rate_of_the_bookie(copied_until: int, 
             cluster.copies["b3"][ledger_id] = dict(cluster.copies["b2"][ledger_id])
         size_bytes = sum(map(len, cluster.copies["b2"][ledger_id].values()))
         pacer = SharedPacer(cluster.clock)
-        pacer.set(CopyPace(bytes_per_s=None, bytes_per_s_per_bookie=size_bytes // 20))
+        pacer.change(None, size_bytes // 20)
         config = ReplicationConfig()
         single_reads = ByteWindow(config.bytes_in_flight_max, config.entries_in_flight_max)
         replicator = Replicator(

@@ -7,7 +7,7 @@ not answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import msgspec
 
@@ -21,6 +21,7 @@ from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.byte_window import ByteWindow, Lease, for_each_leased, run_all
 from runtime.replication.copy.flow_window import FlowWindow, FlowWindows
 from runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
+from runtime.replication.copy.rate import SharedPacer
 from runtime.replication.copy.reader import BATCH_BYTES, OVERLOAD, CopyReader, bad_copy, entry_bytes_estimate, pause_s
 from runtime.replication.judge.copies import Copy, CopyState
 from runtime.replication.judge.fragments import EntryRange, EntryRangeSet, Fragment, last_stored, stripe_count
@@ -59,19 +60,6 @@ class StripeJob(msgspec.Struct, frozen=True):
         """Last entry of the stripe, or -1."""
         metadata = self.metadata
         return last_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
-
-
-class Pacer(Protocol):
-    """Limits the bytes per second of a run."""
-
-    async def take(self, source: str, target: str, size_bytes: int) -> None:
-        """Wait until a batch of about this size may be read and copied."""
-
-    def correct(self, source: str, target: str, taken_bytes: int, real_bytes: int) -> None:
-        """Replace an estimate that was taken by the real size."""
-
-    async def take_read(self, bookie_id: str, size_bytes: int) -> None:
-        """Wait until about this much may be read from one bookie to verify its copies."""
 
 
 class GivenUpError(Exception):
@@ -122,7 +110,7 @@ class SourceReader:
         config: ReplicationConfig,
         windows: FlowWindows,
         single_reads: ByteWindow,
-        pacer: Pacer | None,
+        pacer: SharedPacer | None,
         job: StripeJob,
         activity: LedgerActivity,
     ) -> None:

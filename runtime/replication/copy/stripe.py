@@ -23,13 +23,13 @@ from runtime.replication.config import ReplicationConfig, VerifyMode
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.byte_window import ByteWindow, for_each_bounded
 from runtime.replication.copy.flow_window import FlowWindows
+from runtime.replication.copy.rate import SharedPacer
 from runtime.replication.copy.reader import BATCH_BYTES, OVERLOAD, CopyReader, batch_entries_max, pause_s
 from runtime.replication.copy.sources import (
     BATCH_ENTRIES,
     REQUEST_COST_BYTES,
     GivenUpError,
     GoodCopies,
-    Pacer,
     SourceReader,
     StripeJob,
     read_batch,
@@ -83,7 +83,7 @@ class Replicator:
     """Called with entries and bytes when a target acknowledges them."""
     on_verified: Callable[[StripeJob, int], None] = lambda _job, _entry_id: None
     """Called when all entries of the stripe up to this one are on the target and verified."""
-    pacer: Pacer | None = None
+    pacer: SharedPacer | None = None
 
     @functools.cached_property
     def software(self) -> BookieSoftware:

@@ -11,11 +11,10 @@ from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.outage import MetadataOutage, OutageWait
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.metadata.store import Versioned
-from runtime.ports import Clock
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.byte_window import ByteWindow
 from runtime.replication.copy.flow_window import FlowWindows
-from runtime.replication.copy.rate import CopyRate
+from runtime.replication.copy.rate import SharedPacer
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.sources import StripeJob
 from runtime.replication.copy.stripe import Replicator
@@ -93,7 +92,7 @@ class RepairWorker:
 
     def set_pace(self, pace: CopyPace) -> None:
         """Set the byte rates."""
-        self.pacer.set(pace)
+        self.pacer.change(pace.bytes_per_s, pace.bytes_per_s_per_bookie)
 
     async def repair(self, work: LedgerWork) -> LedgerRepaired:
         """The result for a ledger; MetadataOutageError after a long outage of the metadata store."""
@@ -165,47 +164,3 @@ class RepairWorker:
                     last_entry_id=entry_id,
                 )
             )
-
-
-class SharedPacer:
-    """The byte rates of a run: of all copies together, and of each bookie, whose reads and writes count."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.total = CopyRate(clock, None)
-        self._bytes_per_s_per_bookie: int | None = None
-        self._is_limited = False
-        self._bookies: dict[str, CopyRate] = {}
-
-    def set(self, pace: CopyPace) -> None:
-        """Change the rates."""
-        self._is_limited = pace.bytes_per_s is not None or pace.bytes_per_s_per_bookie is not None
-        self.total.change(pace.bytes_per_s)
-        self._bytes_per_s_per_bookie = pace.bytes_per_s_per_bookie
-        for rate in self._bookies.values():
-            rate.change(pace.bytes_per_s_per_bookie)
-
-    async def take(self, source: str, target: str, size_bytes: int) -> None:
-        """Wait until a batch of about this size may be read and copied."""
-        if self._is_limited:
-            for rate in self._rates(source, target):
-                await rate.take(size_bytes)
-
-    def correct(self, source: str, target: str, taken_bytes: int, real_bytes: int) -> None:
-        """Replace an estimate that was taken by the real size."""
-        if self._is_limited:
-            for rate in self._rates(source, target):
-                rate.correct(taken_bytes, real_bytes)
-
-    async def take_read(self, bookie_id: str, size_bytes: int) -> None:
-        """Wait until about this much may be read from one bookie to verify its copies. It is no part of the copies."""
-        if self._is_limited:
-            await self._rate_of(bookie_id).take(size_bytes)
-
-    def _rates(self, source: str, target: str) -> list[CopyRate]:
-        return [self.total, *(self._rate_of(bookie_id) for bookie_id in (source, target))]
-
-    def _rate_of(self, bookie_id: str) -> CopyRate:
-        if bookie_id not in self._bookies:
-            self._bookies[bookie_id] = CopyRate(self._clock, self._bytes_per_s_per_bookie)
-        return self._bookies[bookie_id]
