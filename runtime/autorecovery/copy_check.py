@@ -316,8 +316,8 @@ class _BeatingRate(CopyRate):
 
     turn: Turn | None = None
 
-    async def take(self, size_bytes: int) -> None:
+    async def take(self, amount: float = 0) -> None:
         """See the base class."""
         if self.turn is not None:
             self.turn.beat()
-        await super().take(size_bytes)
+        await super().take(amount)

@@ -155,7 +155,7 @@ async def _connect(config: DaemonConfig) -> LedgerClient:
             await LoopClock().sleep(CONNECT_PAUSE_S)
             continue
         try:
-            budgeted: MetadataStore = BudgetedStore(store, share_of_budget(config.zookeeper))
+            budgeted: MetadataStore = BudgetedStore(store, share_of_budget(LoopClock(), config.zookeeper))
             while True:
                 try:
                     layout = config.zookeeper.layout

@@ -175,7 +175,7 @@ class BookieServer:
         mode_files = self.view.mode_files = self._new_mode_files()
         disks = await run("check the disks", self._check_disks(mode_files, checkpoints))
         self.view.disks = disks
-        ledgers = await metadata.open_ledgers()
+        ledgers = await metadata.open_ledgers(self._ports.clock)
         noting = boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
         is_repair_due = await run("note lost entries", noting)
         path = await run("journals and checkpoints", self._start(storage, checkpoints, disks), self._flush)

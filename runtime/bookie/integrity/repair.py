@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 from runtime.bookie.integrity.preboot_check import set_integrity_flag
-from runtime.bookie.integrity.refill import ByteRate, IntegrityTools, LedgerRefill
+from runtime.bookie.integrity.refill import IntegrityTools, LedgerRefill
 from runtime.bookie.integrity.rules import is_end_in_doubt, needs_recovery
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.client.ports import credentials_of
@@ -30,6 +30,7 @@ from runtime.config import IntegrityConfig
 from runtime.errors import BookieError, LedgerNotFoundError, LedgerRecoveryError, UnknownLedgerStateError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.store import Versioned
+from runtime.rate_limit import RateLimit
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class IntegrityService:
         self._workers = tools.workers
         self._checkpoints = tools.checkpoints
         self._config = config
-        self._rate = ByteRate(tools.ports.clock, config.bytes_per_s_max)
+        self._rate = RateLimit(tools.ports.clock, config.bytes_per_s_max)
         self._refill = LedgerRefill(tools, self._rate)
         self._progress = tools.progress
         self._failures: dict[int, str] = {}
@@ -63,7 +64,7 @@ class IntegrityService:
 
     def set_bytes_per_s_max(self, bytes_per_s_max: int) -> None:
         """Limit the rate of fetching from other bookies from now on."""
-        self._rate.set_rate(bytes_per_s_max)
+        self._rate.change(bytes_per_s_max)
 
     def request(self) -> None:
         """Start a repair; the flag must be set and the ledgers recorded. Call on the loop."""
