@@ -26,6 +26,7 @@ from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.judge.fragments import segment_entries
 from runtime.replication.run.recovery import BookieRecovery
 from runtime.replication.run.report import RecoveryReport
+from storage.adapters.sqlite import memory_database
 from storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload
 from tests.sim.bookies import BookieRequest, ModelBookies, entry_list
@@ -72,7 +73,12 @@ class RepairCluster:
         )
         self.locks = ReplicationLocks(self.metadata_store, ROOT, "this-host")
         self.recovery = BookieRecovery(
-            self.ports, registrations, CookieStore(self.metadata_store, ROOT), self.locks, config
+            self.ports,
+            registrations,
+            CookieStore(self.metadata_store, ROOT),
+            self.locks,
+            config,
+            open_database=memory_database,
         )
 
     async def connect(self, link: ModelLink | None = None) -> ModelMetadataStore:

@@ -18,7 +18,7 @@ from runtime.ports import Workers
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.copy.byte_window import for_each_bounded
 from runtime.replication.judge.ledger_result import LedgerRepaired
-from runtime.replication.plan.job_file import JobDone, JobFile, JobRange, RecordedJob
+from runtime.replication.plan.job_file import JobDone, JobFile, JobRange
 from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from runtime.replication.run.queue import LedgerQueue
 from runtime.replication.run.report import RecoveryReport, RecoveryTally
@@ -76,8 +76,6 @@ class RecoveryJob:
     """
 
     file: JobFile
-    state: RecordedJob | None
-    """What an earlier run did, if this one continues it."""
     workers: Workers
     read_pace: Callable[[], CopyPace | None]
     warn: Callable[[str], None]
@@ -212,9 +210,7 @@ class RecoveryRun:
         self._report_progress()
 
     def _ranges_of(self, ledger_id: int) -> tuple[JobRange, ...]:
-        if self._job is None or self._job.state is None:
-            return ()
-        return tuple(self._job.state.ranges.get(ledger_id, {}).values())
+        return () if self._job is None else self._job.file.ranges_of(ledger_id)
 
     async def _owner(self, ledger_id: int) -> str | None:
         """The owner, for the report; None if it cannot be read."""

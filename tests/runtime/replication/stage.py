@@ -27,6 +27,7 @@ from runtime.replication.run.drain import DrainHooks, DrainOrder
 from runtime.replication.run.recovery import BookieRecovery
 from runtime.replication.run.report import RecoveryReport
 from runtime.replication.survey.checker import LedgerChecker
+from storage.adapters.sqlite import temporary_database
 from tests.runtime.client.scripted_bookie import ScriptedBookie
 from tests.runtime.client.world import TIMEOUT_S, Client, World, answers_so_far, payload
 from tests.runtime.net.stepped_clock import SteppedClock
@@ -90,7 +91,8 @@ class Stage:
 
     def recovery(self, config: ReplicationConfig = QUICK) -> BookieRecovery:
         """Recovery with this stage's parts."""
-        return BookieRecovery(self.client.ports, self.registration, self.cookies, self.locks, config)
+        parts = (self.client.ports, self.registration, self.cookies, self.locks)
+        return BookieRecovery(*parts, config, open_database=temporary_database)
 
     async def recover(self, *bookie_ids: str, config: ReplicationConfig = QUICK) -> RecoveryReport:
         """Plan and run."""

@@ -24,6 +24,7 @@ from runtime.replication.run.decommission import Decommission, FinishHooks
 from runtime.replication.run.ledgers import RecoveryProgress
 from runtime.replication.run.recovery import BookieRecovery
 from runtime.replication.run.report import RecoveryReport
+from storage.adapters.sqlite import temporary_database
 from tests.runtime.client.world import Client, World, segments
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.link import TcpLink
@@ -60,9 +61,8 @@ class Scene(NamedTuple):
 
     def recovery(self, config: ReplicationConfig = CONFIG) -> BookieRecovery:
         stage = self.stage
-        return BookieRecovery(
-            stage.client.ports, self.registration, stage.cookies, stage.locks, config, self.outages.put_nowait
-        )
+        parts = (stage.client.ports, self.registration, stage.cookies, stage.locks)
+        return BookieRecovery(*parts, config, self.outages.put_nowait, open_database=temporary_database)
 
     async def run(self, config: ReplicationConfig = CONFIG) -> asyncio.Task[RecoveryReport]:
         recovery = self.recovery(config)
