@@ -28,6 +28,7 @@ from runtime.replication.run.decommission import Decommission, FinishHooks
 from runtime.replication.run.drain import DrainHooks, DrainOrder
 from runtime.replication.run.mark_repair import MarkRepair
 from runtime.replication.run.recovery import BookieRecovery
+from storage.adapters.sqlite import memory_database
 from storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger
@@ -272,7 +273,8 @@ class Exploration:
         cookies = CookieStore(store, ROOT)
         locks = ReplicationLocks(store, ROOT, actor)
         parts = (ports, ports.registrations, cookies, locks, Policy(config=CONFIG, open_ledgers=order.open_ledgers))
-        recovery = BlindRecovery(*parts) if Blind.LOOKS in self._blind else BookieRecovery(*parts)
+        kind = BlindRecovery if Blind.LOOKS in self._blind else BookieRecovery
+        recovery = kind(*parts, open_database=memory_database)
         if isinstance(recovery, BlindRecovery):
             recovery.blind = BlindRegistrations(store, self._clock)
         try:

@@ -22,10 +22,11 @@ from runtime.protocol.status import Status
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
 from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.plan.job_file import RecordedJob
+from runtime.replication.plan.job_file import JobRest
 from runtime.replication.policy import Policy
 from runtime.replication.run.ledgers import RecoveryProgress
 from runtime.replication.run.recovery import BookieRecovery
+from storage.adapters.sqlite import temporary_database
 from tests.runtime.client.world import segments
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.metadata.replication_stage import holder_of
@@ -435,7 +436,14 @@ async def test_t16_a_ledger_whose_lock_is_lost_twice_may_be_repaired_by_then(
     await tree.release()
     losing = ReplicationLocks(LosesSession(stage.client.held_store, zookeeper), stage.ledgers.root, "this-host")
     one_by_one = msgspec.structs.replace(QUICK, ledgers_in_parallel=1)
-    recovery = BookieRecovery(stage.client.ports, stage.registration, stage.cookies, losing, Policy(config=one_by_one))
+    recovery = BookieRecovery(
+        stage.client.ports,
+        stage.registration,
+        stage.cookies,
+        losing,
+        Policy(config=one_by_one),
+        open_database=temporary_database,
+    )
     plan = await recovery.plan(["b1"])
     other = await Stage.build(stage.world)
     moved = await other.read(ids[0])
@@ -820,12 +828,10 @@ async def test_the_end_of_a_continued_job_finds_ledgers_that_were_not_in_its_pla
     await stage.start("b2", "b3")
     planned = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2))
     start = msgspec.structs.replace(START, bookie_ids=("b1",), is_of_ledgers=is_of_ledgers)
-    state = RecordedJob(start)
-    state.order.add(planned, 1)
     late = await stage.store(ledger({0: ["b2", "b1"]}, 2, 2))
     recovery = stage.recovery()
 
-    report = await recovery.run(await recovery.plan_rest(state))
+    report = await recovery.run(await recovery.plan_rest(JobRest(start, (planned,))))
 
     assert segments((await stage.read(planned)).value) == {0: ("b3", "b2")}
     if is_of_ledgers:
@@ -836,5 +842,4 @@ async def test_the_end_of_a_continued_job_finds_ledgers_that_were_not_in_its_pla
     assert failure.detail == "it references b1: run the command again without --resume"
     assert (report.ledgers, report.ledgers_repaired, report.ledgers_failed) == (2, 1, 1)
     assert (await recovery.run(await recovery.plan(["b1"]))).is_complete
-    state.order.add(late, 1)
-    assert (await recovery.run(await recovery.plan_rest(state))).is_complete
+    assert (await recovery.run(await recovery.plan_rest(JobRest(start, (planned, late))))).is_complete
