@@ -15,7 +15,7 @@ from commands.help_page import COPYING, HelpCommand, HelpGroup
 from commands.outages import told_when_cut_off
 from commands.parse import all_ledger_ids, parse_bookie_id
 from commands.recover_ledger import recover_ledger
-from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest
+from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
 from commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
@@ -85,7 +85,7 @@ async def failed_bookie(
     async with open_session(context) as session:
         rest = None
         if flags.resume is not None:
-            rest = read_rest(flags.resume, bookie_ids, session.root, session.instance_id)
+            rest = read_rest(flags.resume, bookie_ids, session)
             flags, open_ledgers = as_recorded(rest.start, flags, open_ledgers)
             policy = policy_of(context, flags, open_ledgers)
         access = await replication_access(context, session, policy)
@@ -111,7 +111,9 @@ async def failed_bookie(
             ):
                 await recovery.require_down(bookie_ids)
                 async with (
-                    open_job(context, access, found, flags, change.operation_id) as opened,
+                    open_job(
+                        context, flags, start_of(context, session, policy, change.operation_id, found), work_of(found)
+                    ) as opened,
                     recovery_progress(console, "recovering") as progress,
                 ):
                     job.show, job.file = progress.show, opened.path

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,12 +26,11 @@ from storage.errors import BkctlError
 
 if TYPE_CHECKING:
     from commands.console import Console
-    from commands.replication_access import ReplicationAccess
     from commands.session import Session
     from runtime.replication.config import OpenLedgers
-    from runtime.replication.plan.job_file import JobFile, JobRest, JobStart
+    from runtime.replication.plan.job_file import JobFile, JobRest, JobStart, JobWork
     from runtime.replication.plan.recovery_plan import RecoveryPlan
-    from runtime.replication.policy import CopyPace
+    from runtime.replication.policy import CopyPace, Policy
     from runtime.replication.run.ledgers import RecoveryJob
 
 _NO_LIMIT = "none"
@@ -69,16 +68,40 @@ def as_recorded(start: JobStart, flags: CopyFlags, open_ledgers: OpenLedgers | N
     return JobChoices(flags, open_ledgers or start.open_ledgers)
 
 
-def read_rest(path: str, bookie_ids: Collection[str], root: str, instance_id: str | None) -> JobRest:
-    """What a job has left; ConflictError if it is of another cluster or for other bookies; errors of ``_reopen``."""
+def read_rest(path: str, bookie_ids: Collection[str], session: Session) -> JobRest:
+    """What a job of bookies has left; ConflictError if it is another one; errors of ``_reopen``."""
     with contextlib.closing(_reopen(path)) as job_file:
         rest = job_file.rest
     start = rest.start
-    if (start.root, start.instance_id) != (root, instance_id):
-        raise ConflictError(f"nothing was changed: {path} is a job of another cluster")
+    _require_of_cluster(path, start, session)
+    if not start.bookie_ids:
+        raise ConflictError(f"nothing was changed: {path} is a job of bkctl recover ledger")
     if set(start.bookie_ids) != set(bookie_ids):
         raise ConflictError(f"nothing was changed: {path} is a job for {', '.join(start.bookie_ids)}: repeat these ids")
     return rest
+
+
+def read_rest_of_ledgers(path: str, ledger_ids: Collection[int], session: Session) -> JobRest:
+    """What a job of ``recover ledger`` has left; ConflictError if it is another one; errors of ``_reopen``.
+
+    ``ledger_ids``: those of the command line, which may repeat all of the job.
+    """
+    with contextlib.closing(_reopen(path)) as job_file:
+        rest, planned = job_file.rest, job_file.ledger_ids
+    _require_of_cluster(path, rest.start, session)
+    if rest.start.bookie_ids:
+        raise ConflictError(f"nothing was changed: {path} is a job for {', '.join(rest.start.bookie_ids)}")
+    if ledger_ids and set(ledger_ids) != planned:
+        raise ConflictError(
+            f"nothing was changed: {path} is a job of {counted(len(planned), 'ledger')}, and not of these: leave out "
+            "LEDGER"
+        )
+    return rest
+
+
+def _require_of_cluster(path: str, start: JobStart, session: Session) -> None:
+    if (start.root, start.instance_id) != (session.root, session.instance_id):
+        raise ConflictError(f"nothing was changed: {path} is a job of another cluster")
 
 
 def _reopen(path: str, *, is_exclusive: bool = False) -> JobFile:
@@ -110,9 +133,9 @@ def _head(path: str) -> bytes:
 
 @asynccontextmanager
 async def open_job(
-    context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, flags: CopyFlags, operation_id: str
+    context: CommandContext, flags: CopyFlags, start: JobStart, work: Iterable[JobWork]
 ) -> AsyncIterator[OpenedJob]:
-    """The job file of a run, new or continued; RefusedError if it cannot be written.
+    """The job file of a run, new or continued; RefusedError if it cannot be written. ``work``: of a new job.
 
     The first line that is printed names it, and the file with its byte rates. Both are deleted if it is finished.
     """
@@ -121,13 +144,12 @@ async def open_job(
     from runtime.replication.run.ledgers import RecoveryJob
     from storage.adapters.sqlite import create_database
 
-    path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{operation_id}{_SUFFIX}")
+    path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{start.job_id}{_SUFFIX}")
     rates = RatesFile(_rates_path(path), context.console)
     try:
         if flags.resume is None:
             _delete_untouched(os.path.dirname(path))
-            start = _start(context, access, plan, operation_id)
-            job_file = JobFile.create(create_database(path), start, _work(plan))
+            job_file = JobFile.create(create_database(path), start, work)
         else:
             job_file = _reopen(path, is_exclusive=True)
         if flags.resume is None or flags.copy_rate or flags.copy_rate_per_bookie or not rates.exists:
@@ -141,7 +163,7 @@ async def open_job(
         done = job_file.done_before
         copied = f"{counted(done.ledgers, 'ledger')} done before ({size(done.bytes_copied)} copied)"
         context.console.say(f"continues a job with {copied}")
-    if plan.ledgers:
+    if job_file.ledger_ids:
         context.console.say(f"job file {path}; the byte rates in {rates.path} can be changed at any time")
     workers = LaneWorkers()
     opened: OpenedJob | None = None
@@ -176,7 +198,7 @@ def delete_finished_jobs(
         with contextlib.suppress(OSError, BkctlError, msgspec.DecodeError):
             start = _read_start(path)
             is_of_cluster = (start.root, start.instance_id) == (session.root, session.instance_id)
-            if is_of_cluster and set(start.bookie_ids) <= set(bookie_ids):
+            if is_of_cluster and start.bookie_ids and set(start.bookie_ids) <= set(bookie_ids):
                 delete_job(path)
 
 
@@ -209,30 +231,35 @@ def _rates_path(path: str) -> str:
     return f"{path}.rates"
 
 
-def _start(context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, operation_id: str) -> JobStart:
+def start_of(
+    context: CommandContext, session: Session, policy: Policy, operation_id: str, plan: RecoveryPlan | None = None
+) -> JobStart:
+    """What a new job is for. ``plan`` None: ledgers are repaired in place."""
     from runtime.replication.plan.job_file import JobStart
 
-    session = access.session
     return JobStart(
         job_id=operation_id,
         command=context.command,
         root=session.root,
         instance_id=session.instance_id,
-        bookie_ids=plan.bookie_ids,
-        only_targets=plan.targets if plan.is_restricted else (),
-        is_of_ledgers=plan.is_of_ledgers,
-        open_ledgers=access.policy.open_ledgers,
-        placement=access.policy.config.placement,
-        verify=access.policy.config.verify,
+        bookie_ids=() if plan is None else plan.bookie_ids,
+        only_targets=plan.targets if plan is not None and plan.is_restricted else (),
+        is_of_ledgers=plan is None or plan.is_of_ledgers,
+        open_ledgers=policy.open_ledgers,
+        placement=policy.config.placement,
+        verify=policy.config.verify,
         started_ms=session.now_ms,
     )
 
 
-def _work(plan: RecoveryPlan) -> Iterator[tuple[int, int]]:
+def work_of(plan: RecoveryPlan) -> Iterator[JobWork]:
+    """The ledgers of a plan. Their metadata is read again, so no more is recorded."""
+    from runtime.replication.plan.job_file import JobWork
+
     for ledger in plan.ledgers:
-        yield ledger.surviving_copies, ledger.ledger_id
+        yield JobWork(ledger.surviving_copies, ledger.ledger_id)
     for failure in plan.unreadable:
-        yield 0, failure.ledger_id
+        yield JobWork(0, failure.ledger_id)
 
 
 class RatesFile:

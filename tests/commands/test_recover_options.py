@@ -20,7 +20,7 @@ from runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.replication.plan.job_file import JobFile
+from runtime.replication.plan.job_file import JobFile, JobWork
 from storage.adapters.sqlite import create_database
 from tests.commands.cluster.conftest import Operator
 from tests.processes import Cluster, run_bkctl
@@ -124,7 +124,7 @@ def write_job(
     instance_id = instance_id or operator.instance_id()
     start = msgspec.structs.replace(START, root=operator.root, instance_id=instance_id, bookie_ids=bookie_ids)
     start = msgspec.structs.replace(start, is_of_ledgers=is_of_ledgers)
-    JobFile.create(create_database(str(path)), start, [(1, 9)]).close()  # ledger 9 was deleted since
+    JobFile.create(create_database(str(path)), start, [JobWork(1, 9)]).close()  # ledger 9 was deleted since
     (rates := Path(f"{path}.rates")).write_text("copy-rate = none\n")
     return rates
 

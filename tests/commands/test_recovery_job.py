@@ -76,13 +76,13 @@ class Scene:
         assert os.listdir(self.state / "jobs") == [], "a finished job leaves no file"
 
 
-def has_range(path: str) -> bool:
-    """Whether a job that runs, which has the lock, has recorded how far a long copy is."""
+def count_of(table: str, path: str) -> int:
+    """Rows that a job that runs, which has the lock, has recorded: ranges of long copies, or ledgers that are done."""
     with contextlib.closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as unlocked:
         try:
-            return bool(unlocked.execute("SELECT * FROM range").fetchall())
+            return len(unlocked.execute(f"SELECT * FROM {table}").fetchall())
         except sqlite3.DatabaseError:  # it is just being written
-            return False
+            return 0
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_killed_job_continues_within_a_long_copy(scene: Scene) -> None:
     scene.cluster.stop_bookie(scene.dead)
     killed = scene.start("--copy-rate", "2MiB/s")
     scene.wait_until((scene.state / "jobs").exists, killed)
-    scene.wait_until(lambda: has_range(scene.job_file()), killed)
+    scene.wait_until(lambda: count_of("range", scene.job_file()), killed)
     job_file = scene.job_file()
     refused = scene.cluster.run("recover", "failed-bookie", scene.dead, "--yes", "--resume", job_file)
     assert (refused.exit_code, "another process continues the job of" in refused.stderr) == (5, True), refused

@@ -29,7 +29,9 @@ _TABLES: Final = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {VERSION}",
 )
-_NOT_DONE: Final = f"SELECT ledger_id FROM ledger WHERE ledger_id NOT IN (SELECT ledger_id FROM done) {ORDER_OF_WORK}"  # noqa: S608  constants
+_NOT_DONE: Final = (
+    f"SELECT ledger_id, plan FROM ledger WHERE ledger_id NOT IN (SELECT ledger_id FROM done) {ORDER_OF_WORK}"  # noqa: S608  constants
+)
 # A continued job verifies again what its target has, and reports how far it has come with that.
 _ADD_RANGE: Final = (
     "INSERT INTO range VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET target = excluded.target, last_entry_id = "
@@ -87,10 +89,19 @@ JobRecord: TypeAlias = JobRange | JobDone
 
 
 class JobRest(NamedTuple):
-    """What an interrupted job has left to do, in the order of work."""
+    """What an interrupted job has left to do, in the order of work. ``plans``: of jobs that recorded them."""
 
     start: JobStart
     ledger_ids: tuple[int, ...]
+    plans: tuple[bytes | None, ...] = ()
+
+
+class JobWork(NamedTuple):
+    """A ledger of a new job. ``plan``: for a job whose plan is worth more than its metadata."""
+
+    surviving_copies: int
+    ledger_id: int
+    plan: bytes | None = None
 
 
 class DoneBefore(NamedTuple):
@@ -114,24 +125,27 @@ class JobFile:
             self._ranges.setdefault(found.ledger_id, []).append(found)
 
     @classmethod
-    def create(cls, database: Database, start: JobStart, work: Iterable[tuple[int, int]]) -> JobFile:
-        """Put a new job into an empty database, complete or not at all; OSError.
-
-        ``work``: the surviving copies and the id of each ledger, in any order.
-        """
+    def create(cls, database: Database, start: JobStart, work: Iterable[JobWork]) -> JobFile:
+        """Put a new job into an empty database, complete or not at all; OSError. ``work`` may have any order."""
         database.execute("BEGIN")
         for statement in _TABLES:
             database.execute(statement)
         database.execute("INSERT INTO start VALUES (?)", (msgspec.json.encode(start).decode(),))
         for values in work:
-            database.execute("INSERT INTO ledger (surviving_copies, ledger_id) VALUES (?, ?)", values)
+            database.execute("INSERT INTO ledger VALUES (?, ?, ?)", values)
         database.execute("COMMIT")
         return cls(database)
 
     @property
     def rest(self) -> JobRest:
         """What is left to do."""
-        return JobRest(self.start, tuple(ledger_id for (ledger_id,) in self._database.execute(_NOT_DONE)))
+        rows = list(self._database.execute(_NOT_DONE))
+        return JobRest(self.start, tuple(ledger_id for ledger_id, _ in rows), tuple(plan for _, plan in rows))
+
+    @property
+    def ledger_ids(self) -> frozenset[int]:
+        """All ledgers of the job, done or not."""
+        return frozenset(ledger_id for (ledger_id,) in self._database.execute("SELECT ledger_id FROM ledger"))
 
     @property
     def done_before(self) -> DoneBefore:

@@ -22,6 +22,7 @@ from runtime.replication.plan.job_file import (
     JobRange,
     JobRest,
     JobStart,
+    JobWork,
 )
 from storage.adapters.sqlite import SqliteDatabase, create_database, memory_database
 
@@ -36,7 +37,7 @@ START = JobStart(
     verify=VerifyMode.SAMPLE,
     started_ms=1,
 )
-WORK = ((2, 5), (1, 7), (2, 9))
+WORK = (JobWork(2, 5), JobWork(1, 7), JobWork(2, 9))
 """Surviving copies, ledger id."""
 
 
