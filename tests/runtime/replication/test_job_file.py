@@ -137,7 +137,7 @@ def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path) -> None:
     assert reopen(path).done_before.ledgers == 10_000, "space was freed"
 
 
-@pytest.mark.parametrize("killed_after_s", [0.0, 0.01, 0.05, 0.1, 0.2, 0.3])
+@pytest.mark.parametrize("killed_after_s", [0.0, 0.02, 0.1])
 def test_a_kill_at_any_moment_keeps_what_was_written(tmp_path: Path, killed_after_s: float) -> None:
     """The process reports each ledger whose record is durable."""
     path = str(tmp_path / "job")
