@@ -304,6 +304,8 @@ class OnlineRebuild:
             for ledger_id in ledger_ids:
                 engine.create_row(ledger_id, **doubted.flags(ledger_id))
             await self._ports.clock.sleep(0)
+            if not engine.rows.has_room:
+                await self._parts.path.checkpoints.settle()
         await self._parts.path.checkpoints.settle()
 
     def _exchange(self, engine: LedgerDirectoryEngine, path: str, position: int, sizes: dict[str, int]) -> None:
