@@ -418,7 +418,7 @@ def _failing_bookie(beginning: str = "") -> Iterator[None]:
     except RuntimeError as error:
         if str(error) != NO_THREAD:
             raise
-        limits = "raise the limit of processes (ulimit -u) or of tasks (TasksMax of the service)"
+        limits = "raise the limit of processes (ulimit -u), tasks (TasksMax of the service) or memory (ulimit -v)"
         raise BookieFailedError(f"{beginning}{error}: {limits}") from error
 
 
