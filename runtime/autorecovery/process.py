@@ -17,7 +17,7 @@ from runtime.admin.calls import ALL_ADDRESSES
 from runtime.admin.connections import admin_limits
 from runtime.admin.exposition import ViewCollector
 from runtime.admin.server import AdminServer
-from runtime.admin.tcp_ports import open_tcp_ports, require_token_file
+from runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports, require_token_file
 from runtime.autorecovery.auditor import Auditor
 from runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
 from runtime.autorecovery.daemon import AutorecoveryDaemon, DaemonIdentity
@@ -46,7 +46,6 @@ from storage.errors import BkctlError
 logger = logging.getLogger(__name__)
 
 CONNECT_PAUSE_S: Final = 2.0
-_ADMIN_LANE: Final = "admin"
 
 
 class ProcessPlace(msgspec.Struct, frozen=True):
@@ -114,13 +113,15 @@ async def _open_admin(
     admin = config.admin
 
     async def read(path: str) -> bytes:
-        return await workers.run(_ADMIN_LANE, read_secret, path)
+        return await workers.run(ADMIN_LANE, read_secret, path)
 
     async def read_token() -> bytes | None:
         return None if admin.token_file is None else await read(admin.token_file)
 
     await require_token_file(admin, read)
-    opened = await open_tcp_ports(server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes(), [place.host])
+    opened = await open_tcp_ports(
+        server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes(), [place.host], workers
+    )
     path = await _open_socket(config.admin_socket, place, server)
     if opened.http is None:
         return None if path is None else f"unix:{path}"

@@ -292,7 +292,7 @@ class Compactor:
         async with aclosing(self._scanner.entries(self._engine.ledger_directory, source.log_id)) as messages:
             async for message in messages:
                 entries, is_complete = _taken(message)
-                existing = [entry for entry in entries if self._engine.ledger(entry.ledger_id) is not None]
+                existing = [entry for entry in entries if entry.ledger_id in self._engine.rows]
                 if not existing:
                     continue
                 ledger_ids.update(entry.ledger_id for entry in existing)
@@ -307,7 +307,7 @@ class Compactor:
         is_due, size_bytes = False, 0
         while batch and not is_due:
             is_due = await self._throttle.wait()
-            batch = [entry for entry in batch if self._engine.ledger(entry.ledger_id) is not None]
+            batch = [entry for entry in batch if entry.ledger_id in self._engine.rows]
         if batch:
             size_bytes = sum(entry.size_bytes for entry in batch)
             self._throttle.note(len(batch), size_bytes)
@@ -317,8 +317,7 @@ class Compactor:
         return size_bytes
 
     def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
-        row = self._engine.ledger(ledger_id)
-        return row is not None and row.is_limbo
+        return ledger_id in self._engine.rows.limbo_ids
 
 
 async def finish_jobs(workers: Workers) -> None:

@@ -134,7 +134,7 @@ class IntegrityService:
     async def _round(self, pending: list[int] | None) -> list[int]:
         """Repair ``pending``, or all ledgers; returns the ledgers that could not be repaired, ascending."""
         self._failures = {}
-        limbo_ids = await self._limbo_ids()
+        limbo_ids = [each for engine in self._storage.engines for each in engine.rows.limbo_ids]
         self._progress.ledgers_in_limbo = len(limbo_ids)
         # The newest first, because clients most likely wait for these.
         for batch in in_batches(sorted(limbo_ids, reverse=True), LIMBO_BATCH):
@@ -147,17 +147,6 @@ class IntegrityService:
                 if ledger_id not in seen:
                     await self._repair(ledger_id)
         return sorted(self._failures)
-
-    async def _limbo_ids(self) -> list[int]:
-        found = []
-        for engine in self._storage.engines:
-            for number, ledger_id in enumerate(engine.ledger_ids()):
-                row = engine.ledger(ledger_id)
-                if row is not None and row.is_limbo:
-                    found.append(ledger_id)
-                if number % ROWS_PER_TURN == 0:
-                    await self._ports.clock.sleep(0)
-        return found
 
     async def _end_limbo(self, ledger_ids: list[int]) -> None:
         at_once = asyncio.Semaphore(LIMBO_AT_ONCE)

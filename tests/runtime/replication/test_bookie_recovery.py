@@ -23,9 +23,9 @@ from runtime.protocol.status import Status
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
 from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.plan.job_file import JobRest
+from runtime.replication.plan.job_file import JobFile, JobRest
 from runtime.replication.policy import Policy
-from runtime.replication.run.ledgers import RecoveryProgress
+from runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from runtime.replication.run.recovery import BookieRecovery
 from storage.adapters.sqlite import memory_database, temporary_database
 from tests.runtime.client.world import segments
