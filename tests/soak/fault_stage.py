@@ -56,6 +56,8 @@ runpy.run_module("bkctl", run_name="__main__", alter_sys=True)
 """A bookie whose wall clock can be set while it runs: ``time.time`` is all of it that the code of a bookie asks."""
 MOUNT = 'mount -o loop,errors=remount-ro "$1" "$2" && shift 2 && exec "$@"'
 """A process with an ext4 file system that no other process sees, and that ends with it."""
+MAY_FAIL = 'test -w "/sys/fs/ext4/$(basename "$(findmnt -no SOURCE "$1")")/trigger_fs_error"'
+"""Whether an error of the file system can be reported to the kernel."""
 
 
 class NotPossibleHereError(Exception):
@@ -225,9 +227,11 @@ class Stage:
         _run("mkfs.ext4", "-q", "-F", str(self._image))
         private = ("unshare", "--mount", "--propagation", "private")
         self._own_disk = (*private, "sh", "-c", MOUNT, "sh", str(self._image), str(path))
-        tried = subprocess.run([*self._own_disk, "true"], capture_output=True, text=True, check=False)
+        probe = [*self._own_disk, "sh", "-c", MAY_FAIL, "sh", str(path)]
+        tried = subprocess.run(probe, capture_output=True, text=True, check=False)
         if tried.returncode != 0:
-            raise NotPossibleHereError(f"needs the right to mount a file system in a namespace: {tried.stderr.strip()}")
+            why = tried.stderr.strip() or "no access to /sys/fs/ext4"
+            raise NotPossibleHereError(f"needs the right to mount ext4 and to report errors of it: {why}")
         self._wait_until_disk_is_free()
         return self._own_disk
 
