@@ -29,6 +29,8 @@ class Kind(NamedTuple):
     prefix: Callable[[Stage], Sequence[str]] = lambda _: ()
     is_prefix_of_all: bool = False
     """Of all bookies, not of the victim alone."""
+    settings: Sequence[str] = ()
+    """Of all bookies, instead of the usual ones."""
     disks: Sequence[str] = ()
     needs_ensemble: bool = False
     has_happened: Callable[[Stage], bool] = lambda _: True

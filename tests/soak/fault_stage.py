@@ -71,6 +71,8 @@ class Bookies(Cluster):
         super().__init__(directory, metadata_uri, SESSION_MS)
         self.prefix: dict[int, Sequence[str]] = {}
         """Number of the bookie: the program and its arguments before the ones of bkctl."""
+        self.settings: Sequence[str] = ()
+        """Instead of those of ``SETTINGS`` with the same names."""
         self.started: dict[int, BkctlProcess | subprocess.Popen[bytes]] = {}
 
     def _start_process(self, bookie: BookieProcess, log: IO[bytes]) -> Any:
@@ -79,7 +81,7 @@ class Bookies(Cluster):
             *("bookie", "start", "--metadata-uri", self.metadata_uri, "--port", str(bookie.port)),
             *("--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
             *("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers"),
-            *(word for each in SETTINGS for word in ("--set", each)),
+            *(word for each in (*SETTINGS, *self.settings) for word in ("--set", each)),
         ]
         prefix = self.prefix.get(number, ())
         process: BkctlProcess | subprocess.Popen[bytes]

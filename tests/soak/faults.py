@@ -57,6 +57,7 @@ class Outcome(NamedTuple):
 
 async def run_kind(kind: Kind, stage: Stage) -> Outcome:
     """Load, the fault, a restart, the check."""
+    stage.bookies.settings = kind.settings
     await asyncio.to_thread(stage.start, kind.prefix(stage), kind.disks, is_for_all=kind.is_prefix_of_all)
     async with Load(stage.bookies.metadata_uri) as load:
         await _until_acknowledged(load, stage)
