@@ -23,7 +23,7 @@ from runtime.protocol.status import Status
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
 from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.plan.job_file import JobFile, JobRest
+from runtime.replication.plan.job_file import JobFile, JobRest, JobWork
 from runtime.replication.policy import Policy
 from runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from runtime.replication.run.recovery import BookieRecovery
@@ -850,7 +850,7 @@ async def test_a_full_disk_ends_the_record_of_a_job_and_not_the_run(stage: Stage
     await stage.start("b2", "b3")
     ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2))
     database, workers, warnings = memory_database(), LaneWorkers(), list[str]()
-    job_file = JobFile.create(database, START, [(1, ledger_id)])
+    job_file = JobFile.create(database, START, [JobWork(1, ledger_id)])
     (pages,) = next(database.execute("PRAGMA page_count"))
     database.execute(f"PRAGMA max_page_count = {pages}")
     for other in range(10_000):
