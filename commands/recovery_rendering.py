@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, overload
 
 from commands.context import CommandContext
@@ -122,7 +122,9 @@ class PlanItems(Sequence[dict[str, Any]]):
     def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
         if isinstance(index, slice):
-            return list(islice(self, *index.indices(len(self))))
+            rows: Iterator[LedgerPlan | dict[str, Any]] = chain(self._ledgers, self._more)
+            found = islice(rows, *index.indices(len(self)))
+            return [each if isinstance(each, dict) else self._item_of(each) for each in found]
         position = range(len(self))[index]
         count = len(self._ledgers)
         return self._item_of(self._ledgers[position]) if position < count else self._more[position - count]
