@@ -26,7 +26,7 @@ from runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
 from runtime.client.ports import ClientPorts
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.audit_request import AuditRequest
-from runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
+from runtime.metadata.replication.recovery_notes import LostBookieNote
 from runtime.metadata.store import MetadataStore, Node
 
 logger = logging.getLogger(__name__)
@@ -56,25 +56,15 @@ class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
 class Auditor:
     """Lives while this process holds the office. ``lanes``: all of its tasks."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        root: str,
-        config: AutorecoveryConfig,
-        notes: RecoveryNotes,
-    ) -> None:
+    def __init__(self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig) -> None:
         self._ports = ports
         self._store = store
-        self._paths = Paths(root)
-        self._notes = notes
-        self.publisher = Publisher(ports, store, root, config, notes)
+        self._paths = Paths(ports.ledgers.root)
+        self.publisher = Publisher(ports, store, config)
         self.liveness = Liveness(
             ports,
             store,
-            root,
             config,
-            notes,
             on_look=self._note_look,
             on_return=self._note_return,
             on_audit_wish=self._note_audit_wish,
@@ -82,11 +72,11 @@ class Auditor:
         self._interval_s = config.bookie_check_interval_s or None
         self._audits = Lane("audit", self._audit, ports.clock, interval_s=self._interval_s)
         self._audits.due_in(self._interval_s or REPEAT_S)  # the first look at the bookies wakes it
-        self._returns = ReturnedBookies(ports, store, root, config, self.publisher)
-        self.backlog = Backlog(store, root, ports.clock)
-        self.copies = CopyCheck(ports, store, root, config, notes, self.publisher)
-        self.replicas = ReplicaCensus(ports, store, root, config, notes)
-        self.placement = PlacementCheck(ports, store, root, config, notes, self.publisher)
+        self._returns = ReturnedBookies(ports, store, config, self.publisher)
+        self.backlog = Backlog(store, ports.ledgers.root, ports.clock)
+        self.copies = CopyCheck(ports, store, config, self.publisher)
+        self.replicas = ReplicaCensus(ports, store, config)
+        self.placement = PlacementCheck(ports, store, config, self.publisher)
         checks = (
             (self.copies.lane, config.check_period_s),
             (self.replicas.lane, config.replicas_check_interval_s),
@@ -209,7 +199,7 @@ class Auditor:
         self._aim = self._covered = ScanAim(
             due=verdict.due, early=verdict.early, excused=self.liveness.excused, is_forced=is_forced
         )
-        scan = LostBookieScan(self._ports, self._notes, self.publisher, lambda: self._aim, lambda: self.liveness.live)
+        scan = LostBookieScan(self._ports, self.publisher, lambda: self._aim, lambda: self.liveness.live)
         try:
             requests = scan.requests(turn)
             async with aclosing(requests):

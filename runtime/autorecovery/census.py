@@ -32,13 +32,12 @@ WARNINGS_MAX = 20
 class ReplicaCensus:
     """Counts the copies of all ledgers, once in ``replicas_check_interval_s``."""
 
-    def __init__(
-        self, ports: ClientPorts, store: MetadataStore, root: str, config: AutorecoveryConfig, notes: RecoveryNotes
-    ) -> None:
+    def __init__(self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig) -> None:
+        root = ports.ledgers.root
         self._ports = ports
         self._interval_s = config.replicas_check_interval_s
         times = CheckTimes(ReplicationSwitches(store, root), PeriodicCheck.REPLICAS, ports.clock, self._interval_s)
-        self._stored = StoredResult(times, notes.replica_count)
+        self._stored = StoredResult(times, RecoveryNotes(store, root).replica_count)
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
         self.lane = Lane("replicas", self._run, ports.clock, interval_s=self._interval_s)
 

@@ -73,20 +73,14 @@ class CopyCheck:
     """Checks a sample of the copies of every ledger, once in ``check_period_s``. ``progress``: how far it is."""
 
     def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        root: str,
-        config: AutorecoveryConfig,
-        notes: RecoveryNotes,
-        publisher: Publisher,
+        self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig, publisher: Publisher
     ) -> None:
+        root = ports.ledgers.root
         self.progress: CopyCheckNote | None = None
         self._ports = ports
         self._config = config
-        self._note = notes.copy_check
+        self._note = RecoveryNotes(store, root).copy_check
         self._publisher = publisher
-        self._losses = notes.losses
         switches = ReplicationSwitches(store, root)
         self._times = CheckTimes(switches, PeriodicCheck.ALL_LEDGERS, ports.clock, config.check_period_s)
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
@@ -119,7 +113,7 @@ class CopyCheck:
         clock = self._ports.clock
         progress, ids, left = await self._next_ledgers(progress, turn)
         span_ms, span_s = span_of(progress, self._config.check_period_s)
-        lost = frozenset(int(key) for key in await self._losses.keys() if key.isdecimal())
+        lost = frozenset(int(key) for key in await self._publisher.losses.keys() if key.isdecimal())
         ends_ns = clock.monotonic_ns() + int(TURN_S * 1e9)
         position = 0
         while position < len(ids):
@@ -253,9 +247,9 @@ class CopyCheck:
     async def _remove_own_note(self, ledger_id: int) -> None:
         """All entries were read, and each has a good copy."""
         with contextlib.suppress(BadVersionError, MetadataFormatError):
-            note = await self._losses.find(str(ledger_id))
+            note = await self._publisher.losses.find(str(ledger_id))
             if note is not None and note.value.reason.startswith(NO_GOOD_COPY):
-                await self._losses.remove(str(ledger_id), note.version)
+                await self._publisher.losses.remove(str(ledger_id), note.version)
 
 
 def _reasons(check: LedgerCheck, verdict: CopyVerdict) -> str:

@@ -61,7 +61,6 @@ class AutorecoveryDaemon:
         self,
         store: MetadataStore,
         root: str,
-        notes: RecoveryNotes,
         clock: Clock,
         identity: DaemonIdentity,
         *,
@@ -75,7 +74,7 @@ class AutorecoveryDaemon:
         """What fails now, by the part that reports it."""
         self._store = store
         self._root = root
-        self._notes = notes
+        self._notes = RecoveryNotes(store, root)
         self._clock = clock
         self._new_worker = new_worker
         self._is_allowed: bool | None = None

@@ -18,7 +18,7 @@ from runtime.autorecovery.publisher import MarkRequest, Publisher
 from runtime.client.ports import ClientPorts
 from runtime.errors import BadVersionError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.replication.recovery_notes import LostLedgerNote, RecoveryNotes
+from runtime.metadata.replication.recovery_notes import LostLedgerNote
 from runtime.metadata.store import Versioned
 from runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
 
@@ -120,13 +120,12 @@ class LostBookieScan:
     def __init__(
         self,
         ports: ClientPorts,
-        notes: RecoveryNotes,
         publisher: Publisher,
         aim: Callable[[], ScanAim],
         live: Callable[[], frozenset[str]],
     ) -> None:
         self._ports = ports
-        self._losses = notes.losses
+        self._losses = publisher.losses
         self._publisher = publisher
         self._aim = aim
         self._live = live

@@ -49,20 +49,15 @@ class PlacementCheck:
     """Finds ledgers that break placement rules, once in ``placement_check_interval_s``."""
 
     def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        root: str,
-        config: AutorecoveryConfig,
-        notes: RecoveryNotes,
-        publisher: Publisher,
+        self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig, publisher: Publisher
     ) -> None:
+        root = ports.ledgers.root
         self._ports = ports
         self._publisher = publisher
         self._is_marked = config.is_misplaced_marked
         self._interval_s = config.placement_check_interval_s
         times = CheckTimes(ReplicationSwitches(store, root), PeriodicCheck.PLACEMENT, ports.clock, self._interval_s)
-        self._stored = StoredResult(times, notes.placement_check)
+        self._stored = StoredResult(times, RecoveryNotes(store, root).placement_check)
         self._counts = PlacementCheckNote(ended_ms=0, seconds=0.0)
         self.lane = Lane("placement", self._run, ports.clock, interval_s=self._interval_s)
 

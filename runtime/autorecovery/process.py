@@ -31,7 +31,6 @@ from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.budgeted_store import BudgetedStore
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.request_budget import share_of_budget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import is_pulsar_uri, parse_metadata_uri
@@ -187,7 +186,7 @@ def _report(before: str, problem: str) -> str:
 
 def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace) -> AutorecoveryDaemon:
     ports, store, root = client.ports, client.store, client.ports.ledgers.root
-    settings, notes = config.autorecovery, RecoveryNotes(store, root)
+    settings = config.autorecovery
     identity = DaemonIdentity(
         daemon_id=daemon_id(place),
         role=settings.role,
@@ -197,19 +196,10 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace)
     )
 
     def new_auditor() -> Auditor:
-        return Auditor(ports, store, root, settings, notes)
+        return Auditor(ports, store, settings)
 
     def new_worker() -> Worker:
-        return Worker(
-            ports,
-            store,
-            root,
-            settings,
-            config.replication,
-            notes,
-            holder=place.host,
-            own_bookie=settings.own_bookie,
-        )
+        return Worker(ports, store, settings, config.replication, holder=place.host)
 
     office = AuditorOffice(
         store,
@@ -223,7 +213,6 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace)
     return AutorecoveryDaemon(
         store,
         root,
-        notes,
         ports.clock,
         identity,
         office=None if settings.role is AutorecoveryRole.WORKER else office,

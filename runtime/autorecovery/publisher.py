@@ -74,19 +74,13 @@ class PublishTally(msgspec.Struct, kw_only=True):
 class Publisher:
     """The only writer of marks in this auditor. Several lanes may publish at the same time."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        root: str,
-        config: AutorecoveryConfig,
-        notes: RecoveryNotes,
-    ) -> None:
+    def __init__(self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig) -> None:
+        root = ports.ledgers.root
         self._ports = ports
         self._store = store
         self._disabled_path = Paths(root).replication_disabled
         self._window = config.marks_in_flight_max
-        self._losses = notes.losses
+        self.losses = RecoveryNotes(store, root).losses
         self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._disabled: asyncio.Event | None = None
         """Set by a change since autorecovery was last seen enabled."""
@@ -116,7 +110,7 @@ class Publisher:
 
     async def note_loss(self, ledger_id: int, note: LostLedgerNote) -> bool:
         """Note that no copy is left of some entries; False if that was noted before."""
-        is_new = await self._losses.add(str(ledger_id), note)
+        is_new = await self.losses.add(str(ledger_id), note)
         if is_new:
             self._report(logging.ERROR, f"ledger {ledger_id}: {note.reason}: {', '.join(note.missing_bookies)}")
         return is_new

@@ -62,19 +62,15 @@ class Worker:
         self,
         ports: ClientPorts,
         store: MetadataStore,
-        root: str,
         config: AutorecoveryConfig,
         replication: ReplicationConfig,
-        notes: RecoveryNotes,
         *,
         holder: str,
-        own_bookie: str | None,
     ) -> None:
-        """``holder``: see ``ReplicationLocks``. ``own_bookie``: the bookie of this process or host, if there is one.
-
-        ConfigurationError.
-        """
-        msgspec.structs.replace(config, own_bookie=own_bookie).require_own_bookie()
+        """``holder``: see ``ReplicationLocks``. ConfigurationError."""
+        config.require_own_bookie()
+        root, own_bookie = ports.ledgers.root, config.own_bookie
+        notes = RecoveryNotes(store, root)
         is_local = config.replication_target is ReplicationTarget.LOCAL
         replication = msgspec.structs.replace(replication, metadata_outage_max_s=_OUTAGE_S_MAX)
         self._ports = ports

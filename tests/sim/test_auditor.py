@@ -38,8 +38,7 @@ BOOKIES = ("b1", "b2", "b3", "b4", "b5", "b6")
 @contextlib.asynccontextmanager
 async def auditing(cluster: RepairCluster, config: AutorecoveryConfig = DELAY_60) -> AsyncIterator[Auditor]:
     """An auditor in office. At the end all of its lanes must have worked."""
-    notes = RecoveryNotes(cluster.metadata_store, ROOT)
-    auditor = Auditor(cluster.ports, cluster.metadata_store, ROOT, config, notes)
+    auditor = Auditor(cluster.ports, cluster.metadata_store, config)
     serving = asyncio.ensure_future(auditor.serve())
     try:
         yield auditor
@@ -501,8 +500,7 @@ def test_an_outage_of_zookeeper_ends_nothing() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)
         lost = await pair(cluster, "b1", "b2")
-        notes = RecoveryNotes(cluster.metadata_store, ROOT)
-        auditor = Auditor(cluster.ports, cluster.metadata_store, ROOT, DELAY_60, notes)
+        auditor = Auditor(cluster.ports, cluster.metadata_store, DELAY_60)
         serving = asyncio.ensure_future(auditor.serve())
         await cluster.clock.sleep(1)
         await cluster.stop("b1")
@@ -773,7 +771,7 @@ def test_the_first_mark_of_a_directory_creates_it_for_the_others() -> None:
 
     async def scenario(cluster: RepairCluster) -> None:
         store = CountingStore(cluster.metadata_store)
-        publisher = Publisher(cluster.ports, store, ROOT, NO_DELAY, RecoveryNotes(store, ROOT))
+        publisher = Publisher(cluster.ports, store, NO_DELAY)
         requests = [MarkRequest(group + number, ("b1",)) for group in (0, 1 << GROUP_BITS) for number in range(100)]
         tally = await publisher.publish(each_of(requests[:100]), Turn(cluster.clock))
         assert tally.created == 100

@@ -31,10 +31,9 @@ def office_of(
     cluster: RepairCluster, store: MetadataStore, name: str, *, is_beside_pulsar: bool = False
 ) -> AuditorOffice:
     """The office of a daemon, with an auditor that works."""
-    notes = RecoveryNotes(store, ROOT)
 
     def new_auditor() -> Auditor:
-        return Auditor(cluster.ports, store, ROOT, AutorecoveryConfig(), notes)
+        return Auditor(cluster.ports, store, AutorecoveryConfig())
 
     return AuditorOffice(store, ROOT, name, cluster.clock, new_auditor, is_beside_pulsar=is_beside_pulsar)
 
@@ -229,7 +228,6 @@ def daemon_of(cluster: RepairCluster, new_worker: Callable[[], FailingWorker]) -
     return AutorecoveryDaemon(
         store,
         ROOT,
-        RecoveryNotes(store, ROOT),
         cluster.clock,
         identity,
         office=office_of(cluster, store, "ours"),
