@@ -18,7 +18,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, CheckTimes
+from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, CheckTimes
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.copy_rounds import (
     CopyVerdict,
@@ -38,7 +38,7 @@ from runtime.client.ports import ClientPorts
 from runtime.errors import BadVersionError, MetadataFormatError, MetadataUnavailableError, SessionExpiredError
 from runtime.metadata.pipeline import each_of
 from runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheckNote, LostLedgerNote, RecoveryNotes
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.replication.switches import PeriodicCheck
 from runtime.metadata.store import MetadataStore
 from runtime.ports import Clock
 from runtime.replication.config import ReplicationConfig
@@ -75,14 +75,12 @@ class CopyCheck:
     def __init__(
         self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig, publisher: Publisher
     ) -> None:
-        root = ports.ledgers.root
         self.progress: CopyCheckNote | None = None
         self._ports = ports
         self._config = config
-        self._note = RecoveryNotes(store, root).copy_check
+        self._note = RecoveryNotes(store, ports.ledgers.root).copy_check
         self._publisher = publisher
-        switches = ReplicationSwitches(store, root)
-        self._times = CheckTimes(switches, PeriodicCheck.ALL_LEDGERS, ports.clock, config.check_period_s)
+        self._times = CheckTimes(store, ports, PeriodicCheck.ALL_LEDGERS, config.check_period_s)
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
         self._rate = _BeatingRate(ports.clock, config.check_bytes_per_s)
         self._checker = LedgerChecker(ports, _Registered(self._live_bookies), LIMITS, self._rate)
@@ -269,7 +267,7 @@ def _unread(check: LedgerCheck) -> str:
 def summary_of(progress: CopyCheckNote | None) -> str:
     """The round, or the last one if the next has not begun, in a few words. Pure."""
     if progress is None:
-        return "nothing was checked yet"
+        return NOT_YET
     found = progress.found
     is_last = progress.last is not None and progress.last_ledger_id < 0 and not found.ledgers
     counts = progress.last if is_last and progress.last is not None else found
