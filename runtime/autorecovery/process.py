@@ -20,7 +20,7 @@ from runtime.admin.server import AdminServer
 from runtime.admin.tcp_ports import open_tcp_ports, require_token_file
 from runtime.autorecovery.auditor import Auditor
 from runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
-from runtime.autorecovery.daemon import AutorecoveryDaemon, DaemonIdentity
+from runtime.autorecovery.daemon import AutorecoveryDaemon
 from runtime.autorecovery.metrics import catalogue_of
 from runtime.autorecovery.office import AuditorOffice
 from runtime.autorecovery.routes import DaemonRoutes
@@ -31,6 +31,7 @@ from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.budgeted_store import BudgetedStore
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
+from runtime.metadata.replication.recovery_notes import DaemonNote
 from runtime.metadata.request_budget import share_of_budget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import is_pulsar_uri, parse_metadata_uri
@@ -97,7 +98,7 @@ async def _serve(
     server, workers = AdminServer(routes.routes(), admin_limits(OsHost().open_files_max())), LaneWorkers()
     try:
         address = await _open_admin(config.autorecovery, place, server, routes, workers)
-        daemon.identity = msgspec.structs.replace(daemon.identity, admin=address)
+        daemon.who = msgspec.structs.replace(daemon.who, admin=address)
         logger.info("admin interface: %s", address or "none")
         manager.notify(STATUS="running")
         await daemon.serve(stop)
@@ -187,12 +188,15 @@ def _report(before: str, problem: str) -> str:
 def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace) -> AutorecoveryDaemon:
     ports, store, root = client.ports, client.store, client.ports.ledgers.root
     settings = config.autorecovery
-    identity = DaemonIdentity(
-        daemon_id=daemon_id(place),
-        role=settings.role,
+    now_ms = ports.clock.now_ms()
+    who = DaemonNote(
+        bookie_id=daemon_id(place),
         host=place.host,
         pid=place.pid,
-        started_ms=ports.clock.now_ms(),
+        role=settings.role.value,
+        started_ms=now_ms,
+        written_ms=now_ms,
+        is_auditor=False,
     )
 
     def new_auditor() -> Auditor:
@@ -204,7 +208,7 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace)
     office = AuditorOffice(
         store,
         root,
-        identity.daemon_id,
+        who.bookie_id,
         ports.clock,
         new_auditor,
         is_beside_pulsar=settings.is_beside_pulsar_auditor,
@@ -214,7 +218,7 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace)
         store,
         root,
         ports.clock,
-        identity,
+        who,
         office=None if settings.role is AutorecoveryRole.WORKER else office,
         new_worker=None if settings.role is AutorecoveryRole.AUDITOR else new_worker,
     )

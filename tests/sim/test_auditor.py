@@ -50,6 +50,10 @@ async def auditing(cluster: RepairCluster, config: AutorecoveryConfig = DELAY_60
         await asyncio.wait((serving,))
 
 
+def is_alarm(auditor: Auditor) -> bool:
+    return auditor.liveness.verdict.is_alarm
+
+
 async def marks(cluster: RepairCluster) -> dict[int, tuple[str, ...]]:
     """All marks with the bookies that they name."""
     found = list_marks(cluster.metadata_store, ROOT, ForeignNames())
@@ -77,12 +81,12 @@ def test_t30_a_lost_bookie_is_marked_after_its_delay() -> None:
             await cluster.stop("b1")
             await cluster.clock.sleep(20)
             assert await marks(cluster) == {}
-            assert auditor.backlog.ledgers == 0
+            assert auditor.marked == 0
             await cluster.clock.sleep(50)
             assert await marks(cluster) == {lost: ("b1",)}
             assert other not in await marks(cluster)
             await cluster.clock.sleep(30)
-            assert auditor.backlog.ledgers == 1
+            assert auditor.marked == 1
 
     simulate(scenario)
 
@@ -397,12 +401,12 @@ def test_nothing_is_marked_while_too_many_bookies_are_gone(caplog: pytest.LogCap
             await cluster.clock.sleep(60)
             assert await marks(cluster) == {}
             assert "3 of 4 bookies are gone, more than 50%" in auditor.lanes[0].status.result
-            assert auditor.figures().is_alarm
+            assert is_alarm(auditor)
             assert "no ledger is marked" in (auditor.alarm or "")
             await cluster.start("b1")
             await cluster.clock.sleep(1)
             assert await marks(cluster) == {ledgers[1]: ("b2",), ledgers[2]: ("b3",)}
-            assert not auditor.figures().is_alarm
+            assert not is_alarm(auditor)
             assert auditor.alarm is None
         assert caplog.text.count("ALARM: 3 of 4 bookies are gone") == 1
 
@@ -417,7 +421,7 @@ def test_dead_bookies_that_no_ledger_names_do_not_count_as_gone(caplog: pytest.L
         lost = await pair(cluster, "b1", "b2")
         async with auditing(cluster) as auditor:
             await cluster.clock.sleep(100)
-            assert not auditor.figures().is_alarm
+            assert not is_alarm(auditor)
             await cluster.stop("b1")
             await cluster.clock.sleep(62)
             assert await marks(cluster) == {lost: ("b1",)}
@@ -440,7 +444,8 @@ def test_a_loss_is_noted_instead_of_a_mark_and_ends_when_a_copy_is_back() -> Non
             await cluster.clock.sleep(70)
             assert await marks(cluster) == {}
             assert await losses(cluster) == {lost: ("b1", "b2"), deleted: ("b1", "b2"), damaged: ()}
-            assert auditor.figures().ledgers_lost == 2
+            assert auditor.last_pass is not None
+            assert auditor.last_pass.lost == 2
             runs = auditor.lanes[1].status.runs
             await cluster.stop("b6")
             await cluster.clock.sleep(5)
@@ -638,7 +643,7 @@ def test_a_decommissioned_bookie_is_forgotten() -> None:
             assert await notes.deadlines.keys() == ["b1"]
             await cluster.clock.sleep(REPEAT_S)
             assert await notes.deadlines.keys() == []
-            assert auditor.figures().bookies_counted == 5
+            assert auditor.liveness.verdict.counted == 5
 
     simulate(scenario)
 
@@ -658,7 +663,7 @@ def test_an_alarm_forgets_lost_bookies_that_ledgers_no_longer_name() -> None:
             await cluster.stop("b3")
             await cluster.stop("b4")
             await cluster.clock.sleep(65)
-            assert not auditor.figures().is_alarm
+            assert not is_alarm(auditor)
             found = await marks(cluster)
             assert {each: found[each] for each in lost} == {lost[0]: ("b3",), lost[1]: ("b4",)}
 
