@@ -11,7 +11,6 @@ ledger is read again, and a round with unknown copies stores no time of a check,
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Container, Sequence
 from contextlib import aclosing
@@ -35,9 +34,9 @@ from runtime.autorecovery.copy_rounds import (
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.autorecovery.publisher import MarkRequest, Publisher
 from runtime.client.ports import ClientPorts
-from runtime.errors import BadVersionError, MetadataFormatError, MetadataUnavailableError, SessionExpiredError
+from runtime.errors import MetadataUnavailableError, SessionExpiredError
 from runtime.metadata.pipeline import each_of
-from runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheckNote, LostLedgerNote, RecoveryNotes
+from runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheckNote, RecoveryNotes
 from runtime.metadata.replication.switches import PeriodicCheck
 from runtime.metadata.store import MetadataStore
 from runtime.ports import Clock
@@ -111,7 +110,7 @@ class CopyCheck:
         clock = self._ports.clock
         progress, ids, left = await self._next_ledgers(progress, turn)
         span_ms, span_s = span_of(progress, self._config.check_period_s)
-        lost = frozenset(int(key) for key in await self._publisher.losses.keys() if key.isdecimal())
+        lost = await self._publisher.losses.ledger_ids()
         ends_ns = clock.monotonic_ns() + int(TURN_S * 1e9)
         position = 0
         while position < len(ids):
@@ -203,9 +202,11 @@ class CopyCheck:
             if check.copies_different:
                 logger.warning("ledger %d has copies that differ: bkctl ledger verify %d", ledger_id, ledger_id)
             if verdict.lost:
-                await self._note_loss(check, verdict)
+                members = {each.bookie_id for each in check.defects if in_and_out_of(each.entries, verdict.lost)[0]}
+                reason = f"{NO_GOOD_COPY} {format_ranges(verdict.lost)}"
+                await self._publisher.note_loss(ledger_id, members, reason)
             elif is_whole and check.problem is None and not check.unreadable:
-                await self._remove_own_note(ledger_id)
+                await self._publisher.withdraw_loss(ledger_id, NO_GOOD_COPY)
             if verdict.bad_bookies:
                 requests.append(MarkRequest(ledger_id, tuple(sorted(verdict.bad_bookies))))
                 if found.counts.marked.ledgers <= FIRST_IDS_MAX:
@@ -232,22 +233,6 @@ class CopyCheck:
             reason = str(error) if isinstance(error, BkctlError) else f"{type(error).__name__}: {error}"
             check, verdict = LedgerCheck(ledger_id=ledger_id, problem=reason), CopyVerdict(frozenset(), ())
         return check, verdict
-
-    async def _note_loss(self, check: LedgerCheck, verdict: CopyVerdict) -> None:
-        members = {defect.bookie_id for defect in check.defects if in_and_out_of(defect.entries, verdict.lost)[0]}
-        note = LostLedgerNote(
-            found_ms=self._ports.clock.now_ms(),
-            missing_bookies=tuple(sorted(members)),
-            reason=f"{NO_GOOD_COPY} {format_ranges(verdict.lost)}",
-        )
-        await self._publisher.note_loss(check.ledger_id, note)
-
-    async def _remove_own_note(self, ledger_id: int) -> None:
-        """All entries were read, and each has a good copy."""
-        with contextlib.suppress(BadVersionError, MetadataFormatError):
-            note = await self._publisher.losses.find(str(ledger_id))
-            if note is not None and note.value.reason.startswith(NO_GOOD_COPY):
-                await self._publisher.losses.remove(str(ledger_id), note.version)
 
 
 def _reasons(check: LedgerCheck, verdict: CopyVerdict) -> str:

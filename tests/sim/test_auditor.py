@@ -21,7 +21,7 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import each_of
 from runtime.metadata.replication.audit_request import AuditRequest
 from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
+from runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks
 from runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
 from runtime.metadata.replication.switches import ReplicationSwitches
 from runtime.protocol.status import Status
@@ -779,10 +779,10 @@ def test_the_first_mark_of_a_directory_creates_it_for_the_others() -> None:
         publisher = Publisher(cluster.ports, store, NO_DELAY)
         requests = [MarkRequest(group + number, ("b1",)) for group in (0, 1 << GROUP_BITS) for number in range(100)]
         tally = await publisher.publish(each_of(requests[:100]), Turn(cluster.clock))
-        assert tally.created == 100
+        assert tally.outcomes == {MarkOutcome.CREATED: 100}
         assert store.counts["transaction"] == 101
         tally = await publisher.publish(each_of(requests), Turn(cluster.clock))
-        assert (tally.created, tally.unchanged) == (100, 100)
+        assert tally.outcomes == {MarkOutcome.CREATED: 100, MarkOutcome.UNCHANGED: 100}
         assert store.counts["transaction"] == 101 + 100 + 101
 
     simulate(scenario)
