@@ -82,7 +82,7 @@ class CopyCheck:
         self._times = CheckTimes(store, ports, PeriodicCheck.ALL_LEDGERS, config.check_period_s)
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
         self._rate = _BeatingRate(ports.clock, config.check_bytes_per_s)
-        self._checker = LedgerChecker(ports, _Registered(self._live_bookies), LIMITS, self._rate)
+        self._checker = LedgerChecker(ports, self._live_bookies, LIMITS, self._rate)
         self._saved_ns = 0
         # One batch of entries may take this long at the rate; each batch is a sign of life.
         slowest_batch_s = 16 * BATCH_BYTES / config.check_bytes_per_s
@@ -276,16 +276,6 @@ async def sleep_alive(clock: Clock, seconds: float, turn: Turn, step_s: float = 
     while (left_ns := ends_ns - clock.monotonic_ns()) > 0:
         await clock.sleep(min(left_ns / 1e9, step_s))
         turn.beat()
-
-
-class _Registered(Container[str]):
-    """The bookies of the last list of registrations."""
-
-    def __init__(self, live_bookies: LiveBookies) -> None:
-        self._live_bookies = live_bookies
-
-    def __contains__(self, bookie_id: object) -> bool:
-        return isinstance(bookie_id, str) and self._live_bookies.is_live(bookie_id)
 
 
 class _BeatingRate(CopyRate):

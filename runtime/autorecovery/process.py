@@ -6,6 +6,7 @@ This is the only module of the daemon that creates adapters.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -40,7 +41,7 @@ from runtime.net.host import OsHost, listen_tcp
 from runtime.net.local_socket import listen_unix, run_directory
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.net.secret_file import read_secret
-from runtime.ports import ServiceManager, Workers
+from runtime.ports import ServiceManager
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -68,50 +69,42 @@ async def run_autorecovery(
 
     It waits for ZooKeeper and for the cluster. ConfigurationError, MetadataAuthError if ZooKeeper rejects this process.
     """
-    client = None
     on_serving()
     manager.notify(READY=1, STATUS="waiting for ZooKeeper")
-    try:
-        client = await _unless_stopped(_connect(config), stop)
-        if client is not None:
-            daemon = _new_daemon(config, client, place)
-            if on_daemon is not None:
-                on_daemon(ViewCollector(daemon, catalogue_of(client.ports.clock.now_ms)))
-            await _serve(config, client, daemon, place, stop, manager)
-    finally:
-        manager.notify(STOPPING=1, STATUS="stopping")
-        if client is not None:
-            await client.close()
+    async with contextlib.AsyncExitStack() as running:
+        try:
+            client = await _unless_stopped(_connect(config), stop)
+            if client is not None:
+                running.push_async_callback(client.close)
+                daemon = _new_daemon(config, client, place)
+                if on_daemon is not None:
+                    on_daemon(ViewCollector(daemon, catalogue_of(client.ports.clock.now_ms)))
+                address = await _open_admin(config.autorecovery, place, daemon, client, running)
+                daemon.who = msgspec.structs.replace(daemon.who, admin=address)
+                logger.info("admin interface: %s", address or "none")
+                manager.notify(STATUS="running")
+                await daemon.serve(stop)
+        finally:
+            manager.notify(STOPPING=1, STATUS="stopping")
     logger.info("the autorecovery daemon ended cleanly")
 
 
-async def _serve(
-    config: DaemonConfig,
-    client: LedgerClient,
-    daemon: AutorecoveryDaemon,
-    place: ProcessPlace,
-    stop: asyncio.Event,
-    manager: ServiceManager,
-) -> None:
-    ports = client.ports
-    routes = DaemonRoutes(daemon, client.store, ports.ledgers.root, ports.clock)
-    server, workers = AdminServer(routes.routes(), admin_limits(OsHost().open_files_max())), LaneWorkers()
-    try:
-        address = await _open_admin(config.autorecovery, place, server, routes, workers)
-        daemon.who = msgspec.structs.replace(daemon.who, admin=address)
-        logger.info("admin interface: %s", address or "none")
-        manager.notify(STATUS="running")
-        await daemon.serve(stop)
-    finally:
-        await server.close()
-        await workers.close()
-
-
 async def _open_admin(
-    config: AutorecoveryConfig, place: ProcessPlace, server: AdminServer, routes: DaemonRoutes, workers: Workers
+    config: AutorecoveryConfig,
+    place: ProcessPlace,
+    daemon: AutorecoveryDaemon,
+    client: LedgerClient,
+    running: contextlib.AsyncExitStack,
 ) -> str | None:
-    """Open the socket and the configured port; its address for the note of the daemon. ConfigurationError."""
-    admin = config.admin
+    """Open the socket and the configured port until ``running`` ends; the address for the note of the daemon.
+
+    ConfigurationError.
+    """
+    admin, ports, workers = config.admin, client.ports, LaneWorkers()
+    running.push_async_callback(workers.close)
+    routes = DaemonRoutes(daemon, client.store, ports.ledgers.root, ports.clock)
+    server = AdminServer(routes.routes(), admin_limits(OsHost().open_files_max()))
+    running.push_async_callback(server.close)
 
     async def read(path: str) -> bytes:
         return await workers.run(_ADMIN_LANE, read_secret, path)

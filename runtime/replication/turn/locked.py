@@ -402,7 +402,7 @@ class LockedTurn:
 
     async def _is_kept(self, copied: _Copied) -> bool:
         """Whether the target has been in the cluster all the time, as far as is known now."""
-        if not self._live_bookies.is_live(copied.target):
+        if copied.target not in self._live_bookies:
             return False
         return await self._live_bookies.member_since(copied.target) == copied.member_since
 
