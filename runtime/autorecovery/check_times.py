@@ -30,7 +30,6 @@ class CheckTimes:
     def __init__(self, store: MetadataStore, ports: ClientPorts, check: PeriodicCheck, interval_s: float) -> None:
         self._switches = ReplicationSwitches(store, ports.ledgers.root)
         self._check = check
-        self._clock = ports.clock
         self.interval_s = interval_s
 
     async def last_ms(self) -> int | None:
@@ -41,20 +40,14 @@ class CheckTimes:
             logger.warning("ignored, and replaced by the next check: %s", error)
             return None
 
-    async def due_in_s(self) -> float:
-        """Time until the check is due. One operation."""
-        last_ms = await self.last_ms()
-        return 0.0 if last_ms is None else wait_s(last_ms, self._clock.now_ms(), self.interval_s)
-
     async def note_end(self, ended_ms: int) -> None:
         """The check has reached its end. One operation."""
         await self._switches.set_check_time_ms(self._check, ended_ms)
 
 
-def wait_s(last_ms: int, now_ms: int, interval_s: float) -> float:
-    """Time until a check is due that last ended at ``last_ms``. Pure."""
-    age_s = max(0, now_ms - last_ms) / 1000
-    return max(0.0, interval_s - age_s)
+def wait_s(last_ms: int | None, now_ms: int, interval_s: float) -> float:
+    """Time until a check is due that last ended at ``last_ms``; None: that is unknown. Pure."""
+    return 0.0 if last_ms is None else max(0.0, interval_s - max(0, now_ms - last_ms) / 1000)
 
 
 def repeat_in_s(repeats: int, interval_s: float) -> float:

@@ -44,11 +44,8 @@ class ScanAim(msgspec.Struct, frozen=True, kw_only=True):
 
     def without(self, returned: frozenset[str]) -> ScanAim:
         """The aim after these bookies came back: if they are lost again, they have a new deadline."""
-        return ScanAim(
-            due=self.due - returned,
-            early=self.early - returned,
-            excused=self.excused | returned,
-            is_forced=self.is_forced,
+        return msgspec.structs.replace(
+            self, due=self.due - returned, early=self.early - returned, excused=self.excused | returned
         )
 
     def and_also(self, due: frozenset[str], early: frozenset[str]) -> ScanAim:

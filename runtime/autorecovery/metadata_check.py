@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, CheckTimes, repeat_in_s
+from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, CheckTimes, repeat_in_s, wait_s
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.client.ports import ClientPorts
 from runtime.errors import MetadataFormatError
@@ -94,7 +94,8 @@ class MetadataCheck(abc.ABC, Generic[NoteT]):
             self.result = await self._note.find()
         if not self._is_stored:
             await self._store()
-        return max(await self._times.due_in_s(), (self._repeat_ms - self._ports.clock.now_ms()) / 1000)
+        last_ms, now_ms = await self._times.last_ms(), self._ports.clock.now_ms()
+        return max(wait_s(last_ms, now_ms, self._times.interval_s), (self._repeat_ms - now_ms) / 1000)
 
     async def _keep(self, result: NoteT) -> None:
         """The check has reached its end."""
