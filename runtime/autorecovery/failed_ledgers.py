@@ -47,7 +47,7 @@ class FailedLedgers:
 
     async def ids(self) -> set[int]:
         """Ledgers with a note. One operation."""
-        return {int(key) for key in await self._notes.keys() if key.isascii() and key.isdecimal()}
+        return await self._notes.ledger_ids()
 
     async def find(self, ledger_id: int) -> FailedLedgerNote | None:
         """The note about a ledger; None if there is none, or if it cannot be read. One operation."""

@@ -20,7 +20,6 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.store import Versioned
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.policy import Policy
@@ -385,8 +384,7 @@ class Exploration:
             store = await self._cluster.connect(actor, blind=self._blind)
             ports = await self._cluster.ports(store)
             config = AutorecoveryConfig(failed_ledger_pause_first_s=2.0, failed_ledger_pause_max_s=10.0)
-            notes = RecoveryNotes(store, ROOT)
-            worker = Worker(ports, store, ROOT, config, CONFIG, notes, holder=actor, own_bookie=None)
+            worker = Worker(ports, store, config, CONFIG, holder=actor)
             store.on_session_lost(lambda actor=actor: self._distrust(actor))  # type: ignore[misc]
             serving = asyncio.create_task(worker.serve())
             self._tasks.append(serving)

@@ -54,7 +54,7 @@ class Engine:
         self._on_outage = on_outage
         self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage)
         self.live_bookies = LiveBookies(registration, ports.clock, config.registration_wait_s, known)
-        self.copies = CopyReader(ports, config, self.live_bookies.is_live)
+        self.copies = CopyReader(ports, config, self.live_bookies.__contains__)
         self.pacer = SharedPacer(ports.clock)
         self.set_pace(policy.pace)
         self.replicator = Replicator(

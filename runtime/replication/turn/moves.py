@@ -63,7 +63,7 @@ async def require_targets(turn: TurnState, change: NewMembers) -> None:
 
 async def _is_kept(turn: TurnState, copied: Move) -> bool:
     """Whether the target has been in the cluster all the time, as far as is known now."""
-    if not turn.tools.live_bookies.is_live(copied.target):
+    if copied.target not in turn.tools.live_bookies:
         return False
     return await turn.tools.live_bookies.member_since(copied.target) == copied.member_since
 

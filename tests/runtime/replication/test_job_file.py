@@ -66,7 +66,7 @@ def reopen(path: str) -> JobFile:
 
 def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
     job = reopen(new_job(tmp_path / "job"))
-    assert job.rest == JobRest(START, (7, 5)), "in the order of work"
+    assert job.rest == JobRest(START, (7, 5), (None, None)), "in the order of work"
     assert job.ranges_of(7) == (found(7, "b5:3181", 299),), "the last record of a stripe counts"
     assert job.ranges_of(9) == (), "a finished ledger has none"
     assert job.done_before == DoneBefore(1, 50)
@@ -163,7 +163,7 @@ from runtime.replication.plan.job_file import JobFile
 from storage.adapters.sqlite import create_database
 from tests.runtime.replication.test_job_file import START, done
 
-job = JobFile.create(create_database(sys.argv[1]), START, ((1, each) for each in range(1000)))
+job = JobFile.create(create_database(sys.argv[1]), START, ((1, each, None) for each in range(1000)))
 print("begun")
 for ledger_id in range(999, -1, -1):
     job.append(done(ledger_id))
@@ -183,7 +183,7 @@ from tests.runtime.replication.test_job_file import START
 
 def work():
     for ledger_id in range(300_000):
-        yield 1, ledger_id
+        yield 1, ledger_id, None
     assert os.path.getsize({path!r})
     os.kill(os.getpid(), signal.SIGKILL)
 
