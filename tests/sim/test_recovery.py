@@ -407,3 +407,30 @@ def test_what_is_read_back_counts_for_the_rate_of_the_bookie(copied_until: int, 
         assert (cluster.clock.monotonic_ns() - started_ns) / 1e9 >= 20 * (passes - 0.5)
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("is_same_payload", [True, False])
+def test_a_copy_that_is_read_back_may_differ_in_its_last_add_confirmed_only(is_same_payload: bool) -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b2", "b3")
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=299, length=3000))
+        codec = credentials(ledger_id).codec
+
+        def store_another(request: BookieRequest) -> Status | None:
+            if (request.kind, request.bookie_id) != ("add", "b3"):
+                return None
+            entry = codec.decode(request.entry_id, request.body)
+            text = entry.payload if is_same_payload or entry.entry_id != 260 else b"?" * len(entry.payload)
+            stored = cluster.copies["b3"].setdefault(ledger_id, {})
+            stored[entry.entry_id] = codec.encode(entry.entry_id, -1, entry.length, text)
+            return Status.OK
+
+        cluster.rules.append(store_another)
+        report = await cluster.recover("b1")
+        assert report.is_complete == is_same_payload
+        reads = cluster.asked("b3")
+        assert len(reads) <= 301, "one for each entry, and one patient one for what differs"
+        if not is_same_payload:
+            assert "has a different entry 260" in report.failures[0].detail
+
+    simulate(scenario)

@@ -66,13 +66,12 @@ def batch_entries_max(entry_bytes: int, entries_max: int = BATCH_ENTRIES) -> int
 
 
 class VerifiedBatch(msgspec.Struct, frozen=True):
-    """What one bookie has of some entries, in their order: bodies as stored, and results of ``EntryCodec.verify_many``.
+    """What one bookie has of some entries: good bodies as stored, in their order, and None for the others.
 
     By place: ``bad`` copies, and entries without an answer because of an overload.
     """
 
-    bodies: Sequence[bytes]
-    checks: Sequence[int | EntryDigestError]
+    bodies: Sequence[bytes | None]
     bad: dict[int, Copy] = msgspec.field(default_factory=dict)
     unanswered: dict[int, Status] = msgspec.field(default_factory=dict)
 
@@ -174,19 +173,19 @@ class CopyReader:
     ) -> VerifiedBatch:
         """Like ``read_batch``, and check the digests, without an object for each good copy."""
         answers = await self.read_batch(bookie_id, credentials.ledger_id, entry_ids, entry_bytes)
-        bodies = [b"" if isinstance(answer, Status) else answer for answer in answers]
-        checks = credentials.codec.verify_many(entry_ids, bodies)
-        found = VerifiedBatch(bodies, checks)
-        if set(map(type, checks)) != {int}:
-            for place, (answer, check) in enumerate(zip(answers, checks, strict=True)):
-                if isinstance(check, int):
-                    continue
-                if not isinstance(answer, Status):
-                    found.bad[place] = Copy(bookie_id, CopyState.CORRUPT, str(check))
-                elif answer in OVERLOAD:
-                    found.unanswered[place] = answer
-                else:
-                    found.bad[place] = bad_copy(error_of(answer, bookie_id))
+        stored = [b"" if isinstance(answer, Status) else answer for answer in answers]
+        errors = credentials.codec.verify_many(entry_ids, stored)
+        found = VerifiedBatch([body if error is None else None for body, error in zip(stored, errors, strict=True)])
+        for place, error in enumerate(errors):
+            if error is None:
+                continue
+            answer = answers[place]
+            if not isinstance(answer, Status):
+                found.bad[place] = Copy(bookie_id, CopyState.CORRUPT, str(error))
+            elif answer in OVERLOAD:
+                found.unanswered[place] = answer
+            else:
+                found.bad[place] = bad_copy(error_of(answer, bookie_id))
         return found
 
     async def read(

@@ -36,11 +36,10 @@ class GivenUpError(Exception):
 
 
 class GoodCopies(msgspec.Struct, frozen=True):
-    """Verified copies: bodies as stored, and fingerprints of their payloads (``EntryCodec.verify_many``)."""
+    """Verified copies as stored."""
 
     entry_ids: Sequence[int]
     bodies: Sequence[bytes]
-    fingerprints: Sequence[int]
 
 
 class _Batch(msgspec.Struct):
@@ -48,7 +47,6 @@ class _Batch(msgspec.Struct):
 
     entry_ids: Sequence[int]
     bodies: list[bytes | None]
-    fingerprints: list[int]
 
 
 class SourceReader:
@@ -97,7 +95,7 @@ class SourceReader:
 
     async def read(self, entry_ids: Sequence[int]) -> GoodCopies:
         """Good copies of these entries, except of those that have none, which is recorded. GivenUpError."""
-        batch = _Batch(entry_ids, [None] * len(entry_ids), [0] * len(entry_ids))
+        batch = _Batch(entry_ids, [None] * len(entry_ids))
         pending: Sequence[int] = range(len(entry_ids))
         for attempt in range(1, self._config.attempts_max + 1):
             if not pending:
@@ -114,9 +112,9 @@ class SourceReader:
         if bodies:
             self.entry_bytes = max(1, (self.entry_bytes + sum(map(len, bodies)) // len(bodies)) // 2)
         if len(bodies) == len(entry_ids):
-            return GoodCopies(entry_ids, bodies, batch.fingerprints)
-        good = [place for place, body in enumerate(batch.bodies) if body is not None]
-        return GoodCopies([entry_ids[each] for each in good], bodies, [batch.fingerprints[each] for each in good])
+            return GoodCopies(entry_ids, bodies)
+        good = [entry_id for entry_id, body in zip(entry_ids, batch.bodies, strict=True) if body is not None]
+        return GoodCopies(good, bodies)
 
     async def after_gap(self, rest: EntryRange) -> EntryRange:
         """``rest`` without the entries at its start that no source has, which are recorded. GivenUpError."""
@@ -163,11 +161,9 @@ class SourceReader:
                 await self._pacer.take(source, self._job.target, expected_bytes)
             found = await self._copies.read_verified(source, credentials, entry_ids, self.entry_bytes)
         if self._pacer is not None:
-            self._pacer.correct(source, self._job.target, expected_bytes, sum(map(len, found.bodies)))
-        for place, body, check in zip(places, found.bodies, found.checks, strict=True):
-            if isinstance(check, int):
-                batch.bodies[place] = body
-                batch.fingerprints[place] = check
+            self._pacer.correct(source, self._job.target, expected_bytes, sum(map(len, filter(None, found.bodies))))
+        for place, body in zip(places, found.bodies, strict=True):
+            batch.bodies[place] = body
         if found.unanswered:
             self._ports.suspects.add(source)
         await self._read_single(batch, {places[each]: copy for each, copy in found.bad.items()})
@@ -212,9 +208,6 @@ class SourceReader:
         copy = await self._read_good_copy(entry_id, bad)
         if copy is not None:
             batch.bodies[place] = copy.body
-            (check,) = self._job.credentials.codec.verify_many([entry_id], [copy.body])
-            assert isinstance(check, int), "the copy was verified"
-            batch.fingerprints[place] = check
 
     async def _read_good_copy(self, entry_id: int, bad: Copy | None) -> Copy | None:
         """A verified copy from any live member of the write set; None if there is none, which is recorded."""

@@ -110,25 +110,9 @@ def test_many_bodies_are_verified_like_one(digest_type: DigestType, payload: byt
         *(good[:at] + bytes([good[at] ^ 64]) + good[at + 1 :] for at in range(0, len(good), max(9, len(good) // 100))),
     ]
     for body, outcome in zip(candidates, codec.verify_many([7] * len(candidates), candidates), strict=True):
-        if isinstance(outcome, int):
+        if outcome is None:
             codec.decode(7, body)
-            assert 0 <= outcome < 2**64
         else:
             with pytest.raises(EntryDigestError, match=f"^{re.escape(str(outcome))}$"):
                 codec.decode(7, body)
-    assert isinstance(codec.verify_many([7], [good])[0], int)
-
-
-@pytest.mark.parametrize("digest_type", DIGEST_TYPES)
-def test_fingerprints_are_those_of_payloads(digest_type: DigestType) -> None:
-    codec = EntryCodec(1, digest_type, PASSWORD)
-    bodies = [
-        codec.encode(0, -1, 5, b"hello"),
-        codec.encode(1, 0, 10, b"hello"),
-        codec.encode(2, 0, 15, b"hellp"),
-        codec.encode(3, 0, 15, b""),
-        codec.encode(4, 0, 15, bytes(4)),
-    ]
-    first, again, *others = codec.verify_many(range(5), bodies)
-    assert first == again
-    assert len({first, *others}) == 4
+    assert codec.verify_many([7], [good]) == [None]
