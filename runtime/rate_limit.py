@@ -20,7 +20,7 @@ _EARLY_S = 1e-6
 class RateLimit:
     """At most ``per_s`` units per second; None: no limit. ``burst_s``: the bucket holds so much time's worth of them.
 
-    The bucket is empty at first. Without a burst, idle time is never made up for.
+    The bucket is empty at first. Without a burst, idle time is lost.
     """
 
     def __init__(self, clock: Clock, per_s: float | None, burst_s: float = 0.0) -> None:

@@ -21,7 +21,7 @@ from runtime.replication.judge.fragments import (
 )
 from runtime.replication.judge.ledger_result import FailureReason, SourceDefect
 from runtime.replication.turn.moves import need_of, why_no_target
-from runtime.replication.turn.state import Place, TurnState
+from runtime.replication.turn.state import StripePlace, TurnState
 from storage.errors import BkctlError
 
 
@@ -33,7 +33,7 @@ async def read_closed(turn: TurnState) -> Versioned[LedgerMetadata]:
     """
     versioned = await turn.read()
     metadata = versioned.value
-    place = Place(metadata.last_segment.first_entry_id, -1)
+    place = StripePlace(metadata.last_segment.first_entry_id, -1)
     if (
         metadata.is_closed
         or not any(fragment.is_open for fragment in turn.task.fragments(metadata))

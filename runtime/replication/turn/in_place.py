@@ -11,7 +11,7 @@ from runtime.replication.judge.fragments import (
     fragments_naming,
     in_and_out_of,
 )
-from runtime.replication.turn.state import BadStripe, Place, TurnState
+from runtime.replication.turn.state import BadStripe, StripePlace, TurnState
 
 
 async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
@@ -29,7 +29,7 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
                 turn.written.size_bytes += outcome.bytes_copied
                 turn.bad_left += outcome.left
                 if outcome.must_move_count:
-                    place = Place(fragment.entries.first_entry_id, index)
+                    place = StripePlace(fragment.entries.first_entry_id, index)
                     bad = BadStripe(bookie_id, outcome.must_move_count, outcome.must_move)
                     turn.bad_stripes[place] = bad
     turn.is_rewritten = True

@@ -19,7 +19,7 @@ from runtime.replication.turn.closing import read_closed
 from runtime.replication.turn.in_place import rewrite
 from runtime.replication.turn.metadata_switch import TargetGoneError, switch_metadata
 from runtime.replication.turn.moves import prepare, require_targets
-from runtime.replication.turn.state import ZOOKEEPER, BadStripe, Place, TurnState
+from runtime.replication.turn.state import ZOOKEEPER, BadStripe, StripePlace, TurnState
 
 
 async def run_locked(turn: TurnState) -> LedgerResult:
@@ -143,7 +143,7 @@ async def _result(turn: TurnState, metadata: LedgerMetadata) -> LedgerResult:
     )
 
 
-def _why_not_moved(turn: TurnState, place: Place, bad: BadStripe) -> LedgerFailure:
+def _why_not_moved(turn: TurnState, place: StripePlace, bad: BadStripe) -> LedgerFailure:
     reason, detail = FailureReason.CONFLICT, "the ledger changed meanwhile: run the command again"
     if (found := turn.failures.get(place)) is not None:
         reason, detail = found.failure.reason, found.failure.bare_detail

@@ -16,7 +16,7 @@ from runtime.replication.judge.fragments import (
 from runtime.replication.judge.ledger_result import FailureReason
 from runtime.replication.judge.targets import CopyNeed, stripe_bytes
 from runtime.replication.turn.metadata_switch import NewMembers, TargetGoneError
-from runtime.replication.turn.state import Move, Place, TurnState
+from runtime.replication.turn.state import Move, StripePlace, TurnState
 
 COMMIT_AFTER_NS = 5 * 10**9
 """Copies that have waited so long for the compare-and-set are committed before the next stripe is copied."""
@@ -37,7 +37,7 @@ async def prepare(turn: TurnState, metadata: LedgerMetadata) -> tuple[NewMembers
         first_entry_id = fragment.entries.first_entry_id
         taken: dict[int, str] = {}
         for index in fragment.bookie_indexes:
-            place = Place(first_entry_id, index)
+            place = StripePlace(first_entry_id, index)
             if place in turn.failures:
                 continue
             copied = turn.moves.get(place)
@@ -57,7 +57,7 @@ async def require_targets(turn: TurnState, change: NewMembers) -> None:
     """TargetGoneError if a target left while other stripes were copied."""
     for first_entry_id, replacements in change.items():
         for index, target in replacements.items():
-            if not await _is_kept(turn, turn.moves[Place(first_entry_id, index)]):
+            if not await _is_kept(turn, turn.moves[StripePlace(first_entry_id, index)]):
                 raise TargetGoneError(target)
 
 
@@ -76,7 +76,7 @@ async def _copy(
     ``taken``: the targets of other positions of the segment. A bad source does not count against the target, nor a
     bad target against the source.
     """
-    place = Place(fragment.entries.first_entry_id, index)
+    place = StripePlace(fragment.entries.first_entry_id, index)
     begun = turn.task.begun(place.first_entry_id, index)
     while True:
         need = need_of(turn, metadata, fragment, index, taken)
@@ -121,7 +121,7 @@ def need_of(
         write_quorum_size=metadata.write_quorum_size,
         ensemble=tuple(taken.get(each, bookie_id) for each, bookie_id in enumerate(fragment.ensemble)),
         index=index,
-        pending=tuple(each for each in pending if Place(first_entry_id, each) not in turn.failures),
+        pending=tuple(each for each in pending if StripePlace(first_entry_id, each) not in turn.failures),
         excluded=frozenset({*fragment.ensemble, *leaving, *turn.task.unreachable, *turn.unusable}),
         isolation=isolation_demand(metadata.custom_metadata),
         entry_count=stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size),

@@ -30,7 +30,7 @@ from runtime.replication.turn.task import LedgerTask
 ZOOKEEPER = "ZooKeeper"
 
 
-class Place(NamedTuple):
+class StripePlace(NamedTuple):
     """One ensemble index of one segment; -1 means the whole open last segment."""
 
     first_entry_id: int
@@ -107,19 +107,19 @@ class TurnState:
     was_closed: bool = False
     is_rewritten: bool = False
     """Whether the bad copies of the task were written again, as far as that is possible."""
-    moves: dict[Place, Move] = dataclasses.field(default_factory=dict)
+    moves: dict[StripePlace, Move] = dataclasses.field(default_factory=dict)
     unusable: dict[str, str] = dataclasses.field(default_factory=dict)
     """Targets that rejected or lost copies of this ledger, with the reason; not tried again (bk#4668)."""
-    failures: dict[Place, FoundFailure] = dataclasses.field(default_factory=dict)
+    failures: dict[StripePlace, FoundFailure] = dataclasses.field(default_factory=dict)
     defects: list[SourceDefect] = dataclasses.field(default_factory=list)
     bad_left: list[LedgerFailure] = dataclasses.field(default_factory=list)
     """Bad copies that stay where they are."""
-    bad_stripes: dict[Place, BadStripe] = dataclasses.field(default_factory=dict)
+    bad_stripes: dict[StripePlace, BadStripe] = dataclasses.field(default_factory=dict)
 
     def fail(
         self,
         metadata: LedgerMetadata,
-        place: Place,
+        place: StripePlace,
         reason: FailureReason,
         entries: tuple[EntryRange, ...],
         detail: str,
@@ -149,7 +149,7 @@ class TurnState:
         if not self.lock.is_held:
             raise LockLostError
 
-    def fragment_at(self, metadata: LedgerMetadata, place: Place) -> Fragment | None:
+    def fragment_at(self, metadata: LedgerMetadata, place: StripePlace) -> Fragment | None:
         """The fragment that references a leaving bookie at this place; None if there is none."""
         for fragment in self.task.fragments(metadata):
             indexes = (-1,) if fragment.is_open else fragment.bookie_indexes
