@@ -5,6 +5,7 @@ Reading creates nothing. The delay is never deleted: a running Java auditor woul
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import enum
 import re
@@ -81,6 +82,17 @@ class ReplicationSwitches:
             return False
         return True
 
+    async def wait_enabled(self) -> None:
+        """Return when replication is on: one operation, one more per change while it is off, none while it stays off.
+
+        MetadataUnavailableError when the connection is lost for longer than the operation time-out.
+        """
+        while True:
+            changed = asyncio.Event()
+            if await self._store.exists(self._paths.replication_disabled, changed.set) is None:
+                return
+            await changed.wait()
+
     # --- delay ---------------------------------------------------------------------------------------------------
 
     async def recovery_delay(self) -> RecoveryDelay | None:
@@ -96,6 +108,11 @@ class ReplicationSwitches:
         if not 0 <= seconds <= DELAY_S_MAX:
             raise ValueError(f"a delay of {seconds} s is not between 0 and {DELAY_S_MAX}")
         await self._put(self._paths.lost_bookie_recovery_delay, str(seconds).encode("ascii"), is_open_acl=True)
+
+    async def init_recovery_delay(self, seconds: int) -> bool:
+        """Store the first value, as an auditor does at its start; False when there already is one, which stays."""
+        data = str(seconds).encode("ascii")
+        return await self._create(self._paths.lost_bookie_recovery_delay, data, is_open_acl=True)
 
     async def rewrite_recovery_delay(self) -> RecoveryDelay | None:
         """Write the delay unchanged: the auditor audits immediately. None when there is none. Two operations.
