@@ -223,8 +223,7 @@ class Worker:
         self._held[ledger_id] = activity, self._clock.now_ms()
         try:
             former = await self._failed.find(ledger_id)
-            if former is not None and not self._listing.may_retry(former, self._clock.now_ms()):
-                self._listing.postpone(ledger_id, former)
+            if not self._listing.may_take(ledger_id, former):
                 return
             writer = self._writers.pop(ledger_id, None)
             is_due = writer is not None and writer.due_ms <= self._clock.now_ms()
