@@ -135,7 +135,61 @@ _WORK: Final[tuple[AnyMetric, ...]] = (
 )
 
 
-def _own(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
+_STATE: Final[tuple[AnyMetric, ...]] = (
+    gauge(
+        "bkctl_autorecovery_is_auditor",
+        _DAEMON,
+        "1 while this process is the auditor.",
+        lambda daemon: daemon.auditor is not None,
+    ),
+    gauge(
+        "bkctl_autorecovery_problems",
+        _DAEMON,
+        "What fails now; the status names it.",
+        lambda daemon: len(daemon.all_problems),
+    ),
+    gauge(
+        "bkctl_auditor_bookies_lost",
+        _LIVENESS,
+        "Known bookies that are not registered.",
+        lambda liveness: len(liveness.lost),
+    ),
+    gauge(
+        "bkctl_auditor_is_alarm",
+        _LIVENESS,
+        "1 while too many bookies are gone, so nothing is marked.",
+        lambda liveness: liveness.verdict.is_alarm,
+    ),
+    gauge("bkctl_auditor_ledgers_marked", _BACKLOG, "Marked ledgers of the cluster, counted every 30 s.", float),
+    gauge(
+        "bkctl_auditor_ledgers_lost",
+        _AUDITOR,
+        "Ledgers with entries without a copy, at the last pass.",
+        _of_last_pass(lambda scan: scan.lost),
+    ),
+    gauge(
+        "bkctl_auditor_ledgers_unreadable",
+        _AUDITOR,
+        "Ledgers with unreadable metadata.",
+        _of_last_pass(lambda scan: scan.unreadable),
+    ),
+    _ledgers("bkctl_auditor_ledgers_with_one_copy", "Ledgers with one live copy", lambda note: note.one_copy),
+    gauge(
+        "bkctl_auditor_copies_bad",
+        _COPIES,
+        "Copies that the present round found missing or damaged.",
+        lambda counts: counts.copies_bad,
+    ),
+    gauge(
+        "bkctl_auditor_copies_unknown",
+        _COPIES,
+        "Copies that the present round could not read: while there are any, no check is complete.",
+        lambda counts: counts.copies_unknown,
+    ),
+)
+
+
+def _ages(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
     def age_s(time_ms: int | None) -> float:
         return -1 if time_ms is None else max(0, now_ms() - time_ms) / 1000
 
@@ -145,56 +199,6 @@ def _own(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
         return -1 if status.finished_ms is None else age_s(status.finished_ms)
 
     return (
-        gauge(
-            "bkctl_autorecovery_is_auditor",
-            _DAEMON,
-            "1 while this process is the auditor.",
-            lambda daemon: daemon.auditor is not None,
-        ),
-        gauge(
-            "bkctl_autorecovery_problems",
-            _DAEMON,
-            "What fails now; the status names it.",
-            lambda daemon: len(daemon.all_problems),
-        ),
-        gauge(
-            "bkctl_auditor_bookies_lost",
-            _LIVENESS,
-            "Known bookies that are not registered.",
-            lambda liveness: len(liveness.lost),
-        ),
-        gauge(
-            "bkctl_auditor_is_alarm",
-            _LIVENESS,
-            "1 while too many bookies are gone, so nothing is marked.",
-            lambda liveness: liveness.verdict.is_alarm,
-        ),
-        gauge("bkctl_auditor_ledgers_marked", _BACKLOG, "Marked ledgers of the cluster, counted every 30 s.", float),
-        gauge(
-            "bkctl_auditor_ledgers_lost",
-            _AUDITOR,
-            "Ledgers with entries without a copy, at the last pass.",
-            _of_last_pass(lambda scan: scan.lost),
-        ),
-        gauge(
-            "bkctl_auditor_ledgers_unreadable",
-            _AUDITOR,
-            "Ledgers with unreadable metadata.",
-            _of_last_pass(lambda scan: scan.unreadable),
-        ),
-        _ledgers("bkctl_auditor_ledgers_with_one_copy", "Ledgers with one live copy", lambda note: note.one_copy),
-        gauge(
-            "bkctl_auditor_copies_bad",
-            _COPIES,
-            "Copies that the present round found missing or damaged.",
-            lambda counts: counts.copies_bad,
-        ),
-        gauge(
-            "bkctl_auditor_copies_unknown",
-            _COPIES,
-            "Copies that the present round could not read: while there are any, no check is complete.",
-            lambda counts: counts.copies_unknown,
-        ),
         gauge(
             "bkctl_auditor_lane_success_age_seconds",
             _LANE,
@@ -218,7 +222,7 @@ def _own(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
 
 def catalogue_of(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
     """All metrics of a daemon; ages are computed with ``now_ms``."""
-    return (*_JAVA, *_own(now_ms), *_WORK)
+    return (*_JAVA, *_STATE, *_ages(now_ms), *_WORK)
 
 
 def daemon_metrics(daemon: AutorecoveryDaemon, clock: Clock) -> MetricsText:
