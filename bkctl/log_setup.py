@@ -38,6 +38,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
         levels[logging.getLogger("asyncio")] = logging.INFO
         levels[logging.getLogger("py4j")] = logging.WARNING  # logs every call between Python and Spark's JVM
         if not settings.is_debug:
+            handler.addFilter(_without_traceback_of_exhaustion())
             levels[logging.getLogger("runtime.metadata.zookeeper.store.kazoo")] = logging.ERROR  # every attempt
     else:
         handler = logging.NullHandler()  # without any handler Python would print warnings
@@ -56,6 +57,18 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
             teller.removeHandler(warner)
 
     return restore
+
+
+def _without_traceback_of_exhaustion() -> Callable[[logging.LogRecord], bool]:
+    """A filter: no traceback if there is no memory or thread, which ends the server with a sentence."""
+    from runtime.net.exhaustion import is_exhaustion
+
+    def shorten(record: logging.LogRecord) -> bool:
+        if record.exc_info and is_exhaustion(record.exc_info[1]):
+            record.exc_info = record.exc_text = None
+        return True
+
+    return shorten
 
 
 def _warner(stream: TextIO) -> logging.Handler:

@@ -6,23 +6,19 @@ import datetime
 import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from commands.console import Console
 from commands.context import CommandContext
 from commands.errors import ChangeCutOffError
 from commands.rendering import counted, size
 from commands.safety.audit_trail import mask_secrets
-from commands.shared_options import setting_option
 from runtime.errors import MetadataUnavailableError
-from runtime.replication.config import ReplicationConfig
 from storage.errors import BkctlError
 
 if TYPE_CHECKING:
     from runtime.metadata.outage import MetadataOutage
     from runtime.replication.run.ledgers import RecoveryProgress
-
-OutageMax = Annotated[str | None, setting_option(ReplicationConfig, "metadata_outage_max_s", "DURATION")]
 
 
 def report_outage(console: Console, outage: MetadataOutage) -> None:
@@ -90,7 +86,9 @@ async def told_when_cut_off(context: CommandContext, ledgers: int, rest: str = "
         raise
 
 
-_IN_JOB_FILE = frozenset({"--apply", "--resume", "--to", "--ledger", "--copy-rate", "--copy-rate-per-bookie"})
+_IN_JOB_FILE = frozenset(
+    {"--apply", "--resume", "--to", "--ledger", "--findings", "--copy-rate", "--copy-rate-per-bookie"}
+)
 """Options that a continued job takes from its files; the rates may have been changed since."""
 
 

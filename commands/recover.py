@@ -15,7 +15,7 @@ from commands.help_page import COPYING, HelpCommand, HelpGroup
 from commands.outages import told_when_cut_off
 from commands.parse import all_ledger_ids, parse_bookie_id
 from commands.recover_ledger import recover_ledger
-from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_job_state
+from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
 from commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
@@ -83,10 +83,10 @@ async def failed_bookie(
         raise InvalidArgumentError("--resume takes targets and ledgers from the job file: leave out --to and --ledger")
     policy = policy_of(context, flags, open_ledgers)
     async with open_session(context) as session:
-        state = None
+        rest = None
         if flags.resume is not None:
-            state = read_job_state(flags.resume, bookie_ids, session.root, session.instance_id)
-            flags, open_ledgers = as_recorded(state, flags, open_ledgers)
+            rest = read_rest(flags.resume, bookie_ids, session)
+            flags, open_ledgers = as_recorded(rest.start, flags, open_ledgers)
             policy = policy_of(context, flags, open_ledgers)
         access = await replication_access(context, session, policy)
         recovery, console, advice_of = access.recovery, context.console, partial(_target_advice, bookie_ids)
@@ -95,11 +95,11 @@ async def failed_bookie(
                 console.warn(_still_up(each, bookie_ids))
         else:
             await recovery.require_down(bookie_ids, lambda each: console.say(waiting_sentence(each)), advice_of)
-        if state is None:
+        if rest is None:
             found = await recovery.plan(bookie_ids, ledger_ids, only_targets=to or ())
         else:
-            found = await recovery.plan_rest(state)
-        scanned_for = bookie_ids if state is None and ledger_ids is None else ()  # else not all ledgers were scanned
+            found = await recovery.plan_rest(rest)
+        scanned_for = bookie_ids if rest is None and ledger_ids is None else ()  # else not all ledgers were scanned
         plan = access.change_plan(found)
         if not found.ledgers:
             nothing_to_change(context, plan, table=PLAN_TABLE, totals=plan_body(found))
@@ -111,7 +111,9 @@ async def failed_bookie(
             ):
                 await recovery.require_down(bookie_ids)
                 async with (
-                    open_job(context, access, found, flags, change.operation_id) as opened,
+                    open_job(
+                        context, flags, start_of(context, session, policy, change.operation_id, found), work_of(found)
+                    ) as opened,
                     recovery_progress(console, "recovering") as progress,
                 ):
                     job.show, job.file = progress.show, opened.path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +14,14 @@ from commands.context import CommandContext, CopyFlags
 from commands.effect import Effect
 from commands.errors import InvalidArgumentError, Outcome
 from commands.findings_file import read_findings
-from commands.outages import OutageMax, report_outage, told_when_cut_off
+from commands.outages import report_outage, told_when_cut_off
 from commands.parse import all_ledger_ids
+from commands.recovery_job import as_recorded, delete_job, open_job, read_rest_of_ledgers, start_of
 from commands.recovery_progress import recovery_progress
 from commands.rendering import Column, Table, counted, decimal, size
 from commands.replication_access import note_end, policy_of
 from commands.session import Session, open_session
+from commands.shared_options import takes_copy_options
 
 if TYPE_CHECKING:
     from commands.safety.plan import Plan
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         StripeToMove,
     )
     from runtime.replication.judge.fragments import EntryRange
+    from runtime.replication.plan.job_file import JobRest, JobWork
     from runtime.replication.policy import Policy
     from runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 
@@ -66,39 +69,62 @@ _LEFT_TABLE = Table(
 
 
 @command("ledger", example="recover ledger 17 18 --dry-run", effect=Effect.HARMFUL)
+@takes_copy_options
 async def recover_ledger(
     context: CommandContext,
     ledgers: Annotated[list[str] | None, typer.Argument(metavar="[LEDGER]...", help="Ledger ids")] = None,
     findings: Annotated[
         str | None, typer.Option("--findings", metavar="FILE", help="Only what bkctl ledger verify --findings found")
     ] = None,
-    copy_rate: Annotated[
-        str | None, typer.Option("--copy-rate", metavar="RATE", help="Read and write at most this, like 200MiB/s")
-    ] = None,
-    outage_max: OutageMax = None,
+    *,
+    flags: CopyFlags,
 ) -> Outcome:
     """Write missing, corrupt and failed copies of ledgers again, on the bookies that the metadata names.
 
     Verifies the ledgers first. Takes each copy from a bookie with a good one, holds the ledger's replication lock, and
     reads every copy back. Where a Java bookie has a corrupt or unreadable copy, the stripe moves to another one.
     Changes no open last segment. Leaves copies that differ, that no bookie has, or whose bookie does not answer. Safe
-    to interrupt and to run again.
+    to interrupt and to run again; --resume does not verify again what is left.
     """
     ledger_ids = all_ledger_ids(ledgers)
-    if not ledger_ids and findings is None:
-        raise InvalidArgumentError("specify ledger IDs, or --findings FILE")
-    policy = policy_of(context, CopyFlags(copy_rate=copy_rate, outage_max=outage_max))
+    if flags.resume is not None and findings is not None:
+        raise InvalidArgumentError("--resume takes the ledgers from the job file: leave out --findings")
+    if not ledger_ids and findings is None and flags.resume is None:
+        raise InvalidArgumentError("specify ledger IDs, --findings FILE, or --resume FILE")
+    policy = policy_of(context, flags)
     async with open_session(context) as session:
-        ranges: dict[int, list[EntryRange]] = {}
-        if findings is not None:
-            ranges = _found_before(session, findings, ledger_ids)
-        repair = await _repair(context, session, policy)
-        found = await _verify(context, repair, ledger_ids or sorted(ranges), ranges)
-        if findings is None:
-            _require_all_found(found)
-        report = await _carry_out(context, session, repair, found)
+        if flags.resume is not None:
+            rest = read_rest_of_ledgers(flags.resume, ledger_ids, session)
+            policy = policy_of(context, as_recorded(rest.start, flags, None).flags)
+            repair = await _repair(context, session, policy)
+            found = _left_of(rest)
+        else:
+            ranges = {} if findings is None else _found_before(session, findings, ledger_ids)
+            repair = await _repair(context, session, policy)
+            found = await _verify(context, repair, ledger_ids or sorted(ranges), ranges)
+            if findings is None:
+                _require_all_found(found)
+        report = await _carry_out(context, session, repair, found, flags)
     _print(context, report)
     return _outcome(report)
+
+
+def _left_of(rest: JobRest) -> InPlacePlan:
+    """What an interrupted job has left. Every copy is read again before it is written."""
+    import msgspec
+
+    from runtime.replication.judge.bad_copies import InPlacePlan, LedgerInPlace
+
+    return InPlacePlan(tuple(msgspec.json.decode(plan, type=LedgerInPlace) for plan in rest.plans if plan is not None))
+
+
+def _work_of(found: InPlacePlan) -> Iterator[JobWork]:
+    import msgspec
+
+    from runtime.replication.plan.job_file import JobWork
+
+    for ledger in found.to_repair:
+        yield JobWork(0, ledger.ledger_id, msgspec.json.encode(ledger))
 
 
 def _outcome(report: InPlaceReport) -> Outcome:
@@ -147,13 +173,15 @@ def _require_all_found(found: InPlacePlan) -> None:
 
 
 async def _carry_out(
-    context: CommandContext, session: Session, repair: InPlaceRepair, found: InPlacePlan
+    context: CommandContext, session: Session, repair: InPlaceRepair, found: InPlacePlan, flags: CopyFlags
 ) -> InPlaceReport:
     from commands.safety.gate import nothing_to_change, open_change
 
     plan = _plan(session, repair.ports.ledgers, found)
     if not found.to_repair:
         nothing_to_change(context, plan, table=_PLAN_TABLE, totals=_totals(found))
+        if flags.resume is not None:
+            delete_job(flags.resume)
         return await repair.run(found, lambda _: None)
     targets = sorted({each.bookie_id for ledger in found.to_repair for each in ledger.changes})
     async with (
@@ -168,9 +196,14 @@ async def _carry_out(
             outlast=repair.outage.outlast,
         ) as change,
     ):
-        async with recovery_progress(context.console, "recovering") as progress:
-            job.show = progress.show
-            report = await repair.run(found, job.note)
+        start = start_of(context, session, repair.policy, change.operation_id)
+        async with (
+            open_job(context, flags, start, _work_of(found)) as opened,
+            recovery_progress(context.console, "recovering") as progress,
+        ):
+            job.show, job.file = progress.show, opened.path
+            report = await repair.run(found, job.note, opened.job)
+            opened.is_finished = report.is_complete
         note_end(change, _report_body(report), _outcome(report))
     return report
 

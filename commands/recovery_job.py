@@ -7,7 +7,7 @@ import dataclasses
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,20 +22,23 @@ from runtime.errors import ConfigurationError, ConflictError, RefusedError
 from runtime.new_file import write_whole
 from storage.adapters.filesystem import OsFileSystem
 from storage.advice import without_path
+from storage.errors import BkctlError
 
 if TYPE_CHECKING:
     from commands.console import Console
-    from commands.replication_access import ReplicationAccess
     from commands.session import Session
     from runtime.replication.config import OpenLedgers
-    from runtime.replication.plan.job_file import JobFile, JobStart, RecordedJob
+    from runtime.replication.plan.job_file import JobFile, JobRest, JobStart, JobWork
     from runtime.replication.plan.recovery_plan import RecoveryPlan
-    from runtime.replication.policy import CopyPace
+    from runtime.replication.policy import CopyPace, Policy
     from runtime.replication.run.ledgers import RecoveryJob
 
-_RECORDS_PER_WRITE = 10_000
 _NO_LIMIT = "none"
-_SUFFIX = ".jsonl"
+_SUFFIX = ".sqlite"
+_OLD_SUFFIX = ".jsonl"
+_HEAD = b"SQLite format 3\0"
+_OLD_HEAD = b'{"record":"start",'
+_START_BYTES_MAX = 1 << 20
 _UNTOUCHED_S_MAX = 30 * 24 * 3600
 """After so long, a job is hardly continued; without its file, a later run only scans and copies more."""
 _RATE_FIELDS = {"copy-rate": "bytes_per_s", "copy-rate-per-bookie": "bytes_per_s_per_bookie"}
@@ -57,59 +60,98 @@ class JobChoices(NamedTuple):
     open_ledgers: OpenLedgers | None
 
 
-def as_recorded(state: RecordedJob, flags: CopyFlags, open_ledgers: OpenLedgers | None) -> JobChoices:
+def as_recorded(start: JobStart, flags: CopyFlags, open_ledgers: OpenLedgers | None) -> JobChoices:
     """The choices for a continued job."""
-    start = state.start
     flags = msgspec.structs.replace(
         flags, placement=flags.placement or start.placement, verify=flags.verify or start.verify
     )
     return JobChoices(flags, open_ledgers or start.open_ledgers)
 
 
-def read_job_state(path: str, bookie_ids: Collection[str], root: str, instance_id: str | None) -> RecordedJob:
-    """What the job file says; InvalidArgumentError, ConfigurationError, ConflictError if it is of another job."""
-    from runtime.replication.plan.job_file import read_job
-
-    try:
-        state = read_job(OsFileSystem(), path)
-    except FileNotFoundError as error:
-        raise NotFoundError(f"there is no job file {path}") from error
-    except OSError as error:
-        raise InvalidArgumentError(f"cannot read the job file {path}: {error.strerror}") from error
-    start = state.start
-    if (start.root, start.instance_id) != (root, instance_id):
-        raise ConflictError(f"nothing was changed: {path} is a job of another cluster")
+def read_rest(path: str, bookie_ids: Collection[str], session: Session) -> JobRest:
+    """What a job of bookies has left; ConflictError if it is another one; errors of ``_reopen``."""
+    with contextlib.closing(_reopen(path)) as job_file:
+        rest = job_file.rest
+    start = rest.start
+    _require_of_cluster(path, start, session)
+    if not start.bookie_ids:
+        raise ConflictError(f"nothing was changed: {path} is a job of bkctl recover ledger")
     if set(start.bookie_ids) != set(bookie_ids):
         raise ConflictError(f"nothing was changed: {path} is a job for {', '.join(start.bookie_ids)}: repeat these ids")
-    if not state.is_planned:
+    return rest
+
+
+def read_rest_of_ledgers(path: str, ledger_ids: Collection[int], session: Session) -> JobRest:
+    """What a job of ``recover ledger`` has left; ConflictError if it is another one; errors of ``_reopen``.
+
+    ``ledger_ids``: those of the command line, which may repeat all of the job.
+    """
+    with contextlib.closing(_reopen(path)) as job_file:
+        rest, planned = job_file.rest, job_file.ledger_ids
+    _require_of_cluster(path, rest.start, session)
+    if rest.start.bookie_ids:
+        raise ConflictError(f"nothing was changed: {path} is a job for {', '.join(rest.start.bookie_ids)}")
+    if ledger_ids and set(ledger_ids) != planned:
         raise ConflictError(
-            f"nothing was changed: {path} has no complete plan, so the job had copied nothing: start it again without "
-            "--resume"
+            f"nothing was changed: {path} is a job of {counted(len(planned), 'ledger')}, and not of these: leave out "
+            "LEDGER"
         )
-    return state
+    return rest
+
+
+def _require_of_cluster(path: str, start: JobStart, session: Session) -> None:
+    if (start.root, start.instance_id) != (session.root, session.instance_id):
+        raise ConflictError(f"nothing was changed: {path} is a job of another cluster")
+
+
+def _reopen(path: str, *, is_exclusive: bool = False) -> JobFile:
+    """An existing job file; NotFoundError, InvalidArgumentError, ConfigurationError, ConflictError if it is in use."""
+    from runtime.replication.plan.job_file import JobFile, no_job_file
+    from storage.adapters.sqlite import SqliteDatabase
+
+    try:
+        head = _head(path)
+        if head.startswith(_OLD_HEAD):
+            raise ConfigurationError(
+                f"{path} is a job file of an older bkctl: continue it with the bkctl that began it, or start a new job"
+            )
+        if head and not head.startswith(_HEAD):
+            raise no_job_file(path)
+        return JobFile(SqliteDatabase(path, is_exclusive=is_exclusive))
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no job file {path}") from error
+    except BlockingIOError as error:
+        raise ConflictError(f"nothing was changed: another process continues the job of {path}") from error
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot open the job file {path}: {error.strerror}") from error
+
+
+def _head(path: str) -> bytes:
+    with contextlib.closing(OsFileSystem().open(path)) as file:
+        return file.pread(_START_BYTES_MAX, 0)
 
 
 @asynccontextmanager
 async def open_job(
-    context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, flags: CopyFlags, operation_id: str
+    context: CommandContext, flags: CopyFlags, start: JobStart, work: Iterable[JobWork]
 ) -> AsyncIterator[OpenedJob]:
-    """The job file of a run, new or continued; RefusedError if it cannot be written.
+    """The job file of a run, new or continued; RefusedError if it cannot be written. ``work``: of a new job.
 
     The first line that is printed names it, and the file with its byte rates. Both are deleted if it is finished.
     """
     from runtime.net.loop import LaneWorkers
     from runtime.replication.plan.job_file import JobFile
     from runtime.replication.run.ledgers import RecoveryJob
+    from storage.adapters.sqlite import create_database
 
-    path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{operation_id}{_SUFFIX}")
+    path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{start.job_id}{_SUFFIX}")
     rates = RatesFile(_rates_path(path), context.console)
     try:
         if flags.resume is None:
             _delete_untouched(os.path.dirname(path))
-            job_file, state = JobFile.create(OsFileSystem(), path, _start(context, access, plan, operation_id)), None
-            _record_plan(job_file, plan)
+            job_file = JobFile.create(create_database(path), start, work)
         else:
-            job_file, state = JobFile.reopen(OsFileSystem(), path)
+            job_file = _reopen(path, is_exclusive=True)
         if flags.resume is None or flags.copy_rate or flags.copy_rate_per_bookie or not rates.exists:
             rates.write(flags)
         rates.load()
@@ -117,15 +159,16 @@ async def open_job(
         if flags.resume is None:
             delete_job(path)
         raise RefusedError(f"nothing was changed: cannot write the job file {path} ({error.strerror})") from error
-    if state is not None:
-        done = f"{counted(state.ledgers_done, 'ledger')} done before ({size(state.bytes_copied)} copied)"
-        context.console.say(f"continues a job with {done}")
-    if plan.ledgers:
+    if flags.resume is not None:
+        done = job_file.done_before
+        copied = f"{counted(done.ledgers, 'ledger')} done before ({size(done.bytes_copied)} copied)"
+        context.console.say(f"continues a job with {copied}")
+    if job_file.ledger_ids:
         context.console.say(f"job file {path}; the byte rates in {rates.path} can be changed at any time")
     workers = LaneWorkers()
     opened: OpenedJob | None = None
     try:
-        job = RecoveryJob(job_file, state, workers, rates.read, context.console.warn)
+        job = RecoveryJob(job_file, workers, rates.read, context.console.warn)
         opened = OpenedJob(path, job)
         yield opened
     finally:
@@ -139,7 +182,7 @@ async def open_job(
 
 def delete_job(path: str) -> None:
     """Delete the files of a finished job, if they can be deleted."""
-    for finished in (_rates_path(path), path):  # the one that is looked for goes last
+    for finished in (_rates_path(path), f"{path}-journal", path):  # the one that is looked for goes last
         with contextlib.suppress(OSError):
             os.unlink(finished)
 
@@ -148,17 +191,25 @@ def delete_finished_jobs(
     context: CommandContext, session: Session, bookie_ids: Collection[str], resumed: str | None = None
 ) -> None:
     """Delete the files of all jobs for only these bookies, which must have nothing left to move, and of ``resumed``."""
-    from runtime.replication.plan.job_file import read_start
-
     if resumed is not None:
         delete_job(resumed)
     state_directory = context.settings.state_directory
     for path in _job_files(os.path.join(state_directory, "jobs")) if state_directory else ():
-        with contextlib.suppress(OSError, ConfigurationError):
-            start = read_start(OsFileSystem(), path)
+        with contextlib.suppress(OSError, BkctlError, msgspec.DecodeError):
+            start = _read_start(path)
             is_of_cluster = (start.root, start.instance_id) == (session.root, session.instance_id)
-            if is_of_cluster and set(start.bookie_ids) <= set(bookie_ids):
+            if is_of_cluster and start.bookie_ids and set(start.bookie_ids) <= set(bookie_ids):
                 delete_job(path)
+
+
+def _read_start(path: str) -> JobStart:
+    """What a job is for, also one of an older bkctl; errors of ``_reopen``, OSError, DecodeError."""
+    from runtime.replication.plan.job_file import JobStart
+
+    if path.endswith(_OLD_SUFFIX):
+        return msgspec.json.decode(_head(path).partition(b"\n")[0], type=JobStart)
+    with contextlib.closing(_reopen(path)) as job_file:
+        return job_file.start
 
 
 def _delete_untouched(folder: str) -> None:
@@ -171,7 +222,7 @@ def _delete_untouched(folder: str) -> None:
 
 def _job_files(folder: str) -> list[str]:
     try:
-        return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(_SUFFIX)]
+        return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith((_SUFFIX, _OLD_SUFFIX))]
     except OSError:
         return []  # there was no job yet
 
@@ -180,36 +231,35 @@ def _rates_path(path: str) -> str:
     return f"{path}.rates"
 
 
-def _start(context: CommandContext, access: ReplicationAccess, plan: RecoveryPlan, operation_id: str) -> JobStart:
+def start_of(
+    context: CommandContext, session: Session, policy: Policy, operation_id: str, plan: RecoveryPlan | None = None
+) -> JobStart:
+    """What a new job is for. ``plan`` None: ledgers are repaired in place."""
     from runtime.replication.plan.job_file import JobStart
 
-    session = access.session
     return JobStart(
         job_id=operation_id,
         command=context.command,
         root=session.root,
         instance_id=session.instance_id,
-        bookie_ids=plan.bookie_ids,
-        only_targets=plan.targets if plan.is_restricted else (),
-        is_of_ledgers=plan.is_of_ledgers,
-        open_ledgers=access.policy.open_ledgers,
-        placement=access.policy.config.placement,
-        verify=access.policy.config.verify,
+        bookie_ids=() if plan is None else plan.bookie_ids,
+        only_targets=plan.targets if plan is not None and plan.is_restricted else (),
+        is_of_ledgers=plan is None or plan.is_of_ledgers,
+        open_ledgers=policy.open_ledgers,
+        placement=policy.config.placement,
+        verify=policy.config.verify,
         started_ms=session.now_ms,
     )
 
 
-def _record_plan(job_file: JobFile, plan: RecoveryPlan) -> None:
-    from runtime.replication.plan.job_file import JobLedger, JobPlanned
+def work_of(plan: RecoveryPlan) -> Iterator[JobWork]:
+    """The ledgers of a plan. Their metadata is read again, so no more is recorded."""
+    from runtime.replication.plan.job_file import JobWork
 
-    for count, ledger in enumerate(plan.ledgers):
-        job_file.append(JobLedger(ledger_id=ledger.ledger_id, surviving_copies=ledger.surviving_copies))
-        if count % _RECORDS_PER_WRITE == 0:
-            job_file.write()
+    for ledger in plan.ledgers:
+        yield JobWork(ledger.surviving_copies, ledger.ledger_id)
     for failure in plan.unreadable:
-        job_file.append(JobLedger(ledger_id=failure.ledger_id, surviving_copies=0))
-    job_file.append(JobPlanned(ledgers=len(plan.ledgers), ledgers_scanned=plan.ledgers_scanned))
-    job_file.write()
+        yield JobWork(0, failure.ledger_id)
 
 
 class RatesFile:

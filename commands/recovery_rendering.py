@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, overload
 
 from commands.context import CommandContext
@@ -111,13 +112,19 @@ class PlanItems(Sequence[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self._ledgers) + len(self._more)
 
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from map(self._item_of, self._ledgers)
+        yield from self._more
+
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
     @overload
     def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+            rows: Iterator[LedgerPlan | dict[str, Any]] = chain(self._ledgers, self._more)
+            found = islice(rows, *index.indices(len(self)))
+            return [each if isinstance(each, dict) else self._item_of(each) for each in found]
         position = range(len(self))[index]
         count = len(self._ledgers)
         return self._item_of(self._ledgers[position]) if position < count else self._more[position - count]
@@ -181,7 +188,7 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
     lost: list[int] = []
     opened: list[LedgerPlan] = []
     blocked: list[LedgerPlan] = []
-    for ledger in plan.ledgers:  # only once: a large plan is read from a file
+    for ledger in plan.ledgers:  # only once: it is read from a database
         is_unclosable = _is_unclosable(ledger, leaves_writers=leaves_writers)
         if _problem(ledger, policy, is_unclosable=is_unclosable) is None:
             movable.add(ledger)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
     from runtime.replication.run.recovery import BookieRecovery
-    from storage.ports import File
 
 
 class ReplicationAccess(NamedTuple):
@@ -106,6 +103,7 @@ async def replication_access(context: CommandContext, session: Session, policy: 
     from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.net.host import canonical_host_name
     from runtime.replication.run.recovery import BookieRecovery
+    from storage.adapters.sqlite import temporary_database
 
     ports = (await session.client()).ports
     recovery = BookieRecovery(
@@ -115,22 +113,10 @@ async def replication_access(context: CommandContext, session: Session, policy: 
         ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name)),
         policy,
         partial(report_outage, context.console),
-        _open_temporary_file,
         partial(leaving_bookies, session.store, session.root),
+        open_database=temporary_database,
     )
     return ReplicationAccess(recovery, session, ports.ledgers, policy)
-
-
-def _open_temporary_file() -> File | None:
-    """A file without a name in the temporary directory; None if that is not possible."""
-    from storage.adapters.filesystem import OsFileSystem
-
-    try:
-        file = OsFileSystem().create_temporary(os.path.join(tempfile.gettempdir(), "bkctl-plan"))
-        os.unlink(file.path)
-    except OSError:
-        return None
-    return file
 
 
 def note_end(change: Change, body: dict[str, object], outcome: Outcome) -> None:

@@ -92,5 +92,6 @@ class ServerLog:
     def _open(self, path: str) -> None:
         handler = logging.FileHandler(path, encoding="utf-8")
         handler.setFormatter(self._root.handlers[0].formatter)
+        handler.filters = self._root.handlers[0].filters
         self._root.handlers[:] = [handler]
         self._file = handler

@@ -208,15 +208,16 @@ def _budgeted(
 ) -> BudgetedStore:
     from runtime.metadata.budgeted_store import BudgetedStore
     from runtime.metadata.request_budget import share_of_budget
+    from runtime.net.loop import LoopClock
 
-    budget = share_of_budget(context.settings.zookeeper)
+    clock = LoopClock()
+    budget = share_of_budget(clock, context.settings.zookeeper)
     if on_outage is None:
         return BudgetedStore(store, budget)
-    from runtime.net.loop import LoopClock
     from runtime.replication.run.outlasting_reads import OutlastingReads
 
     wait_max_s = context.settings.replication.metadata_outage_max_s
-    return OutlastingReads(store, budget, LoopClock(), wait_max_s, on_outage)
+    return OutlastingReads(store, budget, clock, wait_max_s, on_outage)
 
 
 async def _warn_of_unfinished_restore(context: CommandContext, session: Session) -> None:

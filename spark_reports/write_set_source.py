@@ -314,7 +314,7 @@ async def open_store(
         await (await connect()).close()
 
     first = OutageWait(probe, clock, min(settings.outage_max_s, _CONNECT_MAX_S), lambda _: None)
-    session, budget = await first.outlast(connect), share_of_budget(config, shares_count)
+    session, budget = await first.outlast(connect), share_of_budget(clock, config, shares_count)
     async with OutlastingReads(session, budget, clock, settings.outage_max_s) as store:
         yield store, uri
 

@@ -112,6 +112,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     read_ahead_bytes_max: Annotated[int, Setting(
         "Bytes that a sequential read loads ahead; 0, and at most: half the read cache", unit="bytes", low=0,
         java=Java("dbStorage_readAheadCacheBatchBytesSize", off_from=-WHOLE_NUMBER_MAX))] = 0
+    ledger_rows_bytes_max: Annotated[int, Setting(
+        "Memory for ledger rows (keys, fences, explicit LACs) of one ledger directory: half for those used last; if "
+        "changed ones fill a quarter, new ledgers wait for a checkpoint. Java keeps all rows in memory",
+        unit="bytes", low=64 * 1024)] = 128 * MEBIBYTE
     entry_log: EntryLogConfig = EntryLogConfig()
 
     def __post_init__(self) -> None:

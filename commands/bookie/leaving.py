@@ -16,7 +16,7 @@ from commands.bookie.leaving_report import leaving_outcome, nothing_left, report
 from commands.bookie.restart_check import objection_rows
 from commands.context import CommandContext, CopyFlags
 from commands.outages import told_when_cut_off
-from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_job_state
+from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
 from commands.recovery_progress import recovery_progress
 from commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
 from commands.rendering import counted, duration
@@ -73,8 +73,8 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
     policy = policy_of(context, request.copying, request.open_ledgers)
     async with open_session(context) as session:
         if request.copying.resume is not None:
-            state = read_job_state(request.copying.resume, request.bookie_ids, session.root, session.instance_id)
-            flags, open_ledgers = as_recorded(state, request.copying, request.open_ledgers)
+            left = read_rest(request.copying.resume, request.bookie_ids, session)
+            flags, open_ledgers = as_recorded(left.start, request.copying, request.open_ledgers)
             request = msgspec.structs.replace(request, copying=flags, open_ledgers=open_ledgers)
             policy = policy_of(context, flags, open_ledgers)
         access = await replication_access(context, session, policy)
@@ -143,7 +143,8 @@ class _Run:
         dead = sorted(set(found.bookie_ids) - found.live)
         await self._access.recovery.require_down(dead)
         copying = request.copying
-        async with open_job(self._context, self._access, found.recovery, copying, self._change.operation_id) as opened:
+        start = start_of(self._context, self._session, self._access.policy, self._change.operation_id, found.recovery)
+        async with open_job(self._context, copying, start, work_of(found.recovery)) as opened:
             opened.is_finished = copying.resume is None  # before the first copy a new job has nothing to continue
             await self._make_read_only()
             opened.is_finished = False

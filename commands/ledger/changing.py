@@ -88,7 +88,7 @@ async def change_ledgers(
         keep=keep,
         before_each=change.require_lock,
         before_batch=before_batch or nothing_to_check,
-        budget=RequestBudget(rate or None, BATCH),
+        budget=RequestBudget(client.ports.clock, rate or None, BATCH),
     )
     tally = Tally()
     try:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from runtime.admin.messages import Route
 from runtime.admin.server import AdminServer, ReadToken
 from runtime.config import AdminConfig
 from runtime.errors import ConfigurationError, PortInUseError
-from runtime.ports import Host, Listen
+from runtime.ports import Host, Listen, Workers
 from storage.advice import with_path
+
+ADMIN_LANE: Final = "admin"
+"""A lane of its own for files and names of an admin interface: a slow disk or name server delays nothing else."""
 
 
 class OpenPorts(NamedTuple):
@@ -30,6 +33,7 @@ async def open_tcp_ports(
     read_token: ReadToken,
     scrape_routes: Sequence[Route],
     names: Collection[str],
+    workers: Workers,
 ) -> OpenPorts:
     """Open the port for everything or for scrapes alone, if configured; ConfigurationError.
 
@@ -37,14 +41,14 @@ async def open_tcp_ports(
     """
     if config.is_http_enabled:
         address, port = config.http_host, config.http_port
-        known = _all_names(config, host, address, names)
+        known = await _all_names(config, host, address, names, workers)
         try:
             return OpenPorts(http=await server.open_tcp(listen, address, port, read_token, names=known))
         except OSError as error:
             raise admin_port_error(error, config, host) from error
     if config.has_scrape_port:
         address, port = config.scrape_host, config.scrape_port
-        known = _all_names(config, host, address, names)
+        known = await _all_names(config, host, address, names, workers)
         try:
             return OpenPorts(
                 scrape=await server.open_tcp(listen, address, port, read_token, scrape_routes, names=known)
@@ -54,8 +58,11 @@ async def open_tcp_ports(
     return OpenPorts()
 
 
-def _all_names(config: AdminConfig, host: Host, address: str, names: Collection[str]) -> list[str]:
-    return [address, host.name(), host.canonical_name(), *names, *config.host_names]
+async def _all_names(
+    config: AdminConfig, host: Host, address: str, names: Collection[str], workers: Workers
+) -> list[str]:
+    canonical_name = await workers.run(ADMIN_LANE, host.canonical_name)
+    return [address, host.name(), canonical_name, *names, *config.host_names]
 
 
 async def require_token_file(config: AdminConfig, read_secret: Callable[[str], Awaitable[bytes]]) -> None:

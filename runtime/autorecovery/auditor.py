@@ -11,9 +11,6 @@ import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 
-import msgspec
-
-from runtime.autorecovery.backlog import Backlog
 from runtime.autorecovery.census import ReplicaCensus
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.copy_check import CopyCheck
@@ -26,7 +23,9 @@ from runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
 from runtime.client.ports import ClientPorts
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.audit_request import AuditRequest
-from runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
+from runtime.metadata.replication.directories import ForeignNames
+from runtime.metadata.replication.marks import list_marked_ids
+from runtime.metadata.replication.recovery_notes import LostBookieNote
 from runtime.metadata.store import MetadataStore, Node
 
 logger = logging.getLogger(__name__)
@@ -34,47 +33,23 @@ logger = logging.getLogger(__name__)
 REPEAT_S = 3600.0
 """Time between two passes while ledgers name a lost bookie: a worker may clear a mark that is still needed."""
 
+BACKLOG_INTERVAL_S = 30.0
+
 DISABLED = "autorecovery is disabled: nothing is marked"
-
-
-class AuditFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What the auditor knows now. ``bookies_gone`` of ``bookies_counted`` count for the alarm.
-
-    The figures of ledgers are those of the last complete pass.
-    """
-
-    bookies_registered: int
-    bookies_lost: int
-    bookies_gone: int
-    bookies_counted: int
-    is_alarm: bool
-    ledgers: int
-    ledgers_unreadable: int
-    ledgers_lost: int
 
 
 class Auditor:
     """Lives while this process holds the office. ``lanes``: all of its tasks."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        root: str,
-        config: AutorecoveryConfig,
-        notes: RecoveryNotes,
-    ) -> None:
+    def __init__(self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig) -> None:
         self._ports = ports
         self._store = store
-        self._paths = Paths(root)
-        self._notes = notes
-        self.publisher = Publisher(ports, store, root, config, notes)
+        self._paths = Paths(ports.ledgers.root)
+        self.publisher = Publisher(ports, store, config)
         self.liveness = Liveness(
             ports,
             store,
-            root,
             config,
-            notes,
             on_look=self._note_look,
             on_return=self._note_return,
             on_audit_wish=self._note_audit_wish,
@@ -82,18 +57,21 @@ class Auditor:
         self._interval_s = config.bookie_check_interval_s or None
         self._audits = Lane("audit", self._audit, ports.clock, interval_s=self._interval_s)
         self._audits.due_in(self._interval_s or REPEAT_S)  # the first look at the bookies wakes it
-        self._returns = ReturnedBookies(ports, store, root, config, self.publisher)
-        self.backlog = Backlog(store, root, ports.clock)
-        self.copies = CopyCheck(ports, store, root, config, notes, self.publisher)
-        self.replicas = ReplicaCensus(ports, store, root, config, notes)
-        self.placement = PlacementCheck(ports, store, root, config, notes, self.publisher)
+        self._returns = ReturnedBookies(ports, store, config, self.publisher)
+        self._backlog = Lane("backlog", self._count_marks, ports.clock, interval_s=BACKLOG_INTERVAL_S)
+        self._foreign = ForeignNames()
+        self.marked: int | None = None
+        """Ledgers of the cluster that are marked, whichever process marked them; None: not counted yet."""
+        self.copies = CopyCheck(ports, store, config, self.publisher)
+        self.replicas = ReplicaCensus(ports, store, config)
+        self.placement = PlacementCheck(ports, store, config, self.publisher)
         checks = (
             (self.copies.lane, config.check_period_s),
             (self.replicas.lane, config.replicas_check_interval_s),
             (self.placement.lane, config.placement_check_interval_s),
         )
         switched_on = (lane for lane, interval_s in checks if interval_s)
-        always = (self.liveness.lane, self._audits, self._returns.lane, self.backlog.lane)
+        always = (self.liveness.lane, self._audits, self._returns.lane, self._backlog)
         self.lanes: tuple[Lane, ...] = (*always, *switched_on)
         self._is_disabled = False
         self._wishes = self._wishes_served = 0
@@ -108,7 +86,8 @@ class Auditor:
         self._marked_early: frozenset[str] = frozenset()
         self._collected: frozenset[str] = frozenset()
         """Lost bookies that were lost before the last pass began."""
-        self._last_pass: LostBookieScan | None = None
+        self.last_pass: LostBookieScan | None = None
+        """The last complete one."""
 
     async def serve(self) -> None:
         """Run all lanes until cancelled."""
@@ -135,20 +114,6 @@ class Auditor:
         """Why nothing is marked although bookies are gone: too many of them."""
         return self.liveness.alarm
 
-    def figures(self) -> AuditFigures:
-        """For metrics."""
-        verdict, last = self.liveness.verdict, self._last_pass
-        return AuditFigures(
-            bookies_registered=len(self.liveness.live),
-            bookies_lost=len(self.liveness.lost),
-            bookies_gone=verdict.gone,
-            bookies_counted=verdict.counted,
-            is_alarm=verdict.is_alarm,
-            ledgers=last.ledgers if last else 0,
-            ledgers_unreadable=last.unreadable if last else 0,
-            ledgers_lost=last.lost if last else 0,
-        )
-
     def _note_audit_wish(self) -> None:
         self._wishes += 1
         self._audits.wake()
@@ -173,7 +138,7 @@ class Auditor:
             self._returns.note(absences)
         self._aim = self._aim.without(frozenset(returned))
         self._covered = self._covered.without(frozenset(returned))
-        last = self._last_pass
+        last = self.last_pass
         if last is not None and (last.postponed or (last.lost and absences)):
             self._is_owed = True  # other bookies' ledgers have a copy again
 
@@ -209,7 +174,7 @@ class Auditor:
         self._aim = self._covered = ScanAim(
             due=verdict.due, early=verdict.early, excused=self.liveness.excused, is_forced=is_forced
         )
-        scan = LostBookieScan(self._ports, self._notes, self.publisher, lambda: self._aim, lambda: self.liveness.live)
+        scan = LostBookieScan(self._ports, self.publisher, lambda: self._aim, lambda: self.liveness.live)
         try:
             requests = scan.requests(turn)
             async with aclosing(requests):
@@ -235,12 +200,22 @@ class Auditor:
         self._marked |= covered.given_up(lost)
         self._marked_early |= lost & covered.early
         self._collected = lost
-        self._last_pass = scan
+        self.last_pass = scan
         if scan.postponed + scan.lost and not self.liveness.live.isdisjoint(lost_before):
             self._is_owed = True  # a bookie that came back during the pass may have copies
         if self._marked & scan.named:
             self._audits.due_in(min(REPEAT_S, self._interval_s or REPEAT_S))
         self.liveness.note_named(scan.named, lost)
+
+    async def _count_marks(self, turn: Turn) -> str:
+        """Count the marked ledgers. It reads the directories of the marks, not the marks."""
+        count = 0
+        async with aclosing(list_marked_ids(self._store, self._paths.root, self._foreign)) as ids:
+            async for _ in ids:
+                count += 1
+                turn.beat()
+        self.marked = count
+        return f"{count} ledgers are marked"
 
 
 def _summary(scan: LostBookieScan, tally: PublishTally) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from typing import Final
 
@@ -15,7 +16,6 @@ from runtime.autorecovery.child_messages import (
     DaemonSetup,
     FromDaemon,
 )
-from runtime.autorecovery.child_silence import ProcessSilence, SilenceEvent, SilenceLimits
 from runtime.autorecovery.config import DaemonConfig
 from runtime.log_level import following_log_level
 from runtime.net.message_pipe import ChildProcess, start_child
@@ -29,6 +29,43 @@ END_S_MAX: Final = 9.0
 _PAUSE_FIRST_S: Final = 1.0
 _PAUSE_MAX_S: Final = 60.0
 _STABLE_S: Final = 60.0
+_STEP_S: Final = 1.0
+WARN_STEPS: Final = 30
+"""A process that sends nothing for so many steps is reported."""
+KILL_STEPS: Final = 60
+"""It is killed after so many."""
+
+
+class SilenceEvent(enum.Enum):
+    """What the silence of a process calls for; IS_OVER: it was reported."""
+
+    NONE = enum.auto()
+    WARN = enum.auto()
+    KILL = enum.auto()
+    IS_OVER = enum.auto()
+
+
+class ProcessSilence:
+    """For how long one process has sent nothing.
+
+    Time is counted in steps: if this process itself is halted for an hour, that is one step.
+    """
+
+    def __init__(self) -> None:
+        self.is_heard = False
+        """Whether the process has sent something since the last step."""
+        self._silent_steps = 0
+
+    def step(self) -> SilenceEvent:
+        """Another step has passed."""
+        if self.is_heard:
+            was_reported = self._silent_steps >= WARN_STEPS
+            self.is_heard, self._silent_steps = False, 0
+            return SilenceEvent.IS_OVER if was_reported else SilenceEvent.NONE
+        self._silent_steps += 1
+        if self._silent_steps >= KILL_STEPS:
+            return SilenceEvent.KILL
+        return SilenceEvent.WARN if self._silent_steps == WARN_STEPS else SilenceEvent.NONE
 
 
 class AutorecoveryChild:
@@ -64,7 +101,7 @@ class AutorecoveryChild:
         child: ChildProcess[FromDaemon] = await start_child(MODULE, FromDaemon)
         level = logging.getLogger().getEffectiveLevel()
         child.pipe.send(DaemonSetup(config, child.pid, level))
-        silence = ProcessSilence(SilenceLimits())
+        silence = ProcessSilence()
         receiving = asyncio.ensure_future(self._receive(child, silence))
         watching = asyncio.ensure_future(self._watch(child, silence))
         try:
@@ -79,7 +116,7 @@ class AutorecoveryChild:
 
     async def _receive(self, child: ChildProcess[FromDaemon], silence: ProcessSilence) -> None:
         while (message := await child.pipe.receive()) is not None:
-            silence.note_message()
+            silence.is_heard = True
             match message:
                 case DaemonLogLine():
                     logging.getLogger(message.name).log(message.level, "autorecovery: %s", message.text)
@@ -88,16 +125,15 @@ class AutorecoveryChild:
 
     async def _watch(self, child: ChildProcess[FromDaemon], silence: ProcessSilence) -> None:
         """Report a process that sends nothing, then kill it."""
-        limits = SilenceLimits()
         while True:
-            await self._clock.sleep(limits.step_s)
+            await self._clock.sleep(_STEP_S)
             match silence.step():
                 case SilenceEvent.WARN:
                     self.metrics = b""
                     logger.warning(
                         "the autorecovery daemon of this bookie (process %d) has sent nothing for %g s (halted?); "
                         "it is killed after %g s",
-                        *(child.pid, limits.warn_s, limits.kill_s),
+                        *(child.pid, WARN_STEPS * _STEP_S, KILL_STEPS * _STEP_S),
                     )
                 case SilenceEvent.KILL:
                     child.kill()

@@ -11,14 +11,13 @@ ledger is read again, and a round with unknown copies stores no time of a check,
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Container, Sequence
 from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, CheckTimes
+from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, CheckTimes
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.copy_rounds import (
     CopyVerdict,
@@ -35,10 +34,10 @@ from runtime.autorecovery.copy_rounds import (
 from runtime.autorecovery.lane import Lane, Turn
 from runtime.autorecovery.publisher import MarkRequest, Publisher
 from runtime.client.ports import ClientPorts
-from runtime.errors import BadVersionError, MetadataFormatError, MetadataUnavailableError, SessionExpiredError
+from runtime.errors import MetadataUnavailableError, SessionExpiredError
 from runtime.metadata.pipeline import each_of
-from runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheckNote, LostLedgerNote, RecoveryNotes
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheckNote, RecoveryNotes
+from runtime.metadata.replication.switches import PeriodicCheck
 from runtime.metadata.store import MetadataStore
 from runtime.ports import Clock
 from runtime.replication.config import ReplicationConfig
@@ -73,25 +72,17 @@ class CopyCheck:
     """Checks a sample of the copies of every ledger, once in ``check_period_s``. ``progress``: how far it is."""
 
     def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        root: str,
-        config: AutorecoveryConfig,
-        notes: RecoveryNotes,
-        publisher: Publisher,
+        self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig, publisher: Publisher
     ) -> None:
         self.progress: CopyCheckNote | None = None
         self._ports = ports
         self._config = config
-        self._note = notes.copy_check
+        self._note = RecoveryNotes(store, ports.ledgers.root).copy_check
         self._publisher = publisher
-        self._losses = notes.losses
-        switches = ReplicationSwitches(store, root)
-        self._times = CheckTimes(switches, PeriodicCheck.ALL_LEDGERS, ports.clock, config.check_period_s)
+        self._times = CheckTimes(store, ports, PeriodicCheck.ALL_LEDGERS, config.check_period_s)
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
         self._rate = _BeatingRate(ports.clock, config.check_bytes_per_s)
-        self._checker = LedgerChecker(ports, _Registered(self._live_bookies), LIMITS, self._rate)
+        self._checker = LedgerChecker(ports, self._live_bookies, LIMITS, self._rate)
         self._saved_ns = 0
         # One batch of entries may take this long at the rate; each batch is a sign of life.
         slowest_batch_s = 16 * BATCH_BYTES / config.check_bytes_per_s
@@ -119,7 +110,7 @@ class CopyCheck:
         clock = self._ports.clock
         progress, ids, left = await self._next_ledgers(progress, turn)
         span_ms, span_s = span_of(progress, self._config.check_period_s)
-        lost = frozenset(int(key) for key in await self._losses.keys() if key.isdecimal())
+        lost = await self._publisher.losses.ledger_ids()
         ends_ns = clock.monotonic_ns() + int(TURN_S * 1e9)
         position = 0
         while position < len(ids):
@@ -211,9 +202,11 @@ class CopyCheck:
             if check.copies_different:
                 logger.warning("ledger %d has copies that differ: bkctl ledger verify %d", ledger_id, ledger_id)
             if verdict.lost:
-                await self._note_loss(check, verdict)
+                members = {each.bookie_id for each in check.defects if in_and_out_of(each.entries, verdict.lost)[0]}
+                reason = f"{NO_GOOD_COPY} {format_ranges(verdict.lost)}"
+                await self._publisher.note_loss(ledger_id, members, reason)
             elif is_whole and check.problem is None and not check.unreadable:
-                await self._remove_own_note(ledger_id)
+                await self._publisher.withdraw_loss(ledger_id, NO_GOOD_COPY)
             if verdict.bad_bookies:
                 requests.append(MarkRequest(ledger_id, tuple(sorted(verdict.bad_bookies))))
                 if found.counts.marked.ledgers <= FIRST_IDS_MAX:
@@ -241,22 +234,6 @@ class CopyCheck:
             check, verdict = LedgerCheck(ledger_id=ledger_id, problem=reason), CopyVerdict(frozenset(), ())
         return check, verdict
 
-    async def _note_loss(self, check: LedgerCheck, verdict: CopyVerdict) -> None:
-        members = {defect.bookie_id for defect in check.defects if in_and_out_of(defect.entries, verdict.lost)[0]}
-        note = LostLedgerNote(
-            found_ms=self._ports.clock.now_ms(),
-            missing_bookies=tuple(sorted(members)),
-            reason=f"{NO_GOOD_COPY} {format_ranges(verdict.lost)}",
-        )
-        await self._publisher.note_loss(check.ledger_id, note)
-
-    async def _remove_own_note(self, ledger_id: int) -> None:
-        """All entries were read, and each has a good copy."""
-        with contextlib.suppress(BadVersionError, MetadataFormatError):
-            note = await self._losses.find(str(ledger_id))
-            if note is not None and note.value.reason.startswith(NO_GOOD_COPY):
-                await self._losses.remove(str(ledger_id), note.version)
-
 
 def _reasons(check: LedgerCheck, verdict: CopyVerdict) -> str:
     bad = (defect for defect in check.defects if defect.bookie_id in verdict.bad_bookies and is_proven_bad(defect))
@@ -275,7 +252,7 @@ def _unread(check: LedgerCheck) -> str:
 def summary_of(progress: CopyCheckNote | None) -> str:
     """The round, or the last one if the next has not begun, in a few words. Pure."""
     if progress is None:
-        return "nothing was checked yet"
+        return NOT_YET
     found = progress.found
     is_last = progress.last is not None and progress.last_ledger_id < 0 and not found.ledgers
     counts = progress.last if is_last and progress.last is not None else found
@@ -301,23 +278,13 @@ async def sleep_alive(clock: Clock, seconds: float, turn: Turn, step_s: float = 
         turn.beat()
 
 
-class _Registered(Container[str]):
-    """The bookies of the last list of registrations."""
-
-    def __init__(self, live_bookies: LiveBookies) -> None:
-        self._live_bookies = live_bookies
-
-    def __contains__(self, bookie_id: object) -> bool:
-        return isinstance(bookie_id, str) and self._live_bookies.is_live(bookie_id)
-
-
 class _BeatingRate(CopyRate):
     """Each read is a sign of life."""
 
     turn: Turn | None = None
 
-    async def take(self, size_bytes: int) -> None:
+    async def take(self, amount: float = 0) -> None:
         """See the base class."""
         if self.turn is not None:
             self.turn.beat()
-        await super().take(size_bytes)
+        await super().take(amount)

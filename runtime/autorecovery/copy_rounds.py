@@ -32,7 +32,7 @@ def current_round(note: CopyCheckNote | None, last_ms: int | None, now_ms: int, 
     A round that began before another auditor finished a check is not needed.
     """
     period_ms = round(period_s * 1000)
-    is_due = last_ms is None or not wait_s(last_ms, now_ms, period_s)
+    is_due = not wait_s(last_ms, now_ms, period_s)
     is_replaced = note is not None and last_ms is not None and note.began_ms < last_ms <= now_ms
     if note is None or is_replaced or note.began_ms > now_ms + period_ms:
         began_ms = now_ms if is_due or last_ms is None else min(last_ms, now_ms)

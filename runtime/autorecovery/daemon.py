@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from runtime.autorecovery.config import AutorecoveryRole
+from runtime.autorecovery.auditor import Auditor
 from runtime.autorecovery.office import AuditorOffice
 from runtime.errors import MetadataAuthError
 from runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX, flag_path, read_migration
@@ -43,39 +43,30 @@ class WorkerPart(Protocol):
         """What it did so far, and what it holds."""
 
 
-class DaemonIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """How a daemon appears to others. ``daemon_id`` is the name in its vote."""
-
-    daemon_id: str
-    role: AutorecoveryRole
-    host: str
-    pid: int
-    started_ms: int
-    admin: str | None = None
-
-
 class AutorecoveryDaemon:
-    """One daemon on one session. ``office`` None: not an auditor. ``new_worker`` None: not a worker."""
+    """One daemon on one session. ``office`` None: not an auditor. ``new_worker`` None: not a worker.
+
+    ``who``: what its note always says. ``who.bookie_id`` is the name in its vote.
+    """
 
     def __init__(
         self,
         store: MetadataStore,
         root: str,
-        notes: RecoveryNotes,
         clock: Clock,
-        identity: DaemonIdentity,
+        who: DaemonNote,
         *,
         office: AuditorOffice | None,
         new_worker: Callable[[], WorkerPart] | None,
     ) -> None:
         self.office = office
         self.worker: WorkerPart | None = None
-        self.identity = identity
+        self.who = who
         self.problems: dict[str, str] = {}
         """What fails now, by the part that reports it."""
         self._store = store
         self._root = root
-        self._notes = notes
+        self._notes = RecoveryNotes(store, root)
         self._clock = clock
         self._new_worker = new_worker
         self._is_allowed: bool | None = None
@@ -94,20 +85,20 @@ class AutorecoveryDaemon:
         for task in done:
             task.result()
 
+    @property
+    def auditor(self) -> Auditor | None:
+        """The auditor, while this process holds the office."""
+        return None if self.office is None else self.office.auditor
+
     def status(self) -> DaemonNote:
         """What it does now."""
-        auditor = None if self.office is None else self.office.auditor
-        return DaemonNote(
-            bookie_id=self.identity.daemon_id,
-            host=self.identity.host,
-            pid=self.identity.pid,
-            role=self.identity.role.value,
-            started_ms=self.identity.started_ms,
+        auditor = self.auditor
+        return msgspec.structs.replace(
+            self.who,
             written_ms=self._clock.now_ms(),
             is_auditor=auditor is not None,
             lanes=() if auditor is None else tuple(msgspec.structs.replace(lane.status) for lane in auditor.lanes),
             worker=None if self.worker is None else self.worker.status(),
-            admin=self.identity.admin,
             alarm=None if auditor is None else auditor.alarm,
         )
 

@@ -45,10 +45,6 @@ class FailedLedgers:
         """Whether another try can help only after an event."""
         return note.retry_ms - note.last_ms >= int(1000 * pause_s(self._config, 1, is_rare=True))
 
-    async def ids(self) -> set[int]:
-        """Ledgers with a note. One operation."""
-        return {int(key) for key in await self._notes.keys() if key.isascii() and key.isdecimal()}
-
     async def find(self, ledger_id: int) -> FailedLedgerNote | None:
         """The note about a ledger; None if there is none, or if it cannot be read. One operation."""
         try:

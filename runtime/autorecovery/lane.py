@@ -81,16 +81,9 @@ class Lane:
         return pause_s
 
     async def _wait(self, pause_s: float | None) -> None:
-        if pause_s is None:
-            await self._woken.wait()
-            return
-        sleeping = asyncio.ensure_future(self._clock.sleep(pause_s))
-        woken = asyncio.ensure_future(self._woken.wait())
-        try:
-            await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            woken.cancel()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._woken.wait()
 
     async def _run_once(self) -> bool:
         """Whether the run reached its end without an error."""
@@ -124,11 +117,7 @@ class Lane:
             if left_ns <= 0:
                 await _cancel(running)
                 return True
-            sleeping = asyncio.ensure_future(self._clock.sleep(left_ns / 1e9))
-            try:
-                await asyncio.wait((running, sleeping), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                sleeping.cancel()
+            await asyncio.wait((running,), timeout=left_ns / 1e9)
         return False
 
     def _note_failure(self, reason: str) -> None:
@@ -140,7 +129,6 @@ class Lane:
 async def _cancel(running: asyncio.Future[str]) -> None:
     """Cancel a run, and wait a moment for it."""
     running.cancel()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait((running,), timeout=CANCEL_WAIT_S)
+    await asyncio.wait((running,), timeout=CANCEL_WAIT_S)
     if running.done() and not running.cancelled():
         running.exception()  # a run that failed while it was cancelled is no news

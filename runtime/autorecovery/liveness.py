@@ -37,19 +37,18 @@ class Liveness:
         self,
         ports: ClientPorts,
         store: MetadataStore,
-        root: str,
         config: AutorecoveryConfig,
-        notes: RecoveryNotes,
         *,
         on_look: Callable[[], None],
         on_return: Callable[[Mapping[str, LostBookieNote]], None],
         on_audit_wish: Callable[[], None],
     ) -> None:
+        root = ports.ledgers.root
         self._ports = ports
         self._store = store
         self._paths = Paths(root)
         self._config = config
-        self._notes = notes
+        self._notes = RecoveryNotes(store, root)
         self._switches = ReplicationSwitches(store, root)
         self._on_look = on_look
         self._on_return = on_return

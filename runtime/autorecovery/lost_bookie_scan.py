@@ -6,7 +6,6 @@ each ledger, so that a bookie that comes back during the pass is spared.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
@@ -16,13 +15,9 @@ import msgspec
 from runtime.autorecovery.lane import Turn
 from runtime.autorecovery.publisher import MarkRequest, Publisher
 from runtime.client.ports import ClientPorts
-from runtime.errors import BadVersionError, MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.replication.recovery_notes import LostLedgerNote, RecoveryNotes
 from runtime.metadata.store import Versioned
 from runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
-
-logger = logging.getLogger(__name__)
 
 NO_COPY = "no registered bookie has a copy of some entries"
 """Reason of the notes of this scan. Other notes of losses are not removed by it."""
@@ -30,7 +25,6 @@ NO_COPY = "no registered bookie has a copy of some entries"
 _EARLY_MISSING_MIN = 2
 _READS_IN_FLIGHT_MAX = 64
 """Enough for full speed. ZooKeeper answers in order, so the first mark comes after the reads that are in flight."""
-_REPORTS_MAX = 20
 
 
 class ScanAim(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,11 +44,8 @@ class ScanAim(msgspec.Struct, frozen=True, kw_only=True):
 
     def without(self, returned: frozenset[str]) -> ScanAim:
         """The aim after these bookies came back: if they are lost again, they have a new deadline."""
-        return ScanAim(
-            due=self.due - returned,
-            early=self.early - returned,
-            excused=self.excused | returned,
-            is_forced=self.is_forced,
+        return msgspec.structs.replace(
+            self, due=self.due - returned, early=self.early - returned, excused=self.excused | returned
         )
 
     def and_also(self, due: frozenset[str], early: frozenset[str]) -> ScanAim:
@@ -120,13 +111,11 @@ class LostBookieScan:
     def __init__(
         self,
         ports: ClientPorts,
-        notes: RecoveryNotes,
         publisher: Publisher,
         aim: Callable[[], ScanAim],
         live: Callable[[], frozenset[str]],
     ) -> None:
         self._ports = ports
-        self._losses = notes.losses
         self._publisher = publisher
         self._aim = aim
         self._live = live
@@ -136,55 +125,32 @@ class LostBookieScan:
         self.postponed = 0
         self.named: set[str] = set()
         """All bookies that metadata names."""
-        self.is_complete = False
 
     async def requests(self, turn: Turn) -> AsyncGenerator[MarkRequest, None]:
         """The ledgers to mark. Losses are noted on the way, and notes of losses that are over are removed."""
-        noted = {int(key) for key in await self._losses.keys() if key.isdecimal()}
+        noted = await self._publisher.losses.ledger_ids()
         ledgers = self._ports.ledgers.read_all(window=_READS_IN_FLIGHT_MAX)
         async with aclosing(ledgers):
             async for ledger_id, found in ledgers:
                 turn.beat()
                 self.ledgers += 1
                 if not isinstance(found, Versioned):
-                    self._note_unreadable(str(found))
+                    self.unreadable += 1
+                    self._publisher.report(logging.WARNING, f"{found}: the ledger is passed over")
                     noted.discard(ledger_id)
                     continue
                 for segment in found.value.segments:
                     self.named.update(segment.ensemble)
                 finding = examine_ledger(ledger_id, found.value, self._live(), self._aim())
                 if finding is not None and finding.lost_with:
-                    await self._note_loss(ledger_id, finding.lost_with)
+                    self.lost += 1
+                    await self._publisher.note_loss(ledger_id, finding.lost_with, NO_COPY)
                 elif ledger_id in noted and (finding is None or not finding.is_postponed):
-                    await self._remove_own_note(ledger_id)
+                    await self._publisher.withdraw_loss(ledger_id, NO_COPY)
                 noted.discard(ledger_id)
                 if finding is not None:
                     self.postponed += finding.is_postponed
                     if finding.to_mark:
                         yield MarkRequest(ledger_id, tuple(sorted(finding.to_mark)))
         for ledger_id in sorted(noted):
-            await self._losses.remove(str(ledger_id))  # the ledger was deleted
-        self.is_complete = True
-
-    async def _note_loss(self, ledger_id: int, lost_with: frozenset[str]) -> None:
-        self.lost += 1
-        note = LostLedgerNote(
-            found_ms=self._ports.clock.now_ms(), missing_bookies=tuple(sorted(lost_with)), reason=NO_COPY
-        )
-        await self._publisher.note_loss(ledger_id, note)
-
-    async def _remove_own_note(self, ledger_id: int) -> None:
-        try:
-            note = await self._losses.find(str(ledger_id))
-        except MetadataFormatError:
-            await self._losses.remove(str(ledger_id))
-            return
-        if note is not None and note.value.reason == NO_COPY:
-            with contextlib.suppress(BadVersionError):
-                await self._losses.remove(str(ledger_id), note.version)
-
-    def _note_unreadable(self, problem: str) -> None:
-        self.unreadable += 1
-        if self.unreadable <= _REPORTS_MAX:
-            ending = "; further ones are not reported" if self.unreadable == _REPORTS_MAX else ""
-            logger.warning("%s: the ledger is passed over%s", problem, ending)
+            await self._publisher.losses.remove(str(ledger_id))  # the ledger was deleted

@@ -91,9 +91,17 @@ class MarkListing:
         """Whether to list now."""
         return now_ms >= self.due_ms
 
-    def may_retry(self, note: FailedLedgerNote, now_ms: int) -> bool:
-        """Whether a failed ledger can be tried again: its time has come, or a bookie that may help has registered."""
-        return note.retry_ms <= now_ms or (self._failed.is_rare(note) and note.last_ms < self._gained_ms)
+    def may_take(self, ledger_id: int, note: FailedLedgerNote | None) -> bool:
+        """Whether a ledger can be tried again that failed: its time has come, or a bookie that may help has registered.
+
+        It is postponed if not. ``note``: None: it has not failed.
+        """
+        if note is None or note.retry_ms <= self._clock.now_ms():
+            return True
+        if self._failed.is_rare(note) and note.last_ms < self._gained_ms:
+            return True
+        self.postpone(ledger_id, note)
+        return False
 
     def postpone(self, ledger_id: int, note: FailedLedgerNote) -> None:
         """Take a failed ledger again when it is time."""
@@ -108,7 +116,7 @@ class MarkListing:
         self._queue.clear()
         try:
             await self._note_registrations()
-            self._with_note = await self._failed.ids()
+            self._with_note = await self._notes.failures.ledger_ids()
             unmarked = set(self._with_note)
             marked = await self._offer_all(await self._share(), at_work, on_progress, unmarked)
             if marked and not self._offered:
@@ -163,11 +171,8 @@ class MarkListing:
         mark = await self._work.read(ledger_id)
         if mark is None:
             return None
-        if ledger_id in self._with_note:
-            note = await self._failed.find(ledger_id)
-            if note is not None and not self.may_retry(note, self._clock.now_ms()):
-                self.postpone(ledger_id, note)
-                return None
+        if ledger_id in self._with_note and not self.may_take(ledger_id, await self._failed.find(ledger_id)):
+            return None
         try:
             metadata = (await self._ports.ledgers.read(ledger_id)).value
         except (LedgerNotFoundError, MetadataFormatError):

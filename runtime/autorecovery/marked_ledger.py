@@ -7,8 +7,7 @@ A mark without bookies asks for a repair of placement.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -33,9 +32,15 @@ from runtime.replication.survey.checker import LedgerChecker
 from runtime.replication.turn.task import LedgerTask
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
-_NO_TARGET = frozenset({FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.PLACEMENT})
+_FOR_OTHERS = frozenset({FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.PLACEMENT, FailureReason.OPEN})
+"""Failures of a worker that copies only to its own bookie which another worker may not have."""
 _UNWILLING = frozenset({FailureReason.READ_ONLY, FailureReason.REFUSED})
-_RARE_LEFT = frozenset({FailureReason.LOST, FailureReason.DIFFERENT, FailureReason.STRIPE})
+_RARE = frozenset({FailureReason.LOST, FailureReason.DIFFERENT, FailureReason.STRIPE})
+"""Only an event, such as the return of a bookie, can help."""
+
+
+class _InterruptedError(Exception):
+    """The lock was lost, or the metadata kept changing."""
 
 
 class MarkedOutcome(msgspec.Struct, kw_only=True):
@@ -61,199 +66,176 @@ class MarkedOutcome(msgspec.Struct, kw_only=True):
         return not (self.failures or self.open_segment or self.is_interrupted or self.is_for_others)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Task:
-    """The repair of one ledger."""
+class RepairTools:
+    """What the repairs of one worker share. ``is_local``: copies may only go to the worker's own bookie."""
 
-    picked: PickedLedger
-    activity: LedgerActivity
-    outcome: MarkedOutcome = dataclasses.field(default_factory=MarkedOutcome)
-
-    @property
-    def ledger_id(self) -> int:
-        return self.picked.ledger_id
-
-    def fail(self, reason: FailureReason, detail: str, *, is_rare: bool = False) -> None:
-        """Note a failure."""
-        self.outcome.failures.append(RepairFailure(reason.name, detail, is_rare))
-
-
-class MarkedLedgerRepair:
-    """Repairs marked ledgers; safe to call for many of them concurrently."""
-
-    def __init__(
-        self,
-        ports: ClientPorts,
-        engine: Engine,
-        config: ReplicationConfig,
-        *,
-        is_local: bool = False,
-    ) -> None:
-        """``is_local``: copies may only go to the worker's own bookie."""
-        self._ports = ports
-        self._engine = engine
-        self._config = config
-        self._is_local = is_local
-        self._live_bookies = engine.live_bookies
+    def __init__(self, ports: ClientPorts, engine: Engine, config: ReplicationConfig, *, is_local: bool) -> None:
+        self.ports = ports
+        self.engine = engine
+        self.config = config
+        self.is_local = is_local
         self._checker: tuple[frozenset[str], LedgerChecker] | None = None
 
-    async def run(
-        self, picked: PickedLedger, picked_ns: int, seen: Segment | None, activity: LedgerActivity
-    ) -> MarkedOutcome:
-        """Repair a ledger. ``picked_ns``: when its mark was read. ``seen``: see ``RepairOrder``.
-
-        MetadataUnavailableError, other MetadataError, ConfigurationError.
-        """
-        task = _Task(picked, activity)
-        try:
-            stored = await self._ports.ledgers.read(picked.ledger_id)
-            registrations = await self._live_bookies.refresh()
-            if registrations.live.intersection(_named(picked, stored.value)):
-                # They may be in the list only because it is older than the mark.
-                age_s = (self._ports.clock.monotonic_ns() - picked_ns) / 1e9
-                registrations = await self._live_bookies.refresh(age_s)
-            asked = registrations.live.intersection(bookies_in_question(picked.mark, stored.value))
-            gone = stored.value.bookies() - registrations.live
-            if gone:
-                await self._replace_lost(task, stored, gone, seen)
-            if asked and not task.outcome.is_interrupted:
-                await self._rewrite(task, asked, registrations)
-            if _asks_for_placement(picked) and self._config.is_placement_repaired and task.outcome.is_done:
-                await self._repair_placement(task, registrations)
-        except LedgerNotFoundError:
-            return MarkedOutcome()
-        except MetadataFormatError as error:
-            task.fail(FailureReason.METADATA_UNREADABLE, str(error))
-        return task.outcome
-
-    async def _replace_lost(
-        self, task: _Task, stored: Versioned[LedgerMetadata], gone: frozenset[str], seen: Segment | None
-    ) -> None:
-        """Replace members that are not registered."""
-        last_segment = stored.value.last_segment
-        if not self._config.open_ledger_wait_s:
-            seen = last_segment
-        wanted = LedgerTask(
-            ledger_id=task.ledger_id, leaving=gone, unreachable=gone, seen=seen, stored=stored, is_data_first=True
-        )
-        for failure in await self._repair(task, wanted):
-            if failure.reason is FailureReason.OPEN and seen != last_segment:
-                task.outcome.open_segment = last_segment
-            elif self._is_local and failure.reason in {*_NO_TARGET, FailureReason.OPEN}:
-                task.outcome.is_for_others = True
-            else:
-                task.outcome.failures.append(_failure(failure, stored.value, gone))
-
-    async def _repair(self, task: _Task, wanted: LedgerTask) -> list[LedgerFailure]:
-        """Replace bookies, or write bad copies again; returns the failures, except that the work was interrupted."""
-        result = await self._engine.repair_locked(task.picked.lock, wanted, task.activity)
-        if result.was_deleted:
-            raise LedgerNotFoundError(task.ledger_id, "it was deleted")
-        task.outcome.broken_rules.extend(result.broken_rules)
-        task.outcome.is_interrupted |= any(failure.reason in _INTERRUPTED for failure in result.failures)
-        return [failure for failure in result.failures if failure.reason not in _INTERRUPTED]
-
-    async def _rewrite(self, task: _Task, asked: frozenset[str], registrations: Registrations) -> None:
-        """Read the copies of these members, and write bad ones again."""
-        checker = self._checker_of(registrations.live)
-        check = await checker.check(task.ledger_id, CheckScope(bookie_ids=asked, has_open_end=False))
-        if not check.is_deleted and not check.is_clean:
-            check = await checker.check(task.ledger_id, CheckScope(has_open_end=False))
-        if check.is_deleted:
-            raise LedgerNotFoundError(task.ledger_id, "it was deleted")
-        task.outcome.relied_on = asked
-        if check.is_clean:
-            return
-        if check.problem is not None:
-            task.fail(FailureReason.METADATA_UNREADABLE, check.problem)
-            return
-        stored = await self._ports.ledgers.read(task.ledger_id)
-        bkctl = await self._ports.registrations.running_bkctl(bad_records_on(check))
-        plan = plan_in_place(check, stored.value, stored.version, registrations.writable, bkctl)
-        left = [*plan.left]
-        if plan.changes:
-            left += await self._repair(task, LedgerTask(ledger_id=task.ledger_id, bad=plan.bad))
-        if task.outcome.is_interrupted:
-            return
-        left = [each for each in left if not each.bookie_id or each.bookie_id in registrations.live]
-        unwilling = frozenset(each.bookie_id for each in left if each.reason in _UNWILLING)
-        if unwilling:
-            await self._move_from(task, unwilling, stored.value, registrations)
-        left = [each for each in left if each.bookie_id not in unwilling]
-        if self._is_local and any(each.reason in _NO_TARGET for each in left):
-            task.outcome.is_for_others = True
-            left = [each for each in left if each.reason not in _NO_TARGET]
-        task.outcome.failures.extend(map(_left, left))
-
-    async def _move_from(
-        self, task: _Task, bookie_ids: frozenset[str], metadata: LedgerMetadata, registrations: Registrations
-    ) -> None:
-        """Replace members that lack entries and do not take them: they are read-only, or refuse adds of this ledger."""
-        complete = metadata.segments if metadata.is_closed else metadata.segments[:-1]
-        unreachable = metadata.bookies() - registrations.live
-        wanted = LedgerTask(
-            ledger_id=task.ledger_id,
-            leaving_segments={segment.first_entry_id: bookie_ids for segment in complete},
-            unreachable=unreachable,
-            is_data_first=True,
-        )
-        for failure in await self._repair(task, wanted):
-            task.outcome.failures.append(_failure(failure, metadata, unreachable))
-
-    async def _repair_placement(self, task: _Task, registrations: Registrations) -> None:
-        """Move copies that break placement rules, if other bookies can keep them."""
-        metadata = (await self._ports.ledgers.read(task.ledger_id)).value
-        survey = await self._ports.placement.survey(registrations.writable)
-        moves = placement_moves(metadata, survey, registrations, self._ports.clock.random)
-        unreachable = metadata.bookies() - registrations.live
-        wanted = LedgerTask(
-            ledger_id=task.ledger_id, leaving_segments=moves.leaving, unreachable=unreachable, must_improve=True
-        )
-        for failure in await self._repair(task, wanted) if moves.leaving else ():
-            if self._is_local and failure.reason in _NO_TARGET:
-                task.outcome.is_for_others = True
-            else:
-                task.outcome.failures.append(_failure(failure, metadata, unreachable))
-        if moves.leaving:
-            return  # it is as good as it can be: without the mark, the next check finds it again if it can be better
-        for first_entry_id, broken in moves.stuck.items():
-            detail = f"no bookie can improve the segment from entry {first_entry_id}: {'; '.join(map(str, broken))}"
-            task.fail(FailureReason.PLACEMENT, detail, is_rare=True)
-
-    def _checker_of(self, live: frozenset[str]) -> LedgerChecker:
+    def checker_of(self, live: frozenset[str]) -> LedgerChecker:
         """A checker for these bookies, shared by all ledgers while the list is the same."""
         if self._checker is None or self._checker[0] != live:
-            self._checker = live, LedgerChecker(self._ports, live, self._config, self._engine.pacer.total)
+            self._checker = live, LedgerChecker(self.ports, live, self.config, self.engine.pacer.total)
         return self._checker[1]
 
 
-def _asks_for_placement(picked: PickedLedger) -> bool:
-    return picked.mark.mark is not None and not picked.mark.mark.missing_bookies
+class MarkedLedgerRepair:
+    """The repair of one marked ledger. Call ``run`` once."""
 
+    def __init__(self, tools: RepairTools, picked: PickedLedger, activity: LedgerActivity) -> None:
+        self._tools = tools
+        self._ports = tools.ports
+        self._picked = picked
+        self._ledger_id = picked.ledger_id
+        self._activity = activity
+        self._registrations = Registrations(writable=(), read_only=())
+        self._outcome = MarkedOutcome()
 
-def _named(picked: PickedLedger, metadata: LedgerMetadata) -> frozenset[str]:
-    """Members that the mark names, also those without entries; all members if the mark cannot be read."""
-    mark, members = picked.mark.mark, frozenset(metadata.bookies())
-    return members if mark is None else members.intersection(mark.missing_bookies)
+    async def run(self, picked_ns: int, seen: Segment | None) -> MarkedOutcome:
+        """Repair it. ``picked_ns``: when its mark was read. ``seen``: see ``LedgerTask``.
 
+        MetadataUnavailableError, other MetadataError, ConfigurationError.
+        """
+        try:
+            stored = await self._ports.ledgers.read(self._ledger_id)
+            self._registrations = await self._look(stored.value, picked_ns)
+            await self._replace_lost(stored, seen)
+            await self._rewrite(stored.value)
+            await self._repair_placement()
+        except LedgerNotFoundError:
+            return MarkedOutcome()
+        except _InterruptedError:
+            self._outcome.is_interrupted = True
+        except MetadataFormatError as error:
+            self._fail(FailureReason.METADATA_UNREADABLE, str(error))
+        return self._outcome
 
-def _failure(failure: LedgerFailure, metadata: LedgerMetadata, gone: Collection[str]) -> RepairFailure:
-    """A failure as a note. Entries without a registered bookie that has them need one to return."""
-    is_rare = failure.reason is FailureReason.LOST
-    if failure.reason is FailureReason.UNREADABLE:
-        live = metadata.bookies() - frozenset(gone)
-        verdict = judge_ledger(write_set_rows(failure.ledger_id, metadata), live)
-        is_rare = verdict.replication is ReplicationState.UNAVAILABLE
-    return RepairFailure(failure.reason.name, f"{failure.place}: {failure.bare_detail}", is_rare)
+    async def _look(self, metadata: LedgerMetadata, picked_ns: int) -> Registrations:
+        """Who is registered. Members that the mark names may be in the list only because it is older than the mark."""
+        bookies, mark = self._tools.engine.live_bookies, self._picked.mark.mark
+        registrations = await bookies.refresh()
+        named = metadata.bookies() if mark is None else metadata.bookies().intersection(mark.missing_bookies)
+        if registrations.live.isdisjoint(named):
+            return registrations
+        return await bookies.refresh((self._ports.clock.monotonic_ns() - picked_ns) / 1e9)
 
+    async def _replace_lost(self, stored: Versioned[LedgerMetadata], seen: Segment | None) -> None:
+        """Replace members that are not registered."""
+        gone, last_segment = self._gone(stored.value), stored.value.last_segment
+        if not gone:
+            return
+        if not self._tools.config.open_ledger_wait_s:
+            seen = last_segment
+        task = LedgerTask(
+            ledger_id=self._ledger_id, leaving=gone, unreachable=gone, seen=seen, stored=stored, is_data_first=True
+        )
+        for failure in await self._carry_out(task):
+            if failure.reason is FailureReason.OPEN and seen != last_segment:
+                self._outcome.open_segment = last_segment
+            else:
+                self._note(failure, stored.value)
 
-def _left(left: LedgerFailure) -> RepairFailure:
-    detail = left.reason.value
-    if left.bookie_id:
-        detail = f"{left.copies} copies on {left.bookie_id}: {detail}"
-    return RepairFailure(
-        left.reason.name, f"{detail}: {left.detail}" if left.detail else detail, left.reason in _RARE_LEFT
-    )
+    async def _rewrite(self, metadata: LedgerMetadata) -> None:
+        """Read the copies of the registered members that the mark names, and write bad ones again."""
+        live, writable = self._registrations.live, self._registrations.writable
+        asked = live.intersection(bookies_in_question(self._picked.mark, metadata))
+        if not asked:
+            return
+        checker = self._tools.checker_of(live)
+        check = await checker.check(self._ledger_id, CheckScope(bookie_ids=asked, has_open_end=False))
+        if not check.is_deleted and not check.is_clean:
+            check = await checker.check(self._ledger_id, CheckScope(has_open_end=False))
+        if check.is_deleted:
+            raise LedgerNotFoundError(self._ledger_id, "it was deleted")
+        self._outcome.relied_on = asked
+        if check.is_clean:
+            return
+        if check.problem is not None:
+            self._fail(FailureReason.METADATA_UNREADABLE, check.problem)
+            return
+        stored = await self._ports.ledgers.read(self._ledger_id)
+        bkctl = await self._ports.registrations.running_bkctl(bad_records_on(check))
+        plan = plan_in_place(check, stored.value, stored.version, writable, bkctl)
+        left = [*plan.left]
+        if plan.changes:
+            left += await self._carry_out(LedgerTask(ledger_id=self._ledger_id, bad=plan.bad))
+        unwilling = live.intersection(each.bookie_id for each in left if each.reason in _UNWILLING)
+        if unwilling:
+            await self._move_from(unwilling, stored.value)
+        for failure in left:
+            if not failure.bookie_id or failure.bookie_id in live - unwilling:
+                self._note(failure, stored.value)
+
+    async def _move_from(self, bookie_ids: frozenset[str], metadata: LedgerMetadata) -> None:
+        """Replace members that lack entries and do not take them: they are read-only, or refuse adds of this ledger."""
+        complete = metadata.segments if metadata.is_closed else metadata.segments[:-1]
+        leaving = {segment.first_entry_id: bookie_ids for segment in complete}
+        task = LedgerTask(
+            ledger_id=self._ledger_id,
+            leaving_segments=leaving,
+            unreachable=self._gone(metadata),
+            is_data_first=True,
+        )
+        for failure in await self._carry_out(task):
+            self._note(failure, metadata)
+
+    async def _repair_placement(self) -> None:
+        """If the mark asks for it, move copies that break placement rules, if other bookies can keep them."""
+        mark = self._picked.mark.mark
+        is_asked = mark is not None and not mark.missing_bookies and self._tools.config.is_placement_repaired
+        if not is_asked or not self._outcome.is_done:
+            return
+        metadata = (await self._ports.ledgers.read(self._ledger_id)).value
+        survey = await self._ports.placement.survey(self._registrations.writable)
+        moves = placement_moves(metadata, survey, self._registrations, self._ports.clock.random)
+        if not moves.leaving:
+            for first_entry_id, broken in moves.stuck.items():
+                detail = f"no bookie can improve the segment from entry {first_entry_id}: {'; '.join(map(str, broken))}"
+                self._fail(FailureReason.PLACEMENT, detail, is_rare=True)
+            return
+        task = LedgerTask(
+            ledger_id=self._ledger_id,
+            leaving_segments=moves.leaving,
+            unreachable=self._gone(metadata),
+            must_improve=True,
+        )
+        for failure in await self._carry_out(task):
+            self._note(failure, metadata)
+        # It is as good as it can be: without the mark, the next check finds it again if it can be better.
+
+    async def _carry_out(self, task: LedgerTask) -> list[LedgerFailure]:
+        """The failures of a turn; _InterruptedError."""
+        result = await self._tools.engine.repair_locked(self._picked.lock, task, self._activity)
+        if result.was_deleted:
+            raise LedgerNotFoundError(self._ledger_id, "it was deleted")
+        self._outcome.broken_rules.extend(result.broken_rules)
+        if any(failure.reason in _INTERRUPTED for failure in result.failures):
+            raise _InterruptedError
+        return [*result.failures]
+
+    def _gone(self, metadata: LedgerMetadata) -> frozenset[str]:
+        return metadata.bookies() - self._registrations.live
+
+    def _note(self, failure: LedgerFailure, metadata: LedgerMetadata) -> None:
+        """Note a failure of a turn, or leave it to others."""
+        if self._tools.is_local and failure.reason in _FOR_OTHERS:
+            self._outcome.is_for_others = True
+            return
+        is_rare = failure.reason in _RARE
+        if failure.reason is FailureReason.UNREADABLE:
+            verdict = judge_ledger(write_set_rows(self._ledger_id, metadata), self._registrations.live)
+            is_rare = verdict.replication is ReplicationState.UNAVAILABLE
+        place, detail = failure.place, failure.bare_detail
+        if failure.bookie_id:
+            place = f"{failure.copies} copies on {failure.bookie_id}: {failure.reason.value}"
+        self._fail(failure.reason, f"{place}: {detail}" if detail else place, is_rare=is_rare)
+
+    def _fail(self, reason: FailureReason, detail: str, *, is_rare: bool = False) -> None:
+        self._outcome.failures.append(RepairFailure(reason.name, detail, is_rare))
 
 
 def combined(failures: Iterable[RepairFailure]) -> RepairFailure:

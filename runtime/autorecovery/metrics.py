@@ -5,75 +5,60 @@ Values of the auditor exist only while this process is the auditor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
 from runtime.admin.exposition import MetricsText
 from runtime.admin.metric import AnyMetric, Metric, Scope, counter, gauge
 from runtime.autorecovery.auditor import Auditor
 from runtime.autorecovery.daemon import AutorecoveryDaemon
+from runtime.autorecovery.lost_bookie_scan import LostBookieScan
 from runtime.metadata.replication.recovery_notes import (
-    CopyCheckCounts,
     LaneStatus,
     LedgerCount,
-    PlacementCheckNote,
     ReplicaCountNote,
     WorkerStatus,
 )
 from runtime.ports import Clock
 
-
-def _auditor(daemon: AutorecoveryDaemon) -> Auditor | None:
-    found = None if daemon.office is None else daemon.office.auditor
-    return found if isinstance(found, Auditor) else None
+T = TypeVar("T")
 
 
-def _auditors(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], Auditor]]:
-    auditor = _auditor(daemon)
-    return [] if auditor is None else [((), auditor)]
+def _part(read: Callable[[AutorecoveryDaemon], T | None]) -> Scope[T]:
+    """The scope of metrics of one part of the daemon, if it is there; no labels."""
+
+    def parts(daemon: AutorecoveryDaemon) -> Iterator[tuple[tuple[str, ...], T]]:
+        found = read(daemon)
+        if found is not None:
+            yield (), found
+
+    return Scope((), parts)
+
+
+def _of_auditor(read: Callable[[Auditor], T | None]) -> Scope[T]:
+    """The same of one part of the auditor."""
+    return _part(lambda daemon: None if daemon.auditor is None else read(daemon.auditor))
 
 
 def _lanes(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], LaneStatus]]:
-    auditor = _auditor(daemon)
-    return [] if auditor is None else [((lane.status.name,), lane.status) for lane in auditor.lanes]
+    lanes = () if daemon.auditor is None else daemon.auditor.lanes
+    return [((lane.status.name,), lane.status) for lane in lanes]
 
 
-def _workers(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], WorkerStatus]]:
-    return [] if daemon.worker is None else [((), daemon.worker.status())]
+def _of_last_pass(read: Callable[[LostBookieScan], int]) -> Callable[[Auditor], int]:
+    """A number of the last complete pass; 0 before the first one."""
+    return lambda auditor: 0 if auditor.last_pass is None else read(auditor.last_pass)
 
 
-def _replicas(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], ReplicaCountNote]]:
-    auditor = _auditor(daemon)
-    return [] if auditor is None or auditor.replicas.result is None else [((), auditor.replicas.result)]
-
-
-def _placements(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], PlacementCheckNote]]:
-    auditor = _auditor(daemon)
-    return [] if auditor is None or auditor.placement.result is None else [((), auditor.placement.result)]
-
-
-def _copy_counts(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], CopyCheckCounts]]:
-    auditor = _auditor(daemon)
-    return [] if auditor is None or auditor.copies.progress is None else [((), auditor.copies.progress.found)]
-
-
-def _backlogs(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], int]]:
-    auditor = _auditor(daemon)
-    return [] if auditor is None or auditor.backlog.ledgers is None else [((), auditor.backlog.ledgers)]
-
-
-def _daemons(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], AutorecoveryDaemon]]:
-    return [((), daemon)]
-
-
-_DAEMON: Final = Scope((), _daemons)
-_AUDITOR: Final = Scope((), _auditors)
+_DAEMON: Final = _part(lambda daemon: daemon)
+_AUDITOR: Final = _part(lambda daemon: daemon.auditor)
+_LIVENESS: Final = _of_auditor(lambda auditor: auditor.liveness)
 _LANE: Final = Scope(("lane",), _lanes)
-_WORKER: Final = Scope((), _workers)
-_REPLICAS: Final = Scope((), _replicas)
-_PLACEMENT: Final = Scope((), _placements)
-_BACKLOG: Final = Scope((), _backlogs)
-_COPIES: Final = Scope((), _copy_counts)
+_WORKER: Final = _part(lambda daemon: None if daemon.worker is None else daemon.worker.status())
+_REPLICAS: Final = _of_auditor(lambda auditor: auditor.replicas.result)
+_PLACEMENT: Final = _of_auditor(lambda auditor: auditor.placement.result)
+_BACKLOG: Final = _of_auditor(lambda auditor: auditor.marked)
+_COPIES: Final = _of_auditor(lambda auditor: None if (found := auditor.copies.progress) is None else found.found)
 
 
 def _ledgers(name: str, meaning: str, read: Callable[[ReplicaCountNote], LedgerCount]) -> Metric[ReplicaCountNote]:
@@ -150,7 +135,67 @@ _WORK: Final[tuple[AnyMetric, ...]] = (
 )
 
 
-def _own(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
+_OWN: tuple[AnyMetric, ...] = (
+    gauge(
+        "bkctl_autorecovery_is_auditor",
+        _DAEMON,
+        "1 while this process is the auditor.",
+        lambda daemon: daemon.auditor is not None,
+    ),
+    gauge(
+        "bkctl_autorecovery_problems",
+        _DAEMON,
+        "What fails now; the status names it.",
+        lambda daemon: len(daemon.all_problems),
+    ),
+    gauge(
+        "bkctl_auditor_bookies_lost",
+        _LIVENESS,
+        "Known bookies that are not registered.",
+        lambda liveness: len(liveness.lost),
+    ),
+    gauge(
+        "bkctl_auditor_is_alarm",
+        _LIVENESS,
+        "1 while too many bookies are gone, so nothing is marked.",
+        lambda liveness: liveness.verdict.is_alarm,
+    ),
+    gauge("bkctl_auditor_ledgers_marked", _BACKLOG, "Marked ledgers of the cluster, counted every 30 s.", float),
+    gauge(
+        "bkctl_auditor_ledgers_lost",
+        _AUDITOR,
+        "Ledgers with entries without a copy, at the last pass.",
+        _of_last_pass(lambda scan: scan.lost),
+    ),
+    gauge(
+        "bkctl_auditor_ledgers_unreadable",
+        _AUDITOR,
+        "Ledgers with unreadable metadata.",
+        _of_last_pass(lambda scan: scan.unreadable),
+    ),
+    _ledgers("bkctl_auditor_ledgers_with_one_copy", "Ledgers with one live copy", lambda note: note.one_copy),
+    gauge(
+        "bkctl_auditor_copies_bad",
+        _COPIES,
+        "Copies that the present round found missing or damaged.",
+        lambda counts: counts.copies_bad,
+    ),
+    gauge(
+        "bkctl_auditor_copies_unknown",
+        _COPIES,
+        "Copies that the present round could not read: while there are any, no check is complete.",
+        lambda counts: counts.copies_unknown,
+    ),
+    counter(
+        "bkctl_auditor_lane_failures",
+        _LANE,
+        "Runs of this task of the auditor that failed or hung.",
+        lambda status: status.failures,
+    ),
+)
+
+
+def _ages(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
     def age_s(time_ms: int | None) -> float:
         return -1 if time_ms is None else max(0, now_ms() - time_ms) / 1000
 
@@ -160,37 +205,11 @@ def _own(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
         return -1 if status.finished_ms is None else age_s(status.finished_ms)
 
     return (
-        gauge("bkctl_autorecovery_is_auditor", _DAEMON, "1 while this process is the auditor.", _is_auditor),
-        gauge("bkctl_autorecovery_problems", _DAEMON, "What fails now; the status names it.", _problems),
-        gauge("bkctl_auditor_bookies_lost", _AUDITOR, "Known bookies that are not registered.", _lost),
-        gauge("bkctl_auditor_is_alarm", _AUDITOR, "1 while too many bookies are gone, so nothing is marked.", _alarm),
-        gauge("bkctl_auditor_ledgers_marked", _BACKLOG, "Marked ledgers of the cluster, counted every 30 s.", float),
-        gauge("bkctl_auditor_ledgers_lost", _AUDITOR, "Ledgers with entries without a copy, at the last pass.", _gone),
-        gauge("bkctl_auditor_ledgers_unreadable", _AUDITOR, "Ledgers with unreadable metadata.", _unreadable),
-        _ledgers("bkctl_auditor_ledgers_with_one_copy", "Ledgers with one live copy", lambda note: note.one_copy),
-        gauge(
-            "bkctl_auditor_copies_bad",
-            _COPIES,
-            "Copies that the present round found missing or damaged.",
-            lambda counts: counts.copies_bad,
-        ),
-        gauge(
-            "bkctl_auditor_copies_unknown",
-            _COPIES,
-            "Copies that the present round could not read: while there are any, no check is complete.",
-            lambda counts: counts.copies_unknown,
-        ),
         gauge(
             "bkctl_auditor_lane_success_age_seconds",
             _LANE,
             "Time since a run of this task of the auditor last succeeded, -1 if none has.",
             lambda status: age_s(status.succeeded_ms),
-        ),
-        counter(
-            "bkctl_auditor_lane_failures",
-            _LANE,
-            "Runs of this task of the auditor that failed or hung.",
-            lambda status: status.failures,
         ),
         gauge(
             "bkctl_replication_worker_idle_seconds",
@@ -201,33 +220,9 @@ def _own(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
     )
 
 
-def _is_auditor(daemon: AutorecoveryDaemon) -> float:
-    return _auditor(daemon) is not None
-
-
-def _problems(daemon: AutorecoveryDaemon) -> float:
-    return len(daemon.all_problems)
-
-
-def _lost(auditor: Auditor) -> float:
-    return auditor.figures().bookies_lost
-
-
-def _alarm(auditor: Auditor) -> float:
-    return auditor.figures().is_alarm
-
-
-def _gone(auditor: Auditor) -> float:
-    return auditor.figures().ledgers_lost
-
-
-def _unreadable(auditor: Auditor) -> float:
-    return auditor.figures().ledgers_unreadable
-
-
 def catalogue_of(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
     """All metrics of a daemon; ages are computed with ``now_ms``."""
-    return (*_JAVA, *_own(now_ms), *_WORK)
+    return (*_JAVA, *_OWN, *_ages(now_ms), *_WORK)
 
 
 def daemon_metrics(daemon: AutorecoveryDaemon, clock: Clock) -> MetricsText:

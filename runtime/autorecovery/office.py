@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
-from runtime.autorecovery.lane import Lane
+from runtime.autorecovery.auditor import Auditor
 from runtime.errors import NodeExistsError, NoNodeError
 from runtime.metadata.paths import Paths
 from runtime.metadata.replication.directories import UnderReplicationTree
@@ -33,24 +33,6 @@ _RETRY_FIRST_S: Final = 1.0
 _RETRY_MAX_S: Final = 30.0
 
 
-class AuditorPart(Protocol):
-    """What the office runs."""
-
-    @property
-    def lanes(self) -> Sequence[Lane]:
-        """Its tasks."""
-
-    @property
-    def alarm(self) -> str | None:
-        """Why it marks nothing although bookies are gone."""
-
-    async def serve(self) -> None:
-        """Audit until cancelled."""
-
-    def trigger(self) -> None:
-        """Audit now."""
-
-
 class AuditorOffice:
     """Stands for election, and runs an auditor while it is elected; steps down immediately when it is deposed.
 
@@ -63,12 +45,12 @@ class AuditorOffice:
         root: str,
         daemon_id: str,
         clock: Clock,
-        new_auditor: Callable[[], AuditorPart],
+        new_auditor: Callable[[], Auditor],
         *,
         is_beside_pulsar: bool = False,
         is_pulsar_cluster: bool = False,
     ) -> None:
-        self.auditor: AuditorPart | None = None
+        self.auditor: Auditor | None = None
         self.problem: str | None = None
         """Why it does not stand for election, or what fails; None if there is nothing to report."""
         self._store = store

@@ -9,120 +9,83 @@ would break fewer rules, and all its bookies are registered: lost copies come fi
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, CheckTimes, StoredResult, unread_text
+from runtime.autorecovery.check_times import CheckTimes
 from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.lane import Lane, Turn
+from runtime.autorecovery.lane import Turn
+from runtime.autorecovery.metadata_check import MetadataCheck
+from runtime.autorecovery.placement_moves import better_ensembles
 from runtime.autorecovery.publisher import MarkRequest, Publisher
 from runtime.client.ports import ClientPorts
-from runtime.errors import MetadataFormatError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.replication.recovery_notes import PlacementCheckNote, RecoveryNotes
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from runtime.metadata.replication.switches import PeriodicCheck
 from runtime.metadata.store import MetadataStore
-from runtime.placement.choice import Choice, PlacementNeed, choose_replacements
+from runtime.placement.choice import PlacementNeed
 from runtime.placement.isolation import IsolationDemand, isolation_demand
 from runtime.placement.rules import faults_of
 from runtime.placement.survey import BookieSurvey, rules_that_apply
 from runtime.replication.judge.fragments import segment_entries
 
-logger = logging.getLogger(__name__)
-
 LOOK_EVERY = 500
 """Closed ledgers between two looks at the registrations, and whether autorecovery is disabled."""
 VERDICTS_MAX = 10_000
-WARNINGS_MAX = 20
 
 
 class _DisabledError(Exception):
     """Autorecovery is disabled, perhaps since a moment ago."""
 
 
-class PlacementCheck:
+class PlacementCheck(MetadataCheck[PlacementCheckNote]):
     """Finds ledgers that break placement rules, once in ``placement_check_interval_s``."""
 
+    name = "placement"
+
     def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        root: str,
-        config: AutorecoveryConfig,
-        notes: RecoveryNotes,
-        publisher: Publisher,
+        self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig, publisher: Publisher
     ) -> None:
-        self._ports = ports
+        times = CheckTimes(store, ports, PeriodicCheck.PLACEMENT, config.placement_check_interval_s)
+        note = RecoveryNotes(store, ports.ledgers.root).placement_check
+        super().__init__(ports, times, note, PlacementCheckNote(ended_ms=0, seconds=0.0))
         self._publisher = publisher
         self._is_marked = config.is_misplaced_marked
-        self._interval_s = config.placement_check_interval_s
-        times = CheckTimes(ReplicationSwitches(store, root), PeriodicCheck.PLACEMENT, ports.clock, self._interval_s)
-        self._stored = StoredResult(times, notes.placement_check)
-        self._counts = PlacementCheckNote(ended_ms=0, seconds=0.0)
-        self.lane = Lane("placement", self._run, ports.clock, interval_s=self._interval_s)
 
-    @property
-    def result(self) -> PlacementCheckNote | None:
-        """The last check, by this auditor or one before; None: not known yet."""
-        return self._stored.last
-
-    async def _run(self, turn: Turn) -> str:
-        due_in_s = await self._stored.due_in_s()
-        if not due_in_s:
-            try:
-                found = await self._check(turn)
-            except _DisabledError:
-                self.lane.due_in(LOOK_AGAIN_S)
-                return DISABLED
-            logger.info("placement checked: %s", summary_of(found))
-            due_in_s = await self._stored.keep(found)
-        self.lane.due_in(min(due_in_s, LOOK_AGAIN_S))
-        return summary_of(self.result)
-
-    async def _check(self, turn: Turn) -> PlacementCheckNote:
-        clock, began_ns = self._ports.clock, self._ports.clock.monotonic_ns()
-        self._counts = PlacementCheckNote(ended_ms=0, seconds=0.0)
-        marked = 0
+    async def _check(self, turn: Turn) -> bool:
         async with aclosing(self._improvable(turn)) as requests:
-            if self._is_marked:
+            try:
+                if not self._is_marked:
+                    async for _ in requests:
+                        pass
+                    return True
                 tally = await self._publisher.publish(requests, turn)
-                if tally.is_cut:
-                    raise _DisabledError
-                marked = tally.written
-            else:
-                async for _ in requests:
-                    pass
-        seconds = (clock.monotonic_ns() - began_ns) / 1e9
-        return msgspec.structs.replace(self._counts, ended_ms=clock.now_ms(), seconds=seconds, marked=marked)
+            except _DisabledError:
+                return False
+        self._found = msgspec.structs.replace(self._found, marked=tally.written)
+        return not tally.is_cut
 
     async def _improvable(self, turn: Turn) -> AsyncGenerator[MarkRequest, None]:
         """Check all ledgers; yields those that a worker can improve."""
         judge = await self._judge()
-        async with aclosing(self._ports.ledgers.read_all()) as ledgers:
-            async for ledger_id, found in ledgers:
-                turn.beat()
-                counts = self._counts
-                if isinstance(found, MetadataFormatError):
-                    if counts.unreadable.ledgers < WARNINGS_MAX:
-                        logger.warning("its placement is not checked: %s", found)
-                    self._counts = msgspec.structs.replace(counts, unreadable=counts.unreadable.plus(ledger_id))
+        async with aclosing(self._ledgers(turn)) as ledgers:
+            async for ledger_id, metadata in ledgers:
+                if not metadata.is_closed:
                     continue
-                if not found.value.is_closed:
-                    continue
+                counts = self._found
                 if counts.ledgers % LOOK_EVERY == LOOK_EVERY - 1:
                     judge = await self._judge(judge)
-                verdict = judge.verdict_on(found.value)
-                counts = msgspec.structs.replace(counts, ledgers=counts.ledgers + 1)
-                if verdict.is_broken:
-                    counts = msgspec.structs.replace(counts, broken=counts.broken.plus(ledger_id))
-                if verdict.is_improvable:
-                    counts = msgspec.structs.replace(counts, improvable=counts.improvable.plus(ledger_id))
-                self._counts = counts
+                verdict = judge.verdict_on(metadata)
+                self._found = msgspec.structs.replace(
+                    counts,
+                    ledgers=counts.ledgers + 1,
+                    broken=counts.broken.plus(ledger_id) if verdict.is_broken else counts.broken,
+                    improvable=counts.improvable.plus(ledger_id) if verdict.is_improvable else counts.improvable,
+                )
                 if verdict.is_improvable:
                     yield MarkRequest(ledger_id, ())
 
@@ -135,6 +98,12 @@ class PlacementCheck:
         if former is not None and former.knows(survey, registrations):
             return former
         return PlacementJudge(survey, registrations, self._ports.clock.random)
+
+    def _summary(self, result: PlacementCheckNote, unread: str) -> str:
+        return (
+            f"{result.ledgers} closed ledgers{unread}: {result.broken.ledgers} break placement rules, "
+            f"{result.improvable.ledgers} of them can be improved, {result.marked} were marked"
+        )
 
 
 class PlacementVerdict(msgspec.Struct, frozen=True):
@@ -189,22 +158,6 @@ class PlacementJudge:
         faults = faults_of(view, self._rules, ensemble, write_quorum_size, isolation)
         if not any(faults):
             return PlacementVerdict(is_broken=False, is_improvable=False)
-        lenient = msgspec.structs.replace(self._rules, is_strict=False)
         need = PlacementNeed(write_quorum_size=write_quorum_size, isolation=isolation)
-        for index in range(len(ensemble)):
-            found = choose_replacements(view, lenient, need, ensemble, (index,), self._source)
-            if isinstance(found, Choice):
-                changed = (*ensemble[:index], *found.bookies, *ensemble[index + 1 :])
-                if faults_of(view, self._rules, changed, write_quorum_size, isolation) < faults:
-                    return PlacementVerdict(is_broken=True, is_improvable=True)
-        return PlacementVerdict(is_broken=True, is_improvable=False)
-
-
-def summary_of(result: PlacementCheckNote | None) -> str:
-    """The result in a few words. Pure."""
-    if result is None:
-        return "placement was not checked yet"
-    return (
-        f"{result.ledgers} closed ledgers{unread_text(result)}: {result.broken.ledgers} break placement rules, "
-        f"{result.improvable.ledgers} of them can be improved, {result.marked} were marked"
-    )
+        better = better_ensembles(view, self._rules, need, ensemble, range(len(ensemble)), self._source)
+        return PlacementVerdict(is_broken=True, is_improvable=next(better, None) is not None)

@@ -7,6 +7,7 @@ chooses its bookies.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -15,8 +16,9 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.bookies.registration import Registrations
 from runtime.placement.choice import Choice, PlacementNeed, choose_replacements
 from runtime.placement.isolation import isolation_demand
-from runtime.placement.rules import BrokenRule, faults_of, judge_ensemble
+from runtime.placement.rules import BrokenRule, PlacementRules, faults_of, judge_ensemble
 from runtime.placement.survey import BookieSurvey, rules_that_apply
+from runtime.placement.view import ClusterView
 from runtime.replication.judge.fragments import segment_entries
 
 
@@ -27,6 +29,34 @@ class PlacementMoves(NamedTuple):
     stuck: dict[int, tuple[BrokenRule, ...]]
 
 
+class BetterEnsemble(NamedTuple):
+    """An ensemble with another bookie at ``position``, and what it still breaks, see ``faults_of``."""
+
+    faults: tuple[int, ...]
+    position: int
+    ensemble: tuple[str, ...]
+
+
+def better_ensembles(
+    view: ClusterView,
+    rules: PlacementRules,
+    need: PlacementNeed,
+    ensemble: tuple[str, ...],
+    indexes: Iterable[int],
+    source: random.Random,
+) -> Iterator[BetterEnsemble]:
+    """For each of these positions the best other bookie, if it makes the ensemble break fewer rules."""
+    lenient = msgspec.structs.replace(rules, is_strict=False)
+    before = faults_of(view, rules, ensemble, need.write_quorum_size, need.isolation)
+    for index in indexes:
+        found = choose_replacements(view, lenient, need, ensemble, (index,), source)
+        if isinstance(found, Choice):
+            changed = (*ensemble[:index], *found.bookies, *ensemble[index + 1 :])
+            faults = faults_of(view, rules, changed, need.write_quorum_size, need.isolation)
+            if faults < before:
+                yield BetterEnsemble(faults, index, changed)
+
+
 def placement_moves(
     metadata: LedgerMetadata, survey: BookieSurvey, registrations: Registrations, source: random.Random
 ) -> PlacementMoves:
@@ -34,28 +64,21 @@ def placement_moves(
     moves = PlacementMoves({}, {})
     quorum, isolation = metadata.write_quorum_size, isolation_demand(metadata.custom_metadata)
     rules = rules_that_apply(survey, registrations.live)
-    lenient = msgspec.structs.replace(rules, is_strict=False)
-    for position, segment in enumerate(metadata.segments if metadata.is_closed else metadata.segments[:-1]):
-        if not segment_entries(metadata, position).count:
+    for number, segment in enumerate(metadata.segments if metadata.is_closed else metadata.segments[:-1]):
+        if not segment_entries(metadata, number).count:
             continue
         view = survey.view(segment.ensemble)
         ensemble, leaving = segment.ensemble, set[str]()
-        faults = faults_of(view, rules, ensemble, quorum, isolation)
-        while any(faults):
-            best = None
+        while any(faults_of(view, rules, ensemble, quorum, isolation)):
             need = PlacementNeed(write_quorum_size=quorum, isolation=isolation, excluded=frozenset(leaving))
-            for index, bookie_id in enumerate(ensemble):
-                found = choose_replacements(view, lenient, need, ensemble, (index,), source)
-                if bookie_id in segment.ensemble and isinstance(found, Choice):
-                    changed = (*ensemble[:index], *found.bookies, *ensemble[index + 1 :])
-                    count = faults_of(view, rules, changed, quorum, isolation)
-                    if count < faults:
-                        faults, best = count, (bookie_id, changed)
+            old = [index for index, bookie_id in enumerate(ensemble) if bookie_id in segment.ensemble]
+            better = better_ensembles(view, rules, need, ensemble, old, source)
+            best = min(better, key=lambda each: each.faults, default=None)
             if best is None:
                 moves.stuck[segment.first_entry_id] = judge_ensemble(view, rules, ensemble, quorum, isolation)
                 break
-            leaving.add(best[0])
-            ensemble = best[1]
+            leaving.add(ensemble[best.position])
+            ensemble = best.ensemble
         if leaving:
             moves.leaving[segment.first_entry_id] = frozenset(leaving)
     return moves

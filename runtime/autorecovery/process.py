@@ -6,6 +6,7 @@ This is the only module of the daemon that creates adapters.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -17,10 +18,10 @@ from runtime.admin.calls import ALL_ADDRESSES
 from runtime.admin.connections import admin_limits
 from runtime.admin.exposition import ViewCollector
 from runtime.admin.server import AdminServer
-from runtime.admin.tcp_ports import open_tcp_ports, require_token_file
+from runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports, require_token_file
 from runtime.autorecovery.auditor import Auditor
 from runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
-from runtime.autorecovery.daemon import AutorecoveryDaemon, DaemonIdentity
+from runtime.autorecovery.daemon import AutorecoveryDaemon
 from runtime.autorecovery.metrics import catalogue_of
 from runtime.autorecovery.office import AuditorOffice
 from runtime.autorecovery.routes import DaemonRoutes
@@ -31,7 +32,7 @@ from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.budgeted_store import BudgetedStore
 from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from runtime.metadata.paths import Paths
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
+from runtime.metadata.replication.recovery_notes import DaemonNote
 from runtime.metadata.request_budget import share_of_budget
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import is_pulsar_uri, parse_metadata_uri
@@ -40,13 +41,12 @@ from runtime.net.host import OsHost, listen_tcp
 from runtime.net.local_socket import listen_unix, run_directory
 from runtime.net.loop import LaneWorkers, LoopClock
 from runtime.net.secret_file import read_secret
-from runtime.ports import ServiceManager, Workers
+from runtime.ports import ServiceManager
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 
 CONNECT_PAUSE_S: Final = 2.0
-_ADMIN_LANE: Final = "admin"
 
 
 class ProcessPlace(msgspec.Struct, frozen=True):
@@ -68,59 +68,53 @@ async def run_autorecovery(
 
     It waits for ZooKeeper and for the cluster. ConfigurationError, MetadataAuthError if ZooKeeper rejects this process.
     """
-    client = None
     on_serving()
     manager.notify(READY=1, STATUS="waiting for ZooKeeper")
-    try:
-        client = await _unless_stopped(_connect(config), stop)
-        if client is not None:
-            daemon = _new_daemon(config, client, place)
-            if on_daemon is not None:
-                on_daemon(ViewCollector(daemon, catalogue_of(client.ports.clock.now_ms)))
-            await _serve(config, client, daemon, place, stop, manager)
-    finally:
-        manager.notify(STOPPING=1, STATUS="stopping")
-        if client is not None:
-            await client.close()
+    async with contextlib.AsyncExitStack() as running:
+        try:
+            client = await _unless_stopped(_connect(config), stop)
+            if client is not None:
+                running.push_async_callback(client.close)
+                daemon = _new_daemon(config, client, place)
+                if on_daemon is not None:
+                    on_daemon(ViewCollector(daemon, catalogue_of(client.ports.clock.now_ms)))
+                address = await _open_admin(config.autorecovery, place, daemon, client, running)
+                daemon.who = msgspec.structs.replace(daemon.who, admin=address)
+                logger.info("admin interface: %s", address or "none")
+                manager.notify(STATUS="running")
+                await daemon.serve(stop)
+        finally:
+            manager.notify(STOPPING=1, STATUS="stopping")
     logger.info("the autorecovery daemon ended cleanly")
 
 
-async def _serve(
-    config: DaemonConfig,
-    client: LedgerClient,
-    daemon: AutorecoveryDaemon,
-    place: ProcessPlace,
-    stop: asyncio.Event,
-    manager: ServiceManager,
-) -> None:
-    ports = client.ports
-    routes = DaemonRoutes(daemon, client.store, ports.ledgers.root, ports.clock)
-    server, workers = AdminServer(routes.routes(), admin_limits(OsHost().open_files_max())), LaneWorkers()
-    try:
-        address = await _open_admin(config.autorecovery, place, server, routes, workers)
-        daemon.identity = msgspec.structs.replace(daemon.identity, admin=address)
-        logger.info("admin interface: %s", address or "none")
-        manager.notify(STATUS="running")
-        await daemon.serve(stop)
-    finally:
-        await server.close()
-        await workers.close()
-
-
 async def _open_admin(
-    config: AutorecoveryConfig, place: ProcessPlace, server: AdminServer, routes: DaemonRoutes, workers: Workers
+    config: AutorecoveryConfig,
+    place: ProcessPlace,
+    daemon: AutorecoveryDaemon,
+    client: LedgerClient,
+    running: contextlib.AsyncExitStack,
 ) -> str | None:
-    """Open the socket and the configured port; its address for the note of the daemon. ConfigurationError."""
-    admin = config.admin
+    """Open the socket and the configured port until ``running`` ends; the address for the note of the daemon.
+
+    ConfigurationError.
+    """
+    admin, ports, workers = config.admin, client.ports, LaneWorkers()
+    running.push_async_callback(workers.close)
+    routes = DaemonRoutes(daemon, client.store, ports.ledgers.root, ports.clock)
+    server = AdminServer(routes.routes(), admin_limits(OsHost().open_files_max()))
+    running.push_async_callback(server.close)
 
     async def read(path: str) -> bytes:
-        return await workers.run(_ADMIN_LANE, read_secret, path)
+        return await workers.run(ADMIN_LANE, read_secret, path)
 
     async def read_token() -> bytes | None:
         return None if admin.token_file is None else await read(admin.token_file)
 
     await require_token_file(admin, read)
-    opened = await open_tcp_ports(server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes(), [place.host])
+    opened = await open_tcp_ports(
+        server, admin, listen_tcp, OsHost(), read_token, routes.probe_routes(), [place.host], workers
+    )
     path = await _open_socket(config.admin_socket, place, server)
     if opened.http is None:
         return None if path is None else f"unix:{path}"
@@ -155,7 +149,7 @@ async def _connect(config: DaemonConfig) -> LedgerClient:
             await LoopClock().sleep(CONNECT_PAUSE_S)
             continue
         try:
-            budgeted: MetadataStore = BudgetedStore(store, share_of_budget(config.zookeeper))
+            budgeted: MetadataStore = BudgetedStore(store, share_of_budget(LoopClock(), config.zookeeper))
             while True:
                 try:
                     layout = config.zookeeper.layout
@@ -187,34 +181,28 @@ def _report(before: str, problem: str) -> str:
 
 def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace) -> AutorecoveryDaemon:
     ports, store, root = client.ports, client.store, client.ports.ledgers.root
-    settings, notes = config.autorecovery, RecoveryNotes(store, root)
-    identity = DaemonIdentity(
-        daemon_id=daemon_id(place),
-        role=settings.role,
+    settings = config.autorecovery
+    now_ms = ports.clock.now_ms()
+    who = DaemonNote(
+        bookie_id=daemon_id(place),
         host=place.host,
         pid=place.pid,
-        started_ms=ports.clock.now_ms(),
+        role=settings.role.value,
+        started_ms=now_ms,
+        written_ms=now_ms,
+        is_auditor=False,
     )
 
     def new_auditor() -> Auditor:
-        return Auditor(ports, store, root, settings, notes)
+        return Auditor(ports, store, settings)
 
     def new_worker() -> Worker:
-        return Worker(
-            ports,
-            store,
-            root,
-            settings,
-            config.replication,
-            notes,
-            holder=place.host,
-            own_bookie=settings.own_bookie,
-        )
+        return Worker(ports, store, settings, config.replication, holder=place.host)
 
     office = AuditorOffice(
         store,
         root,
-        identity.daemon_id,
+        who.bookie_id,
         ports.clock,
         new_auditor,
         is_beside_pulsar=settings.is_beside_pulsar_auditor,
@@ -223,9 +211,8 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace)
     return AutorecoveryDaemon(
         store,
         root,
-        notes,
         ports.clock,
-        identity,
+        who,
         office=None if settings.role is AutorecoveryRole.WORKER else office,
         new_worker=None if settings.role is AutorecoveryRole.AUDITOR else new_worker,
     )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.lane import Turn
 from runtime.client.ports import ClientPorts
-from runtime.errors import ConflictError, MetadataFormatError, RefusedError
+from runtime.errors import BadVersionError, ConflictError, MetadataFormatError, RefusedError
 from runtime.ledger.metadata import is_valid_bookie_id
 from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import pipelined
@@ -47,46 +48,31 @@ class PublishTally(msgspec.Struct, kw_only=True):
     ``is_cut``: autorecovery was disabled meanwhile, so the rest of the requests was not read.
     """
 
-    created: int = 0
-    merged: int = 0
-    unchanged: int = 0
-    failed: int = 0
+    outcomes: collections.Counter[MarkOutcome | None] = msgspec.field(default_factory=collections.Counter)
+    """None: it failed."""
     is_cut: bool = False
 
     @property
     def written(self) -> int:
         """Marks that were written, new or not."""
-        return self.created + self.merged
+        return self.outcomes[MarkOutcome.CREATED] + self.outcomes[MarkOutcome.MERGED]
 
-    def count(self, outcome: MarkOutcome | None) -> None:
-        """Count a request; None: it failed."""
-        match outcome:
-            case MarkOutcome.CREATED:
-                self.created += 1
-            case MarkOutcome.MERGED:
-                self.merged += 1
-            case MarkOutcome.UNCHANGED:
-                self.unchanged += 1
-            case None:
-                self.failed += 1
+    @property
+    def failed(self) -> int:
+        """Ledgers that could not be marked."""
+        return self.outcomes[None]
 
 
 class Publisher:
     """The only writer of marks in this auditor. Several lanes may publish at the same time."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        root: str,
-        config: AutorecoveryConfig,
-        notes: RecoveryNotes,
-    ) -> None:
+    def __init__(self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig) -> None:
+        root = ports.ledgers.root
         self._ports = ports
         self._store = store
         self._disabled_path = Paths(root).replication_disabled
         self._window = config.marks_in_flight_max
-        self._losses = notes.losses
+        self.losses = RecoveryNotes(store, root).losses
         self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
         self._disabled: asyncio.Event | None = None
         """Set by a change since autorecovery was last seen enabled."""
@@ -94,8 +80,6 @@ class Publisher:
         """Groups of ledgers with a mark; the lock is held until its directories exist."""
         self._reports: collections.Counter[int] = collections.Counter()
         """By level: losses have a higher one than marks that cannot be written, which must not hide them."""
-        self.outcomes: collections.Counter[MarkOutcome] = collections.Counter()
-        """All requests so far."""
         self.repeated: set[int] | None = None
         """While not None: ledgers that were requested again. Their marks did not change, but are needed."""
 
@@ -110,16 +94,25 @@ class Publisher:
         allowed = self._while_enabled(requests, tally)
         async with aclosing(allowed), aclosing(pipelined(allowed, self._mark, self._window)) as outcomes:
             async for outcome in outcomes:
-                tally.count(outcome)
+                tally.outcomes[outcome] += 1
                 turn.beat()
         return tally
 
-    async def note_loss(self, ledger_id: int, note: LostLedgerNote) -> bool:
-        """Note that no copy is left of some entries; False if that was noted before."""
-        is_new = await self._losses.add(str(ledger_id), note)
-        if is_new:
-            self._report(logging.ERROR, f"ledger {ledger_id}: {note.reason}: {', '.join(note.missing_bookies)}")
-        return is_new
+    async def note_loss(self, ledger_id: int, missing_bookies: Collection[str], reason: str) -> None:
+        """Note that no copy is left of some entries, and report it; unless that was noted before."""
+        missing = tuple(sorted(missing_bookies))
+        note = LostLedgerNote(found_ms=self._ports.clock.now_ms(), missing_bookies=missing, reason=reason)
+        if await self.losses.add(str(ledger_id), note):
+            self.report(logging.ERROR, f"ledger {ledger_id}: {reason}: {', '.join(missing)}")
+
+    async def withdraw_loss(self, ledger_id: int, reason: str) -> None:
+        """Remove the note of a loss whose reason begins so, or that cannot be read."""
+        note = await self.losses.find_or_problem(str(ledger_id))
+        if isinstance(note, MetadataFormatError):
+            await self.losses.remove(str(ledger_id))
+        elif note is not None and note.value.reason.startswith(reason):
+            with contextlib.suppress(BadVersionError):
+                await self.losses.remove(str(ledger_id), note.version)
 
     async def is_enabled(self) -> bool:
         """Whether autorecovery is enabled. One operation after a change, otherwise none."""
@@ -145,15 +138,14 @@ class Publisher:
         ledger_id = request.ledger_id
         valid = [each for each in request.missing_bookies if is_valid_bookie_id(each)]
         if request.missing_bookies and not valid:
-            self._report(logging.WARNING, f"ledger {ledger_id} names no valid bookie id: it is not marked")
+            self.report(logging.WARNING, f"ledger {ledger_id} names no valid bookie id: it is not marked")
             return None
         await self._ports.ledgers.migration.require_none()
         try:
             outcome = await self._mark_in_group(ledger_id, valid)
         except (MetadataFormatError, RefusedError, ConflictError) as error:
-            self._report(logging.WARNING, f"ledger {ledger_id} cannot be marked: {error}")
+            self.report(logging.WARNING, f"ledger {ledger_id} cannot be marked: {error}")
             return None
-        self.outcomes[outcome] += 1
         if self.repeated is not None and outcome is MarkOutcome.UNCHANGED:
             self.repeated.add(ledger_id)
         return outcome
@@ -171,7 +163,8 @@ class Publisher:
             pass
         return await self._marks.mark(ledger_id, missing_bookies)
 
-    def _report(self, level: int, sentence: str) -> None:
+    def report(self, level: int, sentence: str) -> None:
+        """Log what is wrong with a ledger, if it is one of the first of this level."""
         self._reports[level] += 1
         if self._reports[level] <= _REPORTS_MAX:
             ending = "; further ledgers are not reported" if self._reports[level] == _REPORTS_MAX else ""

@@ -70,16 +70,11 @@ class ReturnedBookies:
     """Clears marks after a return."""
 
     def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        root: str,
-        config: AutorecoveryConfig,
-        publisher: Publisher,
+        self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig, publisher: Publisher
     ) -> None:
+        root = ports.ledgers.root
         self._ports = ports
         self._store = store
-        self._root = root
         self._share = config.check_entries_percentage / 100
         self._publisher = publisher
         locks = ReplicationLocks(store, root, LOCK_HOLDER)
@@ -115,7 +110,7 @@ class ReturnedBookies:
         outcomes: Counter[ClearOutcome] = Counter()
         lists = EntryLists(self._ports.bookies, self._ports.clock)
         batch: list[ListedMark] = []
-        async with aclosing(list_marks(self._store, self._root, ForeignNames())) as marks:
+        async with aclosing(list_marks(self._store, self._ports.ledgers.root, ForeignNames())) as marks:
             async for mark in marks:
                 turn.beat()
                 if waited_only(mark, absences):

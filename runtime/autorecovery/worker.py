@@ -15,7 +15,7 @@ import msgspec
 from runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
 from runtime.autorecovery.failed_ledgers import FailedLedgers
 from runtime.autorecovery.mark_listing import MarkListing
-from runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, combined
+from runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, RepairTools, combined
 from runtime.autorecovery.work_queue import WorkQueue
 from runtime.client.ports import ClientPorts
 from runtime.errors import MetadataUnavailableError
@@ -62,19 +62,15 @@ class Worker:
         self,
         ports: ClientPorts,
         store: MetadataStore,
-        root: str,
         config: AutorecoveryConfig,
         replication: ReplicationConfig,
-        notes: RecoveryNotes,
         *,
         holder: str,
-        own_bookie: str | None,
     ) -> None:
-        """``holder``: see ``ReplicationLocks``. ``own_bookie``: the bookie of this process or host, if there is one.
-
-        ConfigurationError.
-        """
-        msgspec.structs.replace(config, own_bookie=own_bookie).require_own_bookie()
+        """``holder``: see ``ReplicationLocks``. ConfigurationError."""
+        config.require_own_bookie()
+        root, own_bookie = ports.ledgers.root, config.own_bookie
+        notes = RecoveryNotes(store, root)
         is_local = config.replication_target is ReplicationTarget.LOCAL
         replication = msgspec.structs.replace(replication, metadata_outage_max_s=_OUTAGE_S_MAX)
         self._ports = ports
@@ -98,7 +94,7 @@ class Worker:
             on_outage=_report_outage,
         )
         self._live_bookies = self._engine.live_bookies
-        self._repair = MarkedLedgerRepair(ports, self._engine, replication, is_local=is_local)
+        self._tools = RepairTools(ports, self._engine, replication, is_local=is_local)
         self._failed = FailedLedgers(notes.failures, ports.clock, config, holder)
         self._queue = WorkQueue()
         self._listing = MarkListing(ports, store, self._work, self._failed, self._live_bookies, self._queue, notes)
@@ -227,13 +223,13 @@ class Worker:
         self._held[ledger_id] = activity, self._clock.now_ms()
         try:
             former = await self._failed.find(ledger_id)
-            if former is not None and not self._listing.may_retry(former, self._clock.now_ms()):
-                self._listing.postpone(ledger_id, former)
+            if not self._listing.may_take(ledger_id, former):
                 return
             writer = self._writers.pop(ledger_id, None)
             is_due = writer is not None and writer.due_ms <= self._clock.now_ms()
             seen = writer.segment if writer is not None and is_due else None
-            outcome = await picked.lock.while_held(lambda: self._repair.run(picked, picked_ns, seen, activity))
+            repair = MarkedLedgerRepair(self._tools, picked, activity)
+            outcome = await picked.lock.while_held(lambda: repair.run(picked_ns, seen))
             if outcome is None:
                 self._live_bookies.note_outage()
                 outcome = MarkedOutcome(is_interrupted=True)

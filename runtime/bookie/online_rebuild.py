@@ -297,13 +297,15 @@ class OnlineRebuild:
         self._parts.repair.request()
         for ledger_ids in in_batches(doubted.damaged, ROWS_PER_TURN):
             # Through the journal, like every fence: a fencing read that finds one treats it as durable.
-            fences = [self._parts.path.handles.fence(ledger_id) for ledger_id in ledger_ids]
+            fences = [self._parts.path.handles.fence(ledger_id, is_forced=True) for ledger_id in ledger_ids]
             for fence in (await asyncio.wait(fences))[0]:
                 fence.result()
         for ledger_ids in in_batches(doubted.limbo, ROWS_PER_TURN):
             for ledger_id in ledger_ids:
                 engine.create_row(ledger_id, **doubted.flags(ledger_id))
             await self._ports.clock.sleep(0)
+            if not engine.rows.has_room:
+                await self._parts.path.checkpoints.settle()
         await self._parts.path.checkpoints.settle()
 
     def _exchange(self, engine: LedgerDirectoryEngine, path: str, position: int, sizes: dict[str, int]) -> None:

@@ -68,9 +68,9 @@ class BookieMetadata:
     config: BookieConfig
     live: LiveSettings
 
-    async def open_ledgers(self) -> LedgerStore:
+    async def open_ledgers(self, clock: Clock) -> LedgerStore:
         """The metadata of the ledgers; reads are limited to the rate that the settings allow for scans."""
-        budget = share_of_budget(self.config.zookeeper)
+        budget = share_of_budget(clock, self.config.zookeeper)
         self.live.on_change(lambda changed: budget.set_rate(changed.zookeeper.scan_operations_per_s_max or None))
         budgeted, layout_config = BudgetedStore(self.store, budget), self.config.zookeeper.layout
         return await open_ledger_store(budgeted, self.uri.root, self.uri.tree, layout_config=layout_config)

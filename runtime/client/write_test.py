@@ -123,6 +123,7 @@ class _Writing:
         self._write_ns = self._clock.monotonic_ns() - started_ns
 
     async def _keep_rate(self, entry_id: int, started_ns: int) -> None:
+        """A schedule, and no RateLimit: after a delay it writes faster for a while, so the test keeps its rate."""
         if self._config.entries_per_second is None:
             return
         due_ns = started_ns + int(entry_id / self._config.entries_per_second * 1e9)

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from runtime.config import ZooKeeperConfig
+from runtime.ports import Clock, TimerHandle
+from runtime.rate_limit import RateLimit
 
 T = TypeVar("T")
 
@@ -32,33 +34,30 @@ One by one, at thousands per second, they would take more CPU time than all othe
 _TIMER_S = 0.001
 """The shortest timer: uvloop rounds to milliseconds, and a timer of less than half of one would never wait."""
 
-_TIMER_RESOLUTION_S = 1e-6
-"""Event loops may run a timer early by up to this; waiting again for the rest could loop without progress."""
-
-_SPREAD_S = 1.0 + BURST_S + 10 * _TIMER_RESOLUTION_S
-"""A second's budget is spread over this much time, so that one second with a burst at both ends stays within it."""
+_SPREAD_S = 1.0 + BURST_S + 1e-5
+"""A second's budget is spread over this much time, so that one second with a burst at both ends stays within it, even
+if timers are a little early."""
 
 
 class RequestBudget:
     """Permits for operations. Share one budget among all callers that must stay below it together.
 
-    Time is that of the running loop. ``operations_per_s_max`` None: no limit but ``in_flight_max``.
+    ``operations_per_s_max`` None: no limit but ``in_flight_max``. Its queue is its own, not that of the rate limit,
+    because the cost of an operation may depend on what is left of the burst when its turn comes.
     """
 
-    def __init__(self, operations_per_s_max: float | None, in_flight_max: int) -> None:
+    def __init__(self, clock: Clock, operations_per_s_max: float | None, in_flight_max: int) -> None:
         assert in_flight_max > 0
-        self._interval_s = _interval_s(operations_per_s_max)
+        self._clock = clock
+        self._limit = RateLimit(clock, _spread(operations_per_s_max), BURST_S)
         self._in_flight_max = in_flight_max
-        self._loop = asyncio.get_running_loop()
         self._in_flight_count = 0
-        self._due_s = self._loop.time()
         self._waiting: collections.deque[Begin] = collections.deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: TimerHandle | None = None
 
     def set_rate(self, operations_per_s_max: float | None) -> None:
         """Set the limit for operations that begin from now on, including those already waiting."""
-        self._interval_s = _interval_s(operations_per_s_max)
-        self._due_s = min(self._due_s, self._loop.time() + self._interval_s)
+        self._limit.change(_spread(operations_per_s_max))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -67,7 +66,7 @@ class RequestBudget:
     async def run(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Wait for a turn, begin the operation and return its result."""
         if self._waiting or not self._has_room():
-            turn: asyncio.Future[None] = self._loop.create_future()
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
             def begin(_: float) -> float:
                 if turn.done():  # cancelled
@@ -107,26 +106,16 @@ class RequestBudget:
 
     def _has_room(self) -> bool:
         """Whether an in-flight slot and a time slot are free."""
-        return self._in_flight_count < self._in_flight_max and not self._wait_s()
+        return self._in_flight_count < self._in_flight_max and not self._limit.wait_s()
 
     def _note_begun(self, cost: float) -> None:
         self._in_flight_count += 1
-        self._due_s = max(self._loop.time(), self._due_s) + cost * self._interval_s
-
-    def _cost_max(self) -> float:
-        """The cost of what may begin now: one operation, and what is left of the burst."""
-        if not self._interval_s:
-            return math.inf
-        return 1.0 + max(0.0, min(BURST_S, self._loop.time() + BURST_S - self._due_s)) / self._interval_s
-
-    def _wait_s(self) -> float:
-        """Seconds until the next operation may begin; 0: now."""
-        wait_s = self._due_s - self._loop.time() - BURST_S if self._interval_s else 0.0
-        return wait_s if wait_s > _TIMER_RESOLUTION_S else 0.0
+        self._limit.spend(cost)
 
     def _give_turns(self) -> None:
         while self._waiting and self._timer is None and self._has_room():
-            if cost := self._waiting.popleft()(self._cost_max()):
+            left = self._limit.balance()  # of the burst
+            if cost := self._waiting.popleft()(1.0 + left if left > 0 else 1.0):
                 self._note_begun(cost)
         self._wake_later()
 
@@ -142,16 +131,16 @@ class RequestBudget:
             self._timer = None
             self._give_turns()
 
-        more_s = (len(self._waiting) - 1) * self._interval_s
-        self._timer = self._loop.call_later(max(_TIMER_S, self._wait_s() + min(more_s, _WAKE_UP_S)), wake)
+        more_s = (len(self._waiting) - 1) / (self._limit.per_s or math.inf)
+        wait_s = self._limit.wait_s() + min(more_s, _WAKE_UP_S)
+        self._timer = self._clock.call_later(max(_TIMER_S, wait_s), wake)
 
 
-def _interval_s(operations_per_s_max: float | None) -> float:
-    assert operations_per_s_max is None or operations_per_s_max > 0
-    return 0.0 if operations_per_s_max is None else _SPREAD_S / operations_per_s_max
+def _spread(operations_per_s_max: float | None) -> float | None:
+    return None if operations_per_s_max is None else operations_per_s_max / _SPREAD_S
 
 
-def share_of_budget(config: ZooKeeperConfig, shares_count: int = 1) -> RequestBudget:
+def share_of_budget(clock: Clock, config: ZooKeeperConfig, shares_count: int = 1) -> RequestBudget:
     """The budget from the settings, or one of ``shares_count`` equal parts of it for processes that run in parallel."""
     rate = config.scan_operations_per_s_max / shares_count
-    return RequestBudget(rate or None, max(1, config.in_flight_max // shares_count))
+    return RequestBudget(clock, rate or None, max(1, config.in_flight_max // shares_count))

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from threading import Barrier, Thread
 from typing import Any, ParamSpec, TypeVar
 
+from runtime.net.exhaustion import report_exhaustion
 from runtime.ports import TimerHandle
 
 P = ParamSpec("P")
@@ -67,10 +68,18 @@ class LaneWorkers:
             raise RuntimeError(f"lane {lane} accepts no jobs: the workers are closed")
         queue = self._lanes.get(lane)
         if queue is None:
-            queue = self._lanes[lane] = _Lane(self._loop, f"lane-{lane}")
+            queue = self._begin(lane)
         future: asyncio.Future[T] = self._loop.create_future()
         queue.put(future, partial(function, *arguments, **keywords))
         return future
+
+    def _begin(self, lane: str) -> _Lane:
+        try:
+            begun = self._lanes[lane] = _Lane(self._loop, f"lane-{lane}")
+        except RuntimeError as error:
+            report_exhaustion(self._loop, error)
+            raise
+        return begun
 
     async def run_at_rest(self, lanes: Sequence[str], lane: str, job: Callable[[], T]) -> T:
         """Run ``job`` in ``lane`` while none of ``lanes`` runs anything."""
@@ -150,6 +159,7 @@ def _succeed(future: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    report_exhaustion(future.get_loop(), error)  # whatever the caller does with it
     if not future.done():
         future.set_exception(error)
 

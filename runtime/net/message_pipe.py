@@ -1,6 +1,7 @@
 """Messages over pipes between a process and its child processes: each is a 4-byte length and MessagePack.
 
-The adapter that starts the autorecovery daemon of a bookie. A child runs ``python -P -m MODULE`` and
+The adapter that starts the autorecovery daemon of a bookie; why it is not the pool of ``storage.adapters``:
+docs/decisions/0013. A child runs ``python -P -m MODULE`` and
 talks to its parent through standard input and output. It ends when its parent does, because then its input ends.
 """
 
@@ -10,18 +11,18 @@ import asyncio
 import contextlib
 import os
 import signal
-import struct
 import sys
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from storage.adapters.child_protocol import LENGTH, frame
+
 M = TypeVar("M")
 
-_LENGTH: Final = struct.Struct("<I")
 _BUFFER_BYTES_MAX: Final = 1 << 26
-"""Longest message. Ledgers are handed out and reported one by one, so real messages are much shorter."""
+"""Longest message. The metrics of a daemon are the longest of all, and much shorter."""
 
 
 class MessagePipe(Generic[M]):
@@ -31,18 +32,16 @@ class MessagePipe(Generic[M]):
         self._reader = reader
         self._writer = writer
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(message_type)
-        self._encoder = msgspec.msgpack.Encoder()
 
     def send(self, message: msgspec.Struct) -> None:
         """Queue a message. Does nothing once the other side has ended: ``receive`` tells."""
         if not self._writer.is_closing():
-            encoded = self._encoder.encode(message)
-            self._writer.write(_LENGTH.pack(len(encoded)) + encoded)
+            self._writer.write(frame(message))
 
     async def receive(self) -> M | None:
         """The next message; None when the other side has ended."""
         try:
-            (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+            (size,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
             return self._decoder.decode(await self._reader.readexactly(size))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None

@@ -34,6 +34,9 @@ connection is established."""
 _UNSENT_BYTES_OF_ALL_MAX = 3 * UNSENT_BYTES_MAX
 """Maximum unsent bytes to all bookies together; above it, bookies that do not read get no more."""
 
+_READ_BYTES = 256 * 1024
+"""Maximum bytes of one socket read: several large answers, because one that the end of a read cuts is copied again."""
+
 _SWEEPS_PER_TIMEOUT = 20
 """Timeout checks per shortest timeout. So no timeout is late by more than a tenth of it."""
 
@@ -84,7 +87,7 @@ class BookiePool:
         self._config = config
         self._clock = clock
         unsent = UnsentBytes(unsent_bytes_max, _UNSENT_BYTES_OF_ALL_MAX)
-        self._shared = SharedByConnections(config.frame_bytes_max, unsent, read_buffer())
+        self._shared = SharedByConnections(config.frame_bytes_max, unsent, read_buffer(_READ_BYTES))
         self._loop = asyncio.get_running_loop()
         self._connections: dict[BookieId, BookieConnection] = {}
         self._batch_readers: dict[BookieId, BatchReadConnection] = {}

@@ -13,6 +13,7 @@ import msgspec
 
 from runtime.errors import ProtocolError
 from runtime.net.answer_queue import AnswerQueue
+from runtime.net.exhaustion import report_exhaustion
 from runtime.net.handshake import OpenHandshake
 from runtime.net.limited_log import LimitedLog
 from runtime.net.memory_budget import LongFrame, MemoryBudget
@@ -381,8 +382,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert handler is not None, "only admitted connections are read from"
         try:
             handler.handle(self, call)
-        except Exception:
-            logger.exception("connection from %s closed: a request failed", self.peer)
+        except Exception as error:
+            if not report_exhaustion(asyncio.get_running_loop(), error):
+                logger.exception("connection from %s closed: a request failed", self.peer)
             self.abort()
             return False
         return True

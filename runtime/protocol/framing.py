@@ -14,6 +14,9 @@ READ_BYTES = 64 * 1024
 
 LENGTH = struct.Struct(">I")
 
+_LONG_BYTES = 8 * 1024
+"""From this size on, one more copy of a frame costs more than a view of it."""
+
 _NOTHING = memoryview(b"")
 
 
@@ -89,9 +92,11 @@ class FrameSplitter:
             if payload is None:
                 return payloads
             payloads.append(payload)
-        received = bytes(self._received[self._start :])
+        received: bytes | memoryview = self._received[self._start :]
         start, end = 0, len(received)
         unpack, word_bytes, payload_bytes_max = LENGTH.unpack_from, LENGTH.size, self._frame_bytes_max - LENGTH.size
+        if word_bytes <= end and unpack(received)[0] < _LONG_BYTES:
+            received = bytes(received)  # its slices cost less than those of a view
         while start + word_bytes <= end:
             if len(payloads) == count_max:
                 self._start += start
@@ -105,7 +110,7 @@ class FrameSplitter:
             stop = start + word_bytes + payload_bytes
             if stop > end:
                 break
-            payloads.append(received[start + word_bytes : stop])
+            payloads.append(bytes(received[start + word_bytes : stop]))
             start = stop
         self._start += start
         self._move_to_head(end)
@@ -123,19 +128,21 @@ class FrameSplitter:
         self._head, self.unfinished_bytes = _NOTHING, 0
 
     def _complete_head(self) -> bytes | None:
-        """Move bytes to the incomplete frame; returns its payload if it is now complete."""
+        """The payload of the incomplete frame, if its rest was received; otherwise the bytes are added to its start."""
         self._move_to_head(LENGTH.size)
         if self.unfinished_bytes >= LENGTH.size:
             (payload_bytes,) = LENGTH.unpack_from(self._head)
             if not 0 < payload_bytes <= self._frame_bytes_max - LENGTH.size:
                 raise _length_error(payload_bytes)
-            frame_bytes = LENGTH.size + payload_bytes
-            self._move_to_head(frame_bytes)
-            if self.unfinished_bytes == frame_bytes:
-                payload = bytes(self._head[LENGTH.size : frame_bytes])
+            have, frame_bytes = self.unfinished_bytes, LENGTH.size + payload_bytes
+            if have + len(self._received) - self._start >= frame_bytes:
+                stop = self._start + frame_bytes - have
+                payload = b"".join((self._head[LENGTH.size : have], self._received[self._start : stop]))
+                self._start = stop
                 self._head, self.unfinished_bytes = _NOTHING, 0
                 self.gathered_count += 1
                 return payload
+            self._move_to_head(frame_bytes)
         self._received, self._start = _NOTHING, 0
         return None
 
@@ -146,9 +153,12 @@ class FrameSplitter:
         if not part:
             return
         total = have + len(part)
-        if total > len(self._head):
-            self._resize_head(max(total, min(2 * have, self.promised_bytes)))
-        self._head[have:total] = part
+        if have:
+            if total > len(self._head):
+                self._resize_head(max(total, min(2 * have, self.promised_bytes)))
+            self._head[have:total] = part
+        else:
+            self._head = memoryview(bytearray(part))
         self._start += len(part)
         self.unfinished_bytes = total
 

@@ -1,4 +1,4 @@
-"""Adapter of the ``Children`` port: child processes connected by pipes. Only this module starts processes.
+"""Adapter of the ``Children`` port: child processes connected by pipes. In storage only this module starts processes.
 
 A child runs ``python -P -m storage.adapters.child_main MODULE``. The pool uses no threads; it polls all pipes.
 """

@@ -42,7 +42,7 @@ class DirectoryFiles(msgspec.Struct, frozen=True):
             return cls(
                 filesystem,
                 ledger_directory,
-                LedgerIndex.load(ledger_rows, collected),
+                LedgerIndex.load(ledger_rows, collected, bytes_max=config.ledger_rows_bytes_max),
                 LocationIndex(location_rows),
                 collected,
                 EntryLogWriter.open(filesystem, ledger_directory, config.entry_log),

@@ -12,6 +12,7 @@ longer change: ``write_checkpoint`` runs in one lane, ``stored`` is read in anot
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +45,7 @@ class LedgerDirectoryEngine:
     def __init__(self, files: DirectoryFiles, config: EngineConfig, steps: StepSizes, now_ns: NowNs) -> None:
         self.measures = EngineMeasures(now_ns)
         self._files = files
-        self._ledgers = ledgers = files.ledgers
+        self._ledgers = self.rows = ledgers = files.ledgers
         self._half_bytes = config.memtable_bytes_max // 2
         self.body_bytes_max = body_bytes_max(config)
         self._active = Memtable(self._half_bytes)
@@ -73,6 +74,7 @@ class LedgerDirectoryEngine:
         """Deletions that the last checkpoint, maybe of an earlier process, began durably and did not finish."""
         self._hidden_ledgers: set[LedgerId] = set(ledgers.half_deleted)
         """Deleted ledgers that the index may still hold. The lanes only test membership."""
+        ledgers.on_dropped = functools.partial(_forget, self._last_add_confirmed, self._stored_end_seen)
         self.negatives_are_unknown = False
         """While True, an absent entry proves nothing, for instance during an index rebuild. The bookie then answers
         "unknown" wherever it would answer "no such entry" (storage section 9.2)."""
@@ -115,13 +117,8 @@ class LedgerDirectoryEngine:
         """Number of ledgers that have a row."""
         return len(self._ledgers)
 
-    @property
-    def limbo_count(self) -> int:
-        """Number of ledgers in limbo."""
-        return self._ledgers.limbo_count
-
     def ledger(self, ledger_id: LedgerId) -> LedgerRow | None:
-        """Row of a ledger, or None if the ledger is unknown."""
+        """Row of a ledger, or None if the ledger is unknown. StorageError if ``rows.needs_read``."""
         return self._ledgers.find(ledger_id)
 
     def create_row(self, ledger_id: LedgerId, *, is_fenced: bool, is_limbo: bool) -> bool:
@@ -183,7 +180,10 @@ class LedgerDirectoryEngine:
             stored = max(stored, explicit_lac_of(row.explicit_lac))
         self._raise_last_add_confirmed(ledger_id, stored)
         self._stored_end_seen.add(ledger_id)
-        return self._last_add_confirmed[ledger_id]
+        highest = self._last_add_confirmed[ledger_id]
+        if not self._ledgers.is_kept(ledger_id):
+            self._ledgers.on_dropped(ledger_id)
+        return highest
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         """Forget a ledger and its entries. Later adds belong to a new ledger and are kept (H6).
@@ -195,8 +195,7 @@ class LedgerDirectoryEngine:
         if self._job is not None and not self._is_job_running:
             self._job.memtable.delete_ledger(ledger_id)
         self._read_cache.drop_ledger(ledger_id)
-        self._last_add_confirmed.pop(ledger_id, None)
-        self._stored_end_seen.discard(ledger_id)
+        self._ledgers.on_dropped(ledger_id)
         self._read_generation += 1
         self.delete_count += 1
         self._deletions_replayable[ledger_id] = self.delete_count
@@ -234,7 +233,7 @@ class LedgerDirectoryEngine:
         both cases nothing is stored and the caller must not journal anything.
         """
         assert entry_id >= 0, "the caller refuses negative ids (H19)"
-        assert self._ledgers.find(ledger_id), "the caller sets the key first"
+        assert ledger_id in self._ledgers, "the caller sets the key first"
         last_add_confirmed: EntryId = _LAST_ADD_CONFIRMED.unpack_from(body)[0]
         if len(body) > self.body_bytes_max or not self._active.put(ledger_id, entry_id, body):
             self._refuse(ledger_id, entry_id, body)
@@ -344,8 +343,8 @@ class LedgerDirectoryEngine:
 
     @property
     def is_filling_up(self) -> bool:
-        """Whether the write cache needs a checkpoint, or has refused an entry because it was full (H17)."""
-        return self._was_full or 2 * self._active.used_bytes >= self._half_bytes
+        """Whether the write cache or the changed rows need a checkpoint, or the cache has refused an entry (H17)."""
+        return self._was_full or 2 * self._active.used_bytes >= self._half_bytes or self._ledgers.is_filling_up
 
     @property
     def is_checkpoint_due(self) -> bool:
@@ -385,6 +384,7 @@ class LedgerDirectoryEngine:
         assert self._is_job_running, "begin_checkpoint comes first"
         self._job = None
         self._is_job_running = False
+        self._ledgers.note_written()
         self._deletions = done.deletions_left
         self._hidden_ledgers.difference_update(job.deletions.keys() - done.deletions_left.keys() - self._deleted)
         self._read_generation += 1
@@ -442,3 +442,9 @@ class LedgerDirectoryEngine:
         raise MemtableFullError(
             f"the write cache has no space for the {len(body)} bytes of entry {ledger_id}:{entry_id}"
         )
+
+
+def _forget(confirmed: dict[LedgerId, EntryId], seen: set[LedgerId], ledger_id: LedgerId) -> None:
+    """Forget a ledger's LAC: it is read again when it is needed, like after a restart."""
+    confirmed.pop(ledger_id, None)
+    seen.discard(ledger_id)

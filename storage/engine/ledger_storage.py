@@ -169,6 +169,7 @@ class LedgerStorage:
             journal_count,
             record_bytes_max,
             flush.make_room,
+            flush.make_row_room,
             require_going,
             self._steps.replay_batch_bytes,
         )

@@ -105,12 +105,14 @@ class JournalReplay(Generic[TargetT]):
         journal_count: int,
         record_bytes_max: int,
         make_room: Callable[[TargetT, bytes], bool],
+        make_row_room: Callable[[TargetT], object],
         require_going: Callable[[], None],
         batch_bytes_min: int,
     ) -> None:
         """``record_bytes_max``: size of the largest record that may have been journaled.
 
         ``make_room``: called for an entry that a write cache has refused; returns whether it fits now.
+        ``make_row_room``: called after each change of a ledger's row.
         ``require_going``: called between batches; an exception from it ends the replay. ``batch_bytes_min``: a batch
         ends with the group that reaches this size.
         """
@@ -118,6 +120,7 @@ class JournalReplay(Generic[TargetT]):
         self._engine_of = engine_of
         self._journal_count = journal_count
         self._make_room = make_room
+        self._make_row_room = make_row_room
         self._require_going = require_going
         self._batch_bytes_min = batch_bytes_min
         self._unsynced_bytes_max = 2 * max(GROUP_BYTES_MAX, record_bytes_max)
@@ -205,9 +208,12 @@ class JournalReplay(Generic[TargetT]):
                 path, record.offset, f"a record of ledger {record.ledger_id}, which belongs to another journal"
             )
         try:
-            self._appliers[record.kind](self._engine_of(record.ledger_id), record)
+            engine = self._engine_of(record.ledger_id)
+            self._appliers[record.kind](engine, record)
         except (MasterKeyMismatchError, ValueError) as error:
             raise CorruptFileError(path, record.offset, str(error)) from error
+        if record.kind is not JournalRecordKind.ENTRY:
+            self._make_row_room(engine)
 
     def _apply_entry(self, engine: TargetT, record: JournalRecord) -> None:
         if engine.ledger(record.ledger_id) is None:
@@ -337,6 +343,11 @@ class ReplayFlush:
         left_out_bytes = self._left_out_bytes.get(engine, 0)
         self._left_out_bytes[engine] = left_out_bytes + len(body) + ENTRY_OVERHEAD_BYTES
         return False
+
+    def make_row_room(self, engine: LedgerDirectoryEngine) -> None:
+        """Flush an engine with too many changed rows. Without room on the disk they stay in memory."""
+        if not engine.rows.has_room:
+            self._flush([engine])
 
     def finish(self) -> bool:
         """Flush everything; returns whether that succeeded. NoRoomToStartError when entries were left out."""

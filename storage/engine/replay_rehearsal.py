@@ -79,6 +79,7 @@ def rehearse_replay(
         len(folders),
         config.engine.entry_log.entry_bytes_max,
         lambda _engine, _body: True,
+        lambda _engine: None,
         require_going,
         steps.replay_batch_bytes,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,10 +13,14 @@ import plyvel
 import pytest
 from kazoo.client import KazooClient
 
+from commands.rendering import counted
 from runtime.metadata.bookies.service_info import BookieServiceInfo, decode_service_info, encode_service_info
 from runtime.metadata.uri import parse_metadata_uri
+from runtime.replication.plan.job_file import JobFile
+from storage.adapters.sqlite import SqliteDatabase
 from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed
-from tests.processes import BookieProcess, Cluster
+from tests.commands.test_recovery_job import count_of
+from tests.processes import COMMAND_TIMEOUT_S, BookieProcess, Cluster, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster
 
@@ -116,7 +121,9 @@ def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_pat
 
     findings = tmp_path / "bad.jsonl"
     for arguments, code, sentence in (
-        ((), 2, "specify ledger IDs, or --findings FILE"),
+        ((), 2, "specify ledger IDs, --findings FILE, or --resume FILE"),
+        (("--resume", "no-file"), 4, "there is no job file no-file"),
+        (("--resume", "no-file", "--findings", "bad"), 2, "leave out --findings"),
         (("4711",), 4, "no such ledger"),
         (("--findings", str(findings)), 4, "cannot read the findings"),
     ):
@@ -128,6 +135,67 @@ def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_pat
     findings.write_text(findings.read_text().replace('"root":"', '"root":"/other'))
     other = cluster.run("recover", "ledger", "--findings", str(findings))
     assert (other.exit_code, "is about another cluster" in other.stderr) == (2, True)
+
+
+@pytest.mark.battery
+def test_a_killed_repair_goes_on_with_resume_and_verifies_nothing_twice(cluster: Cluster, tmp_path: Path) -> None:
+    sizes = ("-E", "3", "-W", "3", "--entry-size", "1024", "--no-read-back")
+    written = succeed(cluster, "ledger", "write-test", "--ledgers", "12", "--entries", "200", *sizes)
+    ledger_ids = [each["ledger_id"] for each in written.json()["items"]]
+    cluster.down()
+    for ledger_id in ledger_ids:
+        forget(cluster.bookies[0], int(ledger_id), *range(200))
+    cluster.up(3)
+    state, jobs, log = str(tmp_path / "state"), tmp_path / "state" / "jobs", tmp_path / "command.log"
+    variables = {"BKCTL_METADATA_URI": cluster.metadata_uri, "BKCTL_STATE_DIR": state}
+    with open(log, "wb") as output:
+        killed = start_bkctl(
+            "recover",
+            "ledger",
+            *ledger_ids,
+            "--yes",
+            "--copy-rate",
+            "500KiB/s",
+            stdout=output,
+            stderr=output,
+            variables=variables,
+        )
+    deadline = time.monotonic() + COMMAND_TIMEOUT_S
+    while not any(count_of("done", str(path)) for path in jobs.glob("*.sqlite")):
+        assert killed.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    (job_file,) = jobs.glob("*.sqlite")
+    for arguments, code, sentence in (
+        ((ledger_ids[0], "--resume", str(job_file)), 5, "is a job of 12 ledgers, and not of these"),
+        (("--resume", str(job_file), "--findings", "bad"), 2, "leave out --findings"),
+    ):
+        refused = cluster.run("recover", "ledger", *arguments, "--yes")
+        assert (refused.exit_code, sentence in refused.stderr) == (code, True), refused.stderr
+    with closing(JobFile(SqliteDatabase(str(job_file)))) as job:
+        recorded = job.done_before.ledgers
+    dead = cluster.run("recover", "failed-bookie", cluster.bookies[0].id, "--resume", str(job_file), "--yes")
+    assert "is a job of bkctl recover ledger" in dead.stderr
+
+    continued = run_bkctl(
+        "recover",
+        "ledger",
+        "--resume",
+        str(job_file),
+        "--yes",
+        BKCTL_METADATA_URI=cluster.metadata_uri,
+        BKCTL_STATE_DIR=state,
+    )
+
+    assert continued.exit_code == 0, continued.stderr
+    assert f"continues a job with {counted(recorded, 'ledger')} done before" in continued.stderr
+    report = continued.json()
+    assert report["ledgers_verified"] < 12
+    assert report["copies_written"] + report["copies_not_needed"] == 200 * report["ledgers"]
+    assert list(jobs.iterdir()) == [], "a finished job leaves no file"
+    assert succeed(cluster, "ledger", "verify", "--all").json()["copies_good"] == 12 * 200 * 3
 
 
 def test_a_corrupt_or_unreadable_copy_is_written_over_on_a_bookie_of_bkctl_and_moves_from_any_other(

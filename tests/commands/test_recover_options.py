@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -19,8 +20,8 @@ from runtime.metadata.bookies.cookies import Cookie, encode_cookie
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.replication.plan.job_file import JobFile, JobLedger, JobPlanned
-from storage.adapters.filesystem import OsFileSystem
+from runtime.replication.plan.job_file import JobFile, JobWork
+from storage.adapters.sqlite import create_database
 from tests.commands.cluster.conftest import Operator
 from tests.processes import Cluster, run_bkctl
 from tests.runtime.replication.test_job_file import START
@@ -92,15 +93,28 @@ def test_a_wrong_target_or_ledger_is_refused(operator: Operator) -> None:
 def test_a_wrong_job_file_or_rate_is_refused(operator: Operator) -> None:
     other = operator.directory / "other"
     other.write_text("hello\n")
+    (empty := operator.directory / "empty").write_text("")
+    (older := operator.directory / "older").write_text(OLD_START)
     for arguments, reason in (
         (("--resume", str(operator.directory / "absent")), "there is no job file"),
-        (("--resume", str(other)), "not a line of a job file"),
+        (("--resume", str(other)), f"{other} is not a job file of bkctl"),
+        (("--resume", str(empty)), "has no complete plan, so the job had copied nothing: start it again without"),
+        (("--resume", str(older)), "is a job file of an older bkctl: continue it with the bkctl that began it, or"),
+        (("--resume", str(operator.directory)), "cannot open the job file"),
         (("--resume", str(other), "--ledger", "1"), "leave out --to and --ledger"),
         (("--copy-rate", "quick"), "'quick' is not a rate"),
     ):
         result = operator.run("recover", DEAD, "--yes", *arguments)
         assert (result.exit_code != 0, reason in result.stderr) == (True, True), result
     assert other.read_text() == "hello\n"
+
+
+OLD_START = (
+    '{"record":"start","version":1,"job_id":"a1","command":"recover failed-bookie","root":"/ledgers",'
+    '"instance_id":"7f3a","bookie_ids":["b1:3181"],"only_targets":[],"is_of_ledgers":false,"open_ledgers":"skip",'
+    '"placement":"strict","verify":"sample","started_ms":1}'
+)
+"""First line of a job file that bkctl wrote before these were databases."""
 
 
 def write_job(
@@ -110,11 +124,7 @@ def write_job(
     instance_id = instance_id or operator.instance_id()
     start = msgspec.structs.replace(START, root=operator.root, instance_id=instance_id, bookie_ids=bookie_ids)
     start = msgspec.structs.replace(start, is_of_ledgers=is_of_ledgers)
-    job = JobFile.create(OsFileSystem(), str(path), start)
-    job.append(JobLedger(ledger_id=9, surviving_copies=1))  # deleted since
-    job.append(JobPlanned(ledgers=1, ledgers_scanned=1))
-    job.write()
-    job.close()
+    JobFile.create(create_database(str(path)), start, [JobWork(1, 9)]).close()  # ledger 9 was deleted since
     (rates := Path(f"{path}.rates")).write_text("copy-rate = none\n")
     return rates
 
@@ -141,24 +151,30 @@ def test_a_continued_job_reports_ledgers_that_it_did_not_plan(operator: Operator
 def test_a_job_file_stays_only_while_it_is_of_use(operator: Operator) -> None:
     """A run that moves all ledgers of its bookies finishes earlier jobs for them; others stay for 30 days."""
     (folder := operator.state / "jobs").mkdir(parents=True)
-    write_job(operator, folder / "killed.jsonl", DEAD)
-    write_job(operator, folder / "wider.jsonl", DEAD, "b6:3181")
-    write_job(operator, folder / "elsewhere.jsonl", DEAD, instance_id="another cluster")
-    (folder / "garbage.jsonl").write_text("hello\n")
-    (folder / "empty.jsonl").write_text("")
-    write_job(operator, folder / "old.jsonl", "b6:3181")
-    days_ago = {"old.jsonl": 31, "elsewhere.jsonl": 29}
+    write_job(operator, folder / "killed.sqlite", DEAD)
+    write_job(operator, folder / "wider.sqlite", DEAD, "b6:3181")
+    write_job(operator, folder / "elsewhere.sqlite", DEAD, instance_id="another cluster")
+    (folder / "garbage.sqlite").write_text("hello\n")
+    (folder / "empty.sqlite").write_text("")
+    write_job(operator, folder / "old.sqlite", "b6:3181")
+    here = {"root": operator.root, "instance_id": operator.instance_id(), "bookie_ids": [DEAD]}
+    for name in ("json killed.jsonl", "json old.jsonl"):  # of an older bkctl
+        (folder / name).write_text(json.dumps(json.loads(OLD_START) | here) + "\n{}\n")
+        (folder / f"{name}.rates").write_text("")
+    (folder / "json garbage.jsonl").write_text("hello\n")
+    (folder / "json empty.jsonl").write_text("")
+    days_ago = {"old.sqlite": 31, "elsewhere.sqlite": 29, "json old.jsonl": 31}
     for name, days in days_ago.items():
         os.utime(folder / name, (time.time() - days * 86_400,) * 2)
 
     def jobs() -> list[str]:
-        return sorted(path.name.removesuffix(".jsonl") for path in folder.iterdir() if path.suffix == ".jsonl")
+        return sorted(path.stem for path in folder.iterdir() if path.suffix in {".jsonl", ".sqlite"})
 
-    others = ["elsewhere", "empty", "garbage"]
+    others = ["elsewhere", "empty", "garbage", "json empty", "json garbage"]
     operator.succeed("recover", DEAD, "--dry-run")
-    assert jobs() == [*others, "killed", "old", "wider"]
+    assert jobs() == [*others, "json killed", "json old", "killed", "old", "wider"]
     operator.succeed("recover", DEAD, "--yes", "--ledger", "0")
-    assert jobs() == [*others, "killed", "wider"]
+    assert jobs() == [*others, "json killed", "killed", "wider"]
 
     async def delete_open(store: MetadataStore) -> None:
         await store.delete(f"{operator.root}/00/0000/L0002", -1)
@@ -166,7 +182,9 @@ def test_a_job_file_stays_only_while_it_is_of_use(operator: Operator) -> None:
     operator.on_store(delete_open)
     operator.succeed("recover", DEAD, "--yes")
     assert jobs() == [*others, "wider"]
-    assert not (folder / "killed.jsonl.rates").exists()
+    assert {path.name for path in folder.iterdir() if path.suffix == ".rates"} == {
+        f"{name}.sqlite.rates" for name in ("elsewhere", "wider")
+    }
     operator.succeed("decommission", "b9:3181", DEAD, "b6:3181", "--if-exists", "--yes")
     assert jobs() == others
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +22,9 @@ from commands.recovery_job import RatesFile, as_recorded, parse_rates
 from commands.rendering import counted
 from runtime.errors import ConfigurationError
 from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
-from runtime.replication.plan.job_file import RecordedJob, read_job
+from runtime.replication.plan.job_file import JobFile
 from runtime.replication.policy import CopyPace
-from storage.adapters.filesystem import OsFileSystem
+from storage.adapters.sqlite import SqliteDatabase
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, start_bkctl
 from tests.runtime.replication.test_job_file import START
 
@@ -57,7 +59,7 @@ class Scene:
         return self.log.read_text()
 
     def job_file(self) -> str:
-        (name,) = (name for name in os.listdir(self.state / "jobs") if name.endswith(".jsonl"))
+        (name,) = (name for name in os.listdir(self.state / "jobs") if name.endswith(".sqlite"))
         return str(self.state / "jobs" / name)
 
     def wait_until(self, holds: Callable[[], object], process: BkctlProcess) -> None:
@@ -74,6 +76,15 @@ class Scene:
         assert os.listdir(self.state / "jobs") == [], "a finished job leaves no file"
 
 
+def count_of(table: str, path: str) -> int:
+    """Rows that a job that runs, which has the lock, has recorded: ranges of long copies, or ledgers that are done."""
+    with contextlib.closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as unlocked:
+        try:
+            return len(unlocked.execute(f"SELECT * FROM {table}").fetchall())
+        except sqlite3.DatabaseError:  # it is just being written
+            return 0
+
+
 @pytest.fixture
 def scene(start_cluster: Callable[[int], Cluster], tmp_path: Path) -> Scene:
     return Scene(start_cluster(4), tmp_path)
@@ -86,17 +97,22 @@ def test_a_killed_job_continues_within_a_long_copy(scene: Scene) -> None:
     scene.cluster.stop_bookie(scene.dead)
     killed = scene.start("--copy-rate", "2MiB/s")
     scene.wait_until((scene.state / "jobs").exists, killed)
-    scene.wait_until(lambda: read_job(OsFileSystem(), scene.job_file()).ranges, killed)
+    scene.wait_until(lambda: count_of("range", scene.job_file()), killed)
+    job_file = scene.job_file()
+    refused = scene.cluster.run("recover", "failed-bookie", scene.dead, "--yes", "--resume", job_file)
+    assert (refused.exit_code, "another process continues the job of" in refused.stderr) == (5, True), refused
     killed.kill()
     killed.wait()
-    state = read_job(OsFileSystem(), scene.job_file())
-    ((record,),) = (each.values() for each in state.ranges.values())
+    job = JobFile(SqliteDatabase(job_file))
+    left = job.rest.ledger_ids
+    ((record,),) = (ranges for ranges in map(job.ranges_of, left) if ranges)
+    done = job.done_before.ledgers
+    job.close()
     assert 0 < record.last_entry_id < 24_000
 
-    job_file = scene.job_file()
     continued = scene.start("--resume", job_file, "--copy-rate", "500MiB/s", "-o", "json")
     said = scene.end_of(continued)
-    assert f"continues a job with {counted(state.ledgers_done, 'ledger')} done before" in said
+    assert f"continues a job with {counted(done, 'ledger')} done before" in said
     copied_bytes = int(said.partition('"bytes": ')[2].partition(",")[0])
     assert copied_bytes < (24_000 - record.last_entry_id + 200) * (ENTRY_BYTES + 100)
     scene.require_all_recovered()
@@ -189,6 +205,6 @@ def test_the_command_to_continue() -> None:
 def test_a_continued_job_keeps_its_choices() -> None:
     start = msgspec.structs.replace(START, placement=PlacementMode.BEST_EFFORT)
     recorded = CopyFlags(placement=PlacementMode.BEST_EFFORT, verify=VerifyMode.SAMPLE)
-    assert as_recorded(RecordedJob(start), CopyFlags(), None) == (recorded, OpenLedgers.SKIP)
+    assert as_recorded(start, CopyFlags(), None) == (recorded, OpenLedgers.SKIP)
     given = CopyFlags(placement=PlacementMode.STRICT, verify=VerifyMode.ALL)
-    assert as_recorded(RecordedJob(start), given, OpenLedgers.FENCE) == (given, OpenLedgers.FENCE)
+    assert as_recorded(start, given, OpenLedgers.FENCE) == (given, OpenLedgers.FENCE)

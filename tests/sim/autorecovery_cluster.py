@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
+
 from runtime.autorecovery.config import AutorecoveryConfig
 from runtime.autorecovery.worker import Worker
 from runtime.metadata.bookies.registration import RegistrationClient
@@ -14,7 +16,6 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.store import MetadataStore
 from runtime.replication.config import ReplicationConfig
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
@@ -32,16 +33,8 @@ def worker_on(
 ) -> Worker:
     """A worker with the session of the cluster, or with its own (see ``ports_on``)."""
     store = store or cluster.metadata_store
-    return Worker(
-        cluster.ports,
-        store,
-        ROOT,
-        config or AutorecoveryConfig(),
-        replication or ReplicationConfig(),
-        RecoveryNotes(store, ROOT),
-        holder=holder,
-        own_bookie=own_bookie,
-    )
+    config = msgspec.structs.replace(config or AutorecoveryConfig(), own_bookie=own_bookie)
+    return Worker(cluster.ports, store, config, replication or ReplicationConfig(), holder=holder)
 
 
 async def process_on(cluster: RepairCluster) -> tuple[ModelMetadataStore, ModelLink]:
@@ -65,17 +58,7 @@ async def worker_of_its_own(
         ledgers=await open_ledger_store(store, ROOT, tree),
         registrations=RegistrationClient(store, ROOT),
     )
-    notes = RecoveryNotes(store, ROOT)
-    return Worker(
-        ports,
-        store,
-        ROOT,
-        config or AutorecoveryConfig(),
-        replication or ReplicationConfig(),
-        notes,
-        holder=holder,
-        own_bookie=None,
-    )
+    return Worker(ports, store, config or AutorecoveryConfig(), replication or ReplicationConfig(), holder=holder)
 
 
 @contextlib.asynccontextmanager

@@ -20,7 +20,6 @@ from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.store import Versioned
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.policy import Policy
@@ -28,6 +27,7 @@ from runtime.replication.run.decommission import Decommission, FinishHooks
 from runtime.replication.run.drain import DrainHooks, DrainOrder
 from runtime.replication.run.mark_repair import MarkRepair
 from runtime.replication.run.recovery import BookieRecovery
+from storage.adapters.sqlite import memory_database
 from storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger
@@ -272,7 +272,8 @@ class Exploration:
         cookies = CookieStore(store, ROOT)
         locks = ReplicationLocks(store, ROOT, actor)
         parts = (ports, ports.registrations, cookies, locks, Policy(config=CONFIG, open_ledgers=order.open_ledgers))
-        recovery = BlindRecovery(*parts) if Blind.LOOKS in self._blind else BookieRecovery(*parts)
+        kind = BlindRecovery if Blind.LOOKS in self._blind else BookieRecovery
+        recovery = kind(*parts, open_database=memory_database)
         if isinstance(recovery, BlindRecovery):
             recovery.blind = BlindRegistrations(store, self._clock)
         try:
@@ -383,8 +384,7 @@ class Exploration:
             store = await self._cluster.connect(actor, blind=self._blind)
             ports = await self._cluster.ports(store)
             config = AutorecoveryConfig(failed_ledger_pause_first_s=2.0, failed_ledger_pause_max_s=10.0)
-            notes = RecoveryNotes(store, ROOT)
-            worker = Worker(ports, store, ROOT, config, CONFIG, notes, holder=actor, own_bookie=None)
+            worker = Worker(ports, store, config, CONFIG, holder=actor)
             store.on_session_lost(lambda actor=actor: self._distrust(actor))  # type: ignore[misc]
             serving = asyncio.create_task(worker.serve())
             self._tasks.append(serving)

@@ -27,6 +27,7 @@ from runtime.replication.judge.fragments import segment_entries
 from runtime.replication.policy import Policy
 from runtime.replication.run.recovery import BookieRecovery
 from runtime.replication.run.report import RecoveryReport
+from storage.adapters.sqlite import memory_database
 from storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload
 from tests.sim.bookies import BookieRequest, ModelBookies, entry_list
@@ -77,7 +78,9 @@ class RepairCluster:
     def recovery_by(self, policy: Policy) -> BookieRecovery:
         """A recovery with these choices."""
         cookies = CookieStore(self.metadata_store, ROOT)
-        return BookieRecovery(self.ports, self.ports.registrations, cookies, self.locks, policy)
+        return BookieRecovery(
+            self.ports, self.ports.registrations, cookies, self.locks, policy, open_database=memory_database
+        )
 
     async def connect(self, link: ModelLink | None = None) -> ModelMetadataStore:
         """Another client of the same ZooKeeper."""

@@ -21,7 +21,7 @@ from runtime.metadata.paths import Paths
 from runtime.metadata.pipeline import each_of
 from runtime.metadata.replication.audit_request import AuditRequest
 from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
+from runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks
 from runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
 from runtime.metadata.replication.switches import ReplicationSwitches
 from runtime.protocol.status import Status
@@ -38,8 +38,7 @@ BOOKIES = ("b1", "b2", "b3", "b4", "b5", "b6")
 @contextlib.asynccontextmanager
 async def auditing(cluster: RepairCluster, config: AutorecoveryConfig = DELAY_60) -> AsyncIterator[Auditor]:
     """An auditor in office. At the end all of its lanes must have worked."""
-    notes = RecoveryNotes(cluster.metadata_store, ROOT)
-    auditor = Auditor(cluster.ports, cluster.metadata_store, ROOT, config, notes)
+    auditor = Auditor(cluster.ports, cluster.metadata_store, config)
     serving = asyncio.ensure_future(auditor.serve())
     try:
         yield auditor
@@ -49,6 +48,10 @@ async def auditing(cluster: RepairCluster, config: AutorecoveryConfig = DELAY_60
     finally:
         serving.cancel()
         await asyncio.wait((serving,))
+
+
+def is_alarm(auditor: Auditor) -> bool:
+    return auditor.liveness.verdict.is_alarm
 
 
 async def marks(cluster: RepairCluster) -> dict[int, tuple[str, ...]]:
@@ -78,12 +81,12 @@ def test_t30_a_lost_bookie_is_marked_after_its_delay() -> None:
             await cluster.stop("b1")
             await cluster.clock.sleep(20)
             assert await marks(cluster) == {}
-            assert auditor.backlog.ledgers == 0
+            assert auditor.marked == 0
             await cluster.clock.sleep(50)
             assert await marks(cluster) == {lost: ("b1",)}
             assert other not in await marks(cluster)
             await cluster.clock.sleep(30)
-            assert auditor.backlog.ledgers == 1
+            assert auditor.marked == 1
 
     simulate(scenario)
 
@@ -398,12 +401,12 @@ def test_nothing_is_marked_while_too_many_bookies_are_gone(caplog: pytest.LogCap
             await cluster.clock.sleep(60)
             assert await marks(cluster) == {}
             assert "3 of 4 bookies are gone, more than 50%" in auditor.lanes[0].status.result
-            assert auditor.figures().is_alarm
+            assert is_alarm(auditor)
             assert "no ledger is marked" in (auditor.alarm or "")
             await cluster.start("b1")
             await cluster.clock.sleep(1)
             assert await marks(cluster) == {ledgers[1]: ("b2",), ledgers[2]: ("b3",)}
-            assert not auditor.figures().is_alarm
+            assert not is_alarm(auditor)
             assert auditor.alarm is None
         assert caplog.text.count("ALARM: 3 of 4 bookies are gone") == 1
 
@@ -418,7 +421,7 @@ def test_dead_bookies_that_no_ledger_names_do_not_count_as_gone(caplog: pytest.L
         lost = await pair(cluster, "b1", "b2")
         async with auditing(cluster) as auditor:
             await cluster.clock.sleep(100)
-            assert not auditor.figures().is_alarm
+            assert not is_alarm(auditor)
             await cluster.stop("b1")
             await cluster.clock.sleep(62)
             assert await marks(cluster) == {lost: ("b1",)}
@@ -441,7 +444,8 @@ def test_a_loss_is_noted_instead_of_a_mark_and_ends_when_a_copy_is_back() -> Non
             await cluster.clock.sleep(70)
             assert await marks(cluster) == {}
             assert await losses(cluster) == {lost: ("b1", "b2"), deleted: ("b1", "b2"), damaged: ()}
-            assert auditor.figures().ledgers_lost == 2
+            assert auditor.last_pass is not None
+            assert auditor.last_pass.lost == 2
             runs = auditor.lanes[1].status.runs
             await cluster.stop("b6")
             await cluster.clock.sleep(5)
@@ -501,8 +505,7 @@ def test_an_outage_of_zookeeper_ends_nothing() -> None:
     async def scenario(cluster: RepairCluster) -> None:
         await cluster.start(*BOOKIES)
         lost = await pair(cluster, "b1", "b2")
-        notes = RecoveryNotes(cluster.metadata_store, ROOT)
-        auditor = Auditor(cluster.ports, cluster.metadata_store, ROOT, DELAY_60, notes)
+        auditor = Auditor(cluster.ports, cluster.metadata_store, DELAY_60)
         serving = asyncio.ensure_future(auditor.serve())
         await cluster.clock.sleep(1)
         await cluster.stop("b1")
@@ -640,7 +643,7 @@ def test_a_decommissioned_bookie_is_forgotten() -> None:
             assert await notes.deadlines.keys() == ["b1"]
             await cluster.clock.sleep(REPEAT_S)
             assert await notes.deadlines.keys() == []
-            assert auditor.figures().bookies_counted == 5
+            assert auditor.liveness.verdict.counted == 5
 
     simulate(scenario)
 
@@ -660,7 +663,7 @@ def test_an_alarm_forgets_lost_bookies_that_ledgers_no_longer_name() -> None:
             await cluster.stop("b3")
             await cluster.stop("b4")
             await cluster.clock.sleep(65)
-            assert not auditor.figures().is_alarm
+            assert not is_alarm(auditor)
             found = await marks(cluster)
             assert {each: found[each] for each in lost} == {lost[0]: ("b3",), lost[1]: ("b4",)}
 
@@ -773,13 +776,13 @@ def test_the_first_mark_of_a_directory_creates_it_for_the_others() -> None:
 
     async def scenario(cluster: RepairCluster) -> None:
         store = CountingStore(cluster.metadata_store)
-        publisher = Publisher(cluster.ports, store, ROOT, NO_DELAY, RecoveryNotes(store, ROOT))
+        publisher = Publisher(cluster.ports, store, NO_DELAY)
         requests = [MarkRequest(group + number, ("b1",)) for group in (0, 1 << GROUP_BITS) for number in range(100)]
         tally = await publisher.publish(each_of(requests[:100]), Turn(cluster.clock))
-        assert tally.created == 100
+        assert tally.outcomes == {MarkOutcome.CREATED: 100}
         assert store.counts["transaction"] == 101
         tally = await publisher.publish(each_of(requests), Turn(cluster.clock))
-        assert (tally.created, tally.unchanged) == (100, 100)
+        assert tally.outcomes == {MarkOutcome.CREATED: 100, MarkOutcome.UNCHANGED: 100}
         assert store.counts["transaction"] == 101 + 100 + 101
 
     simulate(scenario)

@@ -431,7 +431,7 @@ def test_a_check_is_not_repeated_because_its_result_could_not_be_stored() -> Non
         read_only = _ReadOnlyStore(cluster.metadata_store)
         store = cast("MetadataStore", read_only)
         notes = RecoveryNotes(store, ROOT)
-        census = ReplicaCensus(cluster.ports, store, ROOT, AutorecoveryConfig(), notes)
+        census = ReplicaCensus(cluster.ports, store, AutorecoveryConfig())
         counting = asyncio.ensure_future(census.lane.serve())
         await cluster.clock.sleep(100)
         assert census.lane.status.failures > 3
@@ -489,8 +489,7 @@ def test_an_outage_of_zookeeper_only_delays_the_check(outage_s: int) -> None:
         await cluster.start(*BOOKIES)
         ids = [await triple(cluster) for _ in range(12)]
         times = note_reads(cluster)
-        notes = RecoveryNotes(cluster.metadata_store, ROOT)
-        auditor = Auditor(cluster.ports, cluster.metadata_store, ROOT, HOUR, notes)
+        auditor = Auditor(cluster.ports, cluster.metadata_store, HOUR)
         serving_auditor = asyncio.ensure_future(auditor.serve())
         await cluster.clock.sleep(599)
         cluster.link.cut()

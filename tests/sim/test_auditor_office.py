@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from runtime.autorecovery.auditor import Auditor
-from runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole
-from runtime.autorecovery.daemon import AutorecoveryDaemon, DaemonIdentity
+from runtime.autorecovery.config import AutorecoveryConfig
+from runtime.autorecovery.daemon import AutorecoveryDaemon
 from runtime.autorecovery.office import PULSAR_ABSENCE_S, AuditorOffice
 from runtime.errors import NoNodeError
 from runtime.metadata.paths import Paths
 from runtime.metadata.pulsar_migration import flag_path
-from runtime.metadata.replication.recovery_notes import RecoveryNotes, WorkerStatus
+from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus
 from runtime.metadata.store import MetadataStore, children_of
 from tests.sim.autorecovery_cluster import process_on
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
@@ -31,10 +31,9 @@ def office_of(
     cluster: RepairCluster, store: MetadataStore, name: str, *, is_beside_pulsar: bool = False
 ) -> AuditorOffice:
     """The office of a daemon, with an auditor that works."""
-    notes = RecoveryNotes(store, ROOT)
 
     def new_auditor() -> Auditor:
-        return Auditor(cluster.ports, store, ROOT, AutorecoveryConfig(), notes)
+        return Auditor(cluster.ports, store, AutorecoveryConfig())
 
     return AuditorOffice(store, ROOT, name, cluster.clock, new_auditor, is_beside_pulsar=is_beside_pulsar)
 
@@ -225,13 +224,12 @@ def test_while_pulsar_migrates_its_metadata_neither_auditor_nor_worker_runs() ->
 
 def daemon_of(cluster: RepairCluster, new_worker: Callable[[], FailingWorker]) -> AutorecoveryDaemon:
     store = cluster.metadata_store
-    identity = DaemonIdentity(daemon_id="ours", role=AutorecoveryRole.BOTH, host="h", pid=1, started_ms=0)
+    who = DaemonNote(bookie_id="ours", host="h", pid=1, role="both", started_ms=0, written_ms=0, is_auditor=False)
     return AutorecoveryDaemon(
         store,
         ROOT,
-        RecoveryNotes(store, ROOT),
         cluster.clock,
-        identity,
+        who,
         office=office_of(cluster, store, "ours"),
         new_worker=new_worker,
     )

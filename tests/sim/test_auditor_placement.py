@@ -20,7 +20,7 @@ from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.replication.recovery_notes import LedgerCount, RecoveryNotes
+from runtime.metadata.replication.recovery_notes import LedgerCount
 from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from runtime.metadata.store import MetadataStore, Node
 from runtime.net.rack_files import OsRackFiles
@@ -204,11 +204,10 @@ def test_a_check_of_placement_that_could_not_mark_all_is_repeated() -> None:
         store = _DisablingStore(cluster.metadata_store, cluster.ports.ledgers.path(misplaced))
         ledgers = await open_ledger_store(cast("MetadataStore", store), ROOT, LedgerTree.HIERARCHICAL)
         config = msgspec.structs.replace(MARKING, check_period_s=0.0, replicas_check_interval_s=0.0)
-        ports, notes = cluster.ports, RecoveryNotes(cluster.metadata_store, ROOT)
-        publisher = Publisher(ports, cluster.metadata_store, ROOT, config, notes)
-        check = PlacementCheck(
-            dataclasses.replace(ports, ledgers=ledgers), cluster.metadata_store, ROOT, config, notes, publisher
-        )
+        ports = cluster.ports
+        publisher = Publisher(ports, cluster.metadata_store, config)
+        ports = dataclasses.replace(ports, ledgers=ledgers)
+        check = PlacementCheck(ports, cluster.metadata_store, config, publisher)
         checking = asyncio.ensure_future(check.lane.serve())
         await cluster.clock.sleep(60)
         assert await marks(cluster) == {}

@@ -36,7 +36,7 @@ class Office:
 
     def __init__(self, store: ModelMetadataStore, link: ModelLink, ports: ClientPorts) -> None:
         config = AutorecoveryConfig(lost_bookie_delay_s=DELAY_S)
-        self.auditor = Auditor(ports, store, ROOT, config, RecoveryNotes(store, ROOT))
+        self.auditor = Auditor(ports, store, config)
         self.store = store
         self.link = link
         self.serving = asyncio.ensure_future(self.auditor.serve())

@@ -11,7 +11,6 @@ from runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
 from runtime.autorecovery.publisher import Publisher
 from runtime.metadata.ledgers.layout import LedgerTree
 from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from tests.counting_store import CountingStore
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
@@ -31,10 +30,9 @@ def test_the_first_request_comes_after_few_reads() -> None:
         ports = dataclasses.replace(
             cluster.ports, ledgers=await open_ledger_store(store, ROOT, LedgerTree.HIERARCHICAL)
         )
-        notes = RecoveryNotes(cluster.metadata_store, ROOT)
-        publisher = Publisher(ports, cluster.metadata_store, ROOT, AutorecoveryConfig(), notes)
+        publisher = Publisher(ports, cluster.metadata_store, AutorecoveryConfig())
         aim, live = ScanAim(due=frozenset({"b1"})), frozenset({"b2"})
-        scan = LostBookieScan(ports, notes, publisher, lambda: aim, lambda: live)
+        scan = LostBookieScan(ports, publisher, lambda: aim, lambda: live)
         requests = scan.requests(Turn(cluster.clock))
         async with aclosing(requests):
             assert (await anext(requests)).missing_bookies == ("b1",)

@@ -7,8 +7,10 @@ import pytest
 from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.ports import ReadReply
+from runtime.protocol.entry_list import EntryGroup, EntryList
 from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
+from runtime.replication.copy.entry_lists import EntryLists
 from runtime.replication.judge.check_scope import WHOLE, CheckScope, Sample
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
@@ -255,5 +257,30 @@ def test_entries_after_the_one_that_a_bookie_names_as_its_last_are_not_lost(has_
         await cluster.stop("b2")
         (failure,) = (await cluster.recover("b2")).failures
         assert failure.entries == (EntryRange(10, 499),)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("entries", [0, 100])
+def test_a_list_that_claims_as_many_entries_as_the_metadata_is_not_compared(entries: int) -> None:
+    """A bookie without an entry, or with some, must not keep the auditor busy for years."""
+    period = 2**31 - 1
+    everything = EntryList([EntryGroup(0, LAST // period * period, period, period)])
+
+    def claims(request: BookieRequest) -> EntryList | None:
+        return everything if request.kind == "list" else None
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start(*BOOKIES)
+        endless = await claim(cluster, ensemble=BOOKIES, quorum=2, entries=entries)
+        finite = await claim(cluster, ensemble=BOOKIES, quorum=2, entries=entries, last=entries)
+        cluster.rules.append(claims)  # type: ignore[arg-type]
+        lists = EntryLists(cluster.ports.bookies, cluster.ports.clock)
+
+        async def has_all(ledger_id: int) -> bool:
+            return await lists.has_all("b1", ledger_id, (await cluster.ports.ledgers.read(ledger_id)).value)
+
+        assert not await has_all(endless)
+        assert await has_all(finite)
 
     simulate(scenario)

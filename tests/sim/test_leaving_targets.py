@@ -23,6 +23,7 @@ from runtime.replication.judge.ledger_result import FailureReason
 from runtime.replication.policy import Policy
 from runtime.replication.run.decommission import Decommission, FinishHooks
 from runtime.replication.run.recovery import BookieRecovery
+from storage.adapters.sqlite import memory_database
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import carry_out
 from tests.sim.bookies import BookieRequest
@@ -208,7 +209,9 @@ def test_a_bookie_that_another_command_empties_is_the_last_resort() -> None:
         store = cluster.metadata_store
         ids = [await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)) for _ in range(5)]
         parts = (cluster.ports, cluster.ports.registrations, CookieStore(store, ROOT), cluster.locks)
-        recovery = BookieRecovery(*parts, Policy(), find_leaving=partial(leaving_bookies, store, ROOT))
+        recovery = BookieRecovery(
+            *parts, Policy(), find_leaving=partial(leaving_bookies, store, ROOT), open_database=memory_database
+        )
         async with await lock_bookies(store, ROOT, OperationHolder("decommission", pid=1), ["b3"]):
             assert (await recovery.run(await recovery.plan(["b1"]))).is_complete
             assert {(await cluster.ensembles(each))[0] for each in ids} == {("b4", "b2")}

@@ -14,13 +14,12 @@ from runtime.protocol.status import Status
 from runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.job import StripeJob
+from runtime.replication.copy.rate import SharedPacer
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.stripe import Replicator
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange, fragments_naming
 from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.policy import CopyPace
-from runtime.replication.run.engine import SharedPacer
 from runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import failed_ledgers, ledger
@@ -389,7 +388,7 @@ def test_what_is_read_back_counts_for_the_rate_of_the_bookie(copied_until: int, 
             cluster.copies["b3"][ledger_id] = dict(cluster.copies["b2"][ledger_id])
         size_bytes = sum(map(len, cluster.copies["b2"][ledger_id].values()))
         pacer = SharedPacer(cluster.clock)
-        pacer.set(CopyPace(bytes_per_s=None, bytes_per_s_per_bookie=size_bytes // 20))
+        pacer.change(None, size_bytes // 20)
         config = ReplicationConfig()
         replicator = Replicator(
             cluster.ports,

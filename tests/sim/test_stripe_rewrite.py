@@ -9,12 +9,11 @@ from runtime.protocol.status import Status
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.job import StripeJob, StripeOutcome
+from runtime.replication.copy.rate import SharedPacer
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.stripe import Replicator
 from runtime.replication.judge.fragments import EntryRange, fragments_naming
 from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.policy import CopyPace
-from runtime.replication.run.engine import SharedPacer
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest
@@ -254,7 +253,7 @@ def test_reads_and_writes_count_for_the_rate() -> None:
         metadata = ledger({0: BOOKIES}, 3, 2, last_entry_id=999, length=10_000)
         ledger_id = await cluster.store(metadata, holes=["b1"])
         pacer = SharedPacer(cluster.clock)
-        pacer.set(CopyPace(bytes_per_s=10_000, bytes_per_s_per_bookie=None))
+        pacer.change(10_000, None)
         started_ns = cluster.clock.monotonic_ns()
         outcome = await Rewrites(cluster, pacer).run(ledger_id, metadata, EntryRange(0, 999))
         assert outcome.is_complete

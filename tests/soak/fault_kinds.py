@@ -10,12 +10,14 @@ from tests.runtime.bookie.bookie_process import open_files
 from tests.soak.fault_stage import Stage
 
 KIBIBYTE = 1024
+STORAGE_FAILED = 5
+"""Exit code."""
 _WRITES = "pwrite64,pwritev,pwritev2,write"
 _SYNCS = "fdatasync,fsync"
 _OPENS = "openat"
 _RENAMES = "rename,renameat,renameat2"
 _CHANGES = f"pwrite64,pwritev,pwritev2,ftruncate,fallocate,unlink,mkdir,{_SYNCS},{_RENAMES}"
-"""All that a disk refuses which the kernel has made read-only. A remount is not allowed while files are written."""
+"""All that a disk refuses which the kernel has made read-only."""
 
 
 class Kind(NamedTuple):
@@ -25,6 +27,10 @@ class Kind(NamedTuple):
     strike: Sequence[Callable[[Stage], object]]
     """Done one after the other, with time between them."""
     prefix: Callable[[Stage], Sequence[str]] = lambda _: ()
+    is_prefix_of_all: bool = False
+    """Of all bookies, not of the victim alone."""
+    settings: Sequence[str] = ()
+    """Of all bookies, instead of the usual ones."""
     disks: Sequence[str] = ()
     needs_ensemble: bool = False
     has_happened: Callable[[Stage], bool] = lambda _: True
@@ -39,6 +45,23 @@ def _calls(name: str, calls: str, what: str, files: str) -> Kind:
 def _disk(name: str, disk: str, act: Callable[[Stage, str], object]) -> Kind:
     return Kind(name, [lambda stage: act(stage, disk)], disks=("journal", "ledgers"))
 
+
+def _broken(name: str, part: str) -> Kind:
+    """An ext4 file system with an error: the kernel makes it read-only under the bookie."""
+    return Kind(
+        name,
+        [Stage.fail_disk],
+        prefix=lambda stage: stage.own_disk(part),
+        has_happened=lambda stage: stage.exit_code == STORAGE_FAILED and "Read-only file system" in stage.said,
+    )
+
+
+_JUMPS = (
+    lambda stage: stage.set_clock(86_400),
+    lambda stage: stage.set_clock(-86_400),
+    lambda stage: stage.set_clock(3652 * 86_400),
+    lambda stage: stage.set_clock(0),
+)
 
 KINDS = (
     _calls("journal: write EIO", _WRITES, "error=EIO:when=20+", "journals"),
@@ -79,6 +102,9 @@ KINDS = (
     _disk("full ledger disk", "ledgers", Stage.fill),
     _disk("journal disk unmounted", "journal", Stage.detach),
     _disk("ledger disk unmounted", "ledgers", Stage.detach),
+    _broken("journal disk becomes read-only", "journal"),
+    _broken("ledger disk becomes read-only", "ledgers"),
+    _broken("the only disk becomes read-only", ""),
     Kind("files may have 300 KiB (ulimit -f)", [lambda stage: stage.limit(resource.RLIMIT_FSIZE, 300 * KIBIBYTE)]),
     Kind("no more open files (prlimit -n 20)", [lambda stage: stage.limit(resource.RLIMIT_NOFILE, 20)]),
     Kind("no more memory (prlimit -v)", [lambda stage: stage.limit(resource.RLIMIT_AS, 64 * 1024 * KIBIBYTE)]),
@@ -94,15 +120,7 @@ KINDS = (
         has_happened=lambda stage: "may have only 230 files open" in stage.said,
     ),
     Kind("halted for 5 s", [lambda stage: stage.halt(5.0)]),
-    Kind(
-        "clock jumps: a day on, two back, ten years on, back",
-        [
-            lambda stage: stage.set_clock(86_400),
-            lambda stage: stage.set_clock(-86_400),
-            lambda stage: stage.set_clock(3652 * 86_400),
-            lambda stage: stage.set_clock(0),
-        ],
-        prefix=Stage.own_clock,
-    ),
+    Kind("clock jumps: a day on, two back, ten years on, back", _JUMPS, prefix=Stage.own_clock),
+    Kind("the same jumps of all bookies and clients", _JUMPS, prefix=Stage.common_clock, is_prefix_of_all=True),
     Kind("the leader of three ZooKeepers killed, twice", [Stage.kill_leader, Stage.kill_leader], needs_ensemble=True),
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -14,6 +16,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
+
+import pytest
 
 from storage.filenames import journal_file_name, parse_journal_file_name
 from tests.orphans import OrphanKiller
@@ -50,6 +54,14 @@ sys.argv.insert(0, "bkctl")
 runpy.run_module("bkctl", run_name="__main__", alter_sys=True)
 """
 """A bookie whose wall clock can be set while it runs: ``time.time`` is all of it that the code of a bookie asks."""
+MOUNT = 'mount -o loop,errors=remount-ro "$1" "$2" && shift 2 && exec "$@"'
+"""A process with an ext4 file system that no other process sees, and that ends with it."""
+MAY_FAIL = 'test -w "/sys/fs/ext4/$(basename "$(findmnt -no SOURCE "$1")")/trigger_fs_error"'
+"""Whether an error of the file system can be reported to the kernel."""
+
+
+class NotPossibleHereError(Exception):
+    """This machine does not allow the fault."""
 
 
 class Bookies(Cluster):
@@ -59,6 +71,8 @@ class Bookies(Cluster):
         super().__init__(directory, metadata_uri, SESSION_MS)
         self.prefix: dict[int, Sequence[str]] = {}
         """Number of the bookie: the program and its arguments before the ones of bkctl."""
+        self.settings: Sequence[str] = ()
+        """Instead of those of ``SETTINGS`` with the same names."""
         self.started: dict[int, BkctlProcess | subprocess.Popen[bytes]] = {}
 
     def _start_process(self, bookie: BookieProcess, log: IO[bytes]) -> Any:
@@ -67,7 +81,7 @@ class Bookies(Cluster):
             *("bookie", "start", "--metadata-uri", self.metadata_uri, "--port", str(bookie.port)),
             *("--bookie-id", bookie.id, "--advertised-address", LOOPBACK),
             *("--journal-dir", f"{bookie.directory}/journal", "--ledger-dir", f"{bookie.directory}/ledgers"),
-            *(word for each in SETTINGS for word in ("--set", each)),
+            *(word for each in (*SETTINGS, *self.settings) for word in ("--set", each)),
         ]
         prefix = self.prefix.get(number, ())
         process: BkctlProcess | subprocess.Popen[bytes]
@@ -94,6 +108,10 @@ class Stage:
         self._sockets: list[socket.socket] = []
         self._mounts: list[Path] = []
         self._clock = folder / "clock"
+        self._offset_s = 0
+        self._client_clock = pytest.MonkeyPatch()
+        self._image = folder / "disk.img"
+        self._own_disk: Sequence[str] = ()
 
     def __enter__(self) -> Stage:
         return self
@@ -103,12 +121,16 @@ class Stage:
             self.end_fault()
             self.bookies.stop()
         finally:
+            self._client_clock.undo()
             self._orphans.close()
             for mount in reversed(self._mounts):
                 _run("umount", "--lazy", str(mount), may_fail=True)
 
-    def start(self, prefix: Sequence[str] = (), disks: Sequence[str] = ()) -> None:
-        """``disks``: "journal" and "ledgers" of the victim, if they are small file systems of their own."""
+    def start(self, prefix: Sequence[str] = (), disks: Sequence[str] = (), *, is_for_all: bool = False) -> None:
+        """``disks``: "journal" and "ledgers" of the victim, if they are small file systems of their own.
+
+        ``is_for_all``: the prefix is that of all bookies, not of the victim alone.
+        """
         for each in disks:
             source, target = self.folder / f"disk-{each}", Path(self.bookies.directory) / "bookie-1" / each
             source.mkdir()
@@ -116,7 +138,7 @@ class Stage:
             _run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(source))
             self._mounts.append(source)
             self._bind(each)
-        self.bookies.prefix = {0: prefix} if prefix else {}
+        self.bookies.prefix = dict.fromkeys(range(3) if is_for_all else [0], prefix)
         self.bookies.up(3)
         for bookie in self.bookies.bookies:
             self._orphans.watch(bookie.pid)
@@ -153,7 +175,9 @@ class Stage:
                 (source / "ballast").unlink(missing_ok=True)
                 if not os.path.ismount(self._disk(each)):
                     self._bind(each)
-        self.bookies.prefix = {}
+        if self._own_disk:
+            self._wait_until_disk_is_free()
+        self.bookies.prefix = {0: self._own_disk}
         self.bookies.start_bookie(self.victim.id)
         self._orphans.watch(self.victim.pid)
 
@@ -194,6 +218,34 @@ class Stage:
     def detach(self, disk: str) -> None:
         _run("umount", "--lazy", str(self._disk(disk)))
 
+    def own_disk(self, part: str) -> Sequence[str]:
+        """The prefix of a bookie whose folder ``part`` (empty: all) is an ext4 file system, for ``fail_disk``."""
+        path = self._disk(part)
+        path.mkdir(parents=True)
+        if shutil.which("mkfs.ext4") is None:
+            raise NotPossibleHereError("mkfs.ext4 is not installed")
+        with self._image.open("wb") as file:
+            file.truncate(DISK_BYTES)
+        _run("mkfs.ext4", "-q", "-F", str(self._image))
+        private = ("unshare", "--mount", "--propagation", "private")
+        self._own_disk = (*private, "sh", "-c", MOUNT, "sh", str(self._image), str(path))
+        probe = [*self._own_disk, "sh", "-c", MAY_FAIL, "sh", str(path)]
+        tried = subprocess.run(probe, capture_output=True, text=True, check=False)
+        if tried.returncode != 0:
+            why = tried.stderr.strip() or "no access to /sys/fs/ext4"
+            raise NotPossibleHereError(f"needs the right to mount ext4 and to report errors of it: {why}")
+        self._wait_until_disk_is_free()
+        return self._own_disk
+
+    def fail_disk(self) -> None:
+        """Report an error of its file system to the kernel, which makes it read-only at once.
+
+        A remount would be refused, because files are open to be written.
+        """
+        mounts = Path(f"/proc/{self.victim.pid}/mountinfo").read_text(encoding="utf-8")
+        (device,) = re.findall(rf" {self._own_disk[-1]} .* - ext4 /dev/(loop\d+) ", mounts)
+        Path(f"/sys/fs/ext4/{device}/trigger_fs_error").write_text("a fault of bkctl's tests", encoding="utf-8")
+
     def connect(self, count: int) -> None:
         """Idle connections."""
         for _ in range(count):
@@ -217,7 +269,20 @@ class Stage:
         self.set_clock(0)
         return [sys.executable, "-P", "-c", CLOCK, str(self._clock)]
 
+    def common_clock(self) -> list[str]:
+        """The prefix of bookies that have one clock together with the clients, which are in this process."""
+        real_ns = time.time_ns
+
+        def now_ns() -> int:
+            return real_ns() + self._offset_s * 10**9
+
+        prefix = self.own_clock()
+        self._client_clock.setattr(time, "time_ns", now_ns)
+        self._client_clock.setattr(time, "time", lambda: now_ns() / 1e9)
+        return prefix
+
     def set_clock(self, offset_s: int) -> None:
+        self._offset_s = offset_s
         with self._clock.open("r+b" if self._clock.exists() else "wb") as file:
             file.write(struct.pack("<q", offset_s))
 
@@ -237,6 +302,13 @@ class Stage:
     def _bind(self, name: str) -> None:
         _run("mount", "--bind", str(self.folder / f"disk-{name}"), str(self._disk(name)))
         self._mounts.append(self._disk(name))
+
+    def _wait_until_disk_is_free(self) -> None:
+        """The kernel unmounts it a moment after its process has ended."""
+        deadline = time.monotonic() + 60
+        while _run("losetup", "--associated", str(self._image)):
+            assert time.monotonic() < deadline, "the file system is still mounted"
+            time.sleep(0.02)
 
     def _paths(self, word: str) -> list[str]:
         """Files of the victim, those that will come next among them."""
@@ -265,6 +337,7 @@ class Stage:
         return [str(each) for each in places[word]]
 
 
-def _run(*command: str, may_fail: bool = False) -> None:
+def _run(*command: str, may_fail: bool = False) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert may_fail or done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    return done.stdout

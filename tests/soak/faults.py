@@ -27,7 +27,7 @@ from tests.orphans import OrphanKiller
 from tests.processes import LOOPBACK, free_port, run_bkctl
 from tests.soak.fault_kinds import KINDS, Kind
 from tests.soak.fault_load import Load
-from tests.soak.fault_stage import Stage
+from tests.soak.fault_stage import NotPossibleHereError, Stage
 from tests.zookeeper_servers import Ensemble, ZooKeeperServer
 
 LOAD_BEFORE = 200
@@ -57,7 +57,8 @@ class Outcome(NamedTuple):
 
 async def run_kind(kind: Kind, stage: Stage) -> Outcome:
     """Load, the fault, a restart, the check."""
-    await asyncio.to_thread(stage.start, kind.prefix(stage), kind.disks)
+    stage.bookies.settings = kind.settings
+    await asyncio.to_thread(stage.start, kind.prefix(stage), kind.disks, is_for_all=kind.is_prefix_of_all)
     async with Load(stage.bookies.metadata_uri) as load:
         await _until_acknowledged(load, stage)
         for strike in kind.strike:
@@ -175,6 +176,9 @@ def main() -> None:
                 continue
             try:
                 found = faults.run(number, kind)
+            except NotPossibleHereError as error:
+                _say(f"| {kind.name} | not possible here: {error} | | | | |")
+                continue
             except (AssertionError, BkctlError, OSError, TimeoutError) as error:
                 bad.append(f"{kind.name}: {type(error).__name__} {error}")
                 _say(f"| {kind.name} | {type(error).__name__} | | | | |")

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from runtime.errors import ConfigurationError
-from runtime.replication.plan.job_file import read_job
-from storage.adapters.filesystem import OsFileSystem
+from runtime.errors import ConflictError
+from runtime.replication.plan.job_file import JobFile
+from storage.adapters.sqlite import SqliteDatabase
 from tests.processes import BkctlProcess, start_bkctl
 from tests.soak.ground import (
     HALT_BOOKIE,
@@ -123,9 +123,10 @@ class Soak(SoakGround):
         if kind == REMOVE_LIVE:
             command += ["--if-exists", "--stop-command", f"kill {self._cluster.bookie(victim).pid}"]
         planned = []
-        for path in sorted(self._jobs.glob("*.jsonl")):
-            with contextlib.suppress(ConfigurationError):  # killed before its first line was written
-                planned += [str(path)] if read_job(OsFileSystem(), str(path)).is_planned else []
+        for path in sorted(self._jobs.glob("*.sqlite")):
+            with contextlib.suppress(ConflictError):  # killed before its plan was complete
+                JobFile(SqliteDatabase(str(path))).close()
+                planned.append(str(path))
         if planned and source.random() < 0.7:
             self.counts["--resume"] += 1
             command += ["--resume", source.choice(planned)]

@@ -12,7 +12,7 @@ from storage.journal.format import HEADER_BYTES, PADDING_MARK
 from tests.runtime.bookie.serving.test_durability import strace
 from tests.runtime.bookie.small_disk import small_disk
 from tests.soak.fault_kinds import KINDS, Kind
-from tests.soak.fault_stage import Stage
+from tests.soak.fault_stage import NotPossibleHereError, Stage
 from tests.soak.faults import Faults
 
 pytestmark = [pytest.mark.battery, pytest.mark.cluster, pytest.mark.strace]
@@ -23,8 +23,12 @@ CHOSEN = {
     "index: sync EIO",
     "journal disk unmounted",
     "clock jumps: a day on, two back, ten years on, back",
+    "the same jumps of all bookies and clients",
+    "the only disk becomes read-only",
 }
 ERASED_BYTES = 20_000
+NO_CHECKPOINTS = ("flushInterval=3600000",)
+"""Or the entries may be in the ledger directory too, and nothing is lost."""
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +47,18 @@ def test_the_chosen_kinds_exist() -> None:
 
 @pytest.mark.parametrize("kind", [each for each in KINDS if each.name in CHOSEN], ids=lambda kind: kind.name)
 def test_a_fault_under_load_loses_nothing(faults: Faults, kind: Kind) -> None:
-    found = faults.run(KINDS.index(kind), kind)
+    try:
+        found = faults.run(KINDS.index(kind), kind)
+    except NotPossibleHereError as error:
+        pytest.skip(str(error))
     assert found.lost == []
     assert found.happened
     assert found.acknowledged > 0
 
 
 def test_a_loss_is_seen(faults: Faults) -> None:
-    found = faults.run(len(KINDS), Kind("the end of the journal is erased", [_erase_end_of_journal]))
+    kind = Kind("the end of the journal is erased", [_erase_end_of_journal], settings=NO_CHECKPOINTS)
+    found = faults.run(len(KINDS), kind)
     assert found.acknowledged > 0
     assert any(each.endswith(("NO_SUCH_ENTRY", "NO_SUCH_LEDGER")) for each in found.lost)
 

@@ -7,10 +7,10 @@ import os
 from runtime.admin.calls import ALL_ADDRESSES
 from runtime.admin.connections import admin_limits
 from runtime.admin.server import AdminServer
-from runtime.admin.tcp_ports import open_tcp_ports
+from runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports
 from runtime.bookie.admin.cluster_routes import ClusterRoutes
 from runtime.bookie.admin.gc_routes import GarbageCollectionRoutes
-from runtime.bookie.admin.java_routes import ADMIN_LANE, JavaRoutes
+from runtime.bookie.admin.java_routes import JavaRoutes
 from runtime.bookie.admin.job_routes import JobRoutes
 from runtime.bookie.admin.mode_routes import ModeRoutes
 from runtime.bookie.admin.state_route import StateRoute
@@ -58,6 +58,7 @@ class AdminInterface:
             self._read_token,
             self._java.probe_routes(),
             names,
+            ports.workers,
         )
         view.http_port, view.scrape_port = opened
 

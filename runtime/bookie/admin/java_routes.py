@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from runtime.admin.exposition import CONTENT_TYPE
 from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer, text_answer
+from runtime.admin.tcp_ports import ADMIN_LANE
 from runtime.bookie.admin.server_config import java_settings
 from runtime.bookie.disks.monitor import total_space
 from runtime.bookie.metrics.catalogue import bookie_metrics
@@ -15,9 +16,6 @@ from storage.filenames import current_directory, parse_entry_log_file_name, pars
 from storage.journal.log_mark import read_last_mark
 
 T = TypeVar("T")
-
-ADMIN_LANE: Final = "admin"
-"""A lane of its own for file operations of these requests, so that a slow disk delays nothing else."""
 
 _FILE_KINDS: Final = ("journal", "entrylog", "index")
 

@@ -61,7 +61,7 @@ class FolderClaim:
         check = await self._service.check(names.cookie, names.known_as[1:])
         if check.depends_on_references:
             is_loss_accepted = self._config.integrity.stamps_missing_cookies
-            ledgers = await self._metadata.open_ledgers()
+            ledgers = await self._metadata.open_ledgers(self._ports.clock)
             check = await require_no_ledgers(check, self._metadata.store, ledgers, is_loss_accepted=is_loss_accepted)
         return check
 

@@ -55,6 +55,7 @@ from runtime.metadata.bookies.service_info import rpc_service_info
 from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
+from runtime.net.exhaustion import NO_THREAD, on_exhaustion
 from runtime.net.listener import BookieListener
 from runtime.net.server_connection import ListenerLimits
 from storage import filenames
@@ -71,9 +72,6 @@ from storage.engine.ledger_storage import LedgerStorage
 from storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
-
-_NO_THREAD = "can't start new thread"
-"""What Python says if the machine refuses one."""
 
 
 class BookieServer:
@@ -112,6 +110,7 @@ class BookieServer:
         self._stages = Stages(self._note_stage, self.note_wait, ports.clock)
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failed.add_done_callback(_retrieve)
+        self._ignore_exhaustion = on_exhaustion(self._fail)
 
     @property
     def bookie_id(self) -> str:
@@ -175,7 +174,7 @@ class BookieServer:
         mode_files = self.view.mode_files = self._new_mode_files()
         disks = await run("check the disks", self._check_disks(mode_files, checkpoints))
         self.view.disks = disks
-        ledgers = await metadata.open_ledgers()
+        ledgers = await metadata.open_ledgers(self._ports.clock)
         noting = boot.note_losses(storage, self.bookie_id, checkpoints.flush, store, ledgers)
         is_repair_due = await run("note lost entries", noting)
         path = await run("journals and checkpoints", self._start(storage, checkpoints, disks), self._flush)
@@ -355,7 +354,10 @@ class BookieServer:
 
     async def _stop(self, cause: BaseException | None) -> None:
         self.view.is_running, self.view.is_stopping = False, True
-        await self._stages.undo(cause)
+        try:
+            await self._stages.undo(cause)
+        finally:
+            self._ignore_exhaustion()
 
     def note_wait(self, name: str, seconds: float) -> None:
         """The stop, or the undo of a failed start, waits for the end of a part."""
@@ -414,9 +416,9 @@ def _failing_bookie(beginning: str = "") -> Iterator[None]:
     except MemoryError as error:
         raise BookieFailedError(f"{beginning}out of memory: give the bookie more, or lower its caches") from error
     except RuntimeError as error:
-        if str(error) != _NO_THREAD:
+        if str(error) != NO_THREAD:
             raise
-        limits = "raise the limit of processes (ulimit -u) or of tasks (TasksMax of the service)"
+        limits = "raise the limit of processes (ulimit -u), tasks (TasksMax of the service) or memory (ulimit -v)"
         raise BookieFailedError(f"{beginning}{error}: {limits}") from error
 
 

@@ -332,7 +332,7 @@ async def assemble_garbage_collector(
     """Create the collector of a serving bookie."""
     settings, workers, store, uri = config.garbage_collection, ports.workers, metadata.store, metadata.uri
     rate = settings.metadata_operations_per_s_max or None
-    budget = RequestBudget(rate, config.zookeeper.in_flight_max)
+    budget = RequestBudget(ports.clock, rate, config.zookeeper.in_flight_max)
     live.on_change(lambda changed: budget.set_rate(changed.garbage_collection.metadata_operations_per_s_max or None))
     budgeted = BudgetedStore(store, budget)
     metrics = GarbageCollectionMetrics()

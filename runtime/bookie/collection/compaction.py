@@ -32,6 +32,7 @@ from runtime.bookie.collection.metrics import GarbageCollectionMetrics, LogMetri
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.config import GarbageCollectionConfig
 from runtime.ports import Clock, Workers
+from runtime.rate_limit import RateLimit
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.engine.relocation import CompactionSource, EntryMove, SourceEntry
 from storage.entry_log.compaction_log import CompactedLog, list_compacted_logs, remove_unfinished_logs
@@ -93,10 +94,10 @@ class CompactionThrottle:
     """Limits the copy rate in one ledger directory, in entries or bytes per second by the settings."""
 
     def __init__(self, clock: Clock, config: GarbageCollectionConfig) -> None:
-        self._clock = clock
         self.set_rate(config)
-        self._due_ns = 0
-        self._waiting: asyncio.Future[bool] | None = None
+        self._limit = RateLimit(clock, 1.0)
+        """Of seconds, because the unit can change: copies keep the time that they have by the rate when they began."""
+        self._waiting: asyncio.Task[None] | None = None
 
     def set_rate(self, config: GarbageCollectionConfig) -> None:
         """Set the rate for copies noted from now on."""
@@ -105,30 +106,21 @@ class CompactionThrottle:
 
     async def wait(self) -> bool:
         """True when the time for earlier copies has passed; False after ``interrupt``. For one caller at a time."""
-        left_s = (self._due_ns - self._clock.monotonic_ns()) / 1e9
-        if left_s <= 0:
-            return True
-        waiting: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting = waiting
-        timer = self._clock.call_later(left_s, lambda: self._wake(is_due=True))
+        waiting = self._waiting = asyncio.ensure_future(self._limit.take())
         try:
-            return await waiting
+            await asyncio.wait((waiting,))
         finally:
-            timer.cancel()
-            self._waiting = None
+            waiting.cancel()
+        return not waiting.cancelled()
 
     def interrupt(self) -> None:
         """Wake the waiting caller, which then checks whether its copies are still needed."""
-        self._wake(is_due=False)
-
-    def _wake(self, *, is_due: bool) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(is_due)
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     def note(self, entry_count: int, size_bytes: int) -> None:
         """Count copies; the next ``wait`` includes the time for them."""
-        amount = size_bytes if self._is_by_bytes else entry_count
-        self._due_ns = max(self._due_ns, self._clock.monotonic_ns()) + int(amount / self._per_s_max * 1e9)
+        self._limit.spend((size_bytes if self._is_by_bytes else entry_count) / self._per_s_max)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -300,7 +292,7 @@ class Compactor:
         async with aclosing(self._scanner.entries(self._engine.ledger_directory, source.log_id)) as messages:
             async for message in messages:
                 entries, is_complete = _taken(message)
-                existing = [entry for entry in entries if self._engine.ledger(entry.ledger_id) is not None]
+                existing = [entry for entry in entries if entry.ledger_id in self._engine.rows]
                 if not existing:
                     continue
                 ledger_ids.update(entry.ledger_id for entry in existing)
@@ -315,7 +307,7 @@ class Compactor:
         is_due, size_bytes = False, 0
         while batch and not is_due:
             is_due = await self._throttle.wait()
-            batch = [entry for entry in batch if self._engine.ledger(entry.ledger_id) is not None]
+            batch = [entry for entry in batch if entry.ledger_id in self._engine.rows]
         if batch:
             size_bytes = sum(entry.size_bytes for entry in batch)
             self._throttle.note(len(batch), size_bytes)
@@ -325,8 +317,7 @@ class Compactor:
         return size_bytes
 
     def _is_in_limbo(self, ledger_id: LedgerId) -> bool:
-        row = self._engine.ledger(ledger_id)
-        return row is not None and row.is_limbo
+        return ledger_id in self._engine.rows.limbo_ids
 
 
 async def finish_jobs(workers: Workers) -> None:

@@ -24,7 +24,7 @@ import msgspec
 
 from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.collection.metrics import GarbageCollectionMetrics
-from runtime.errors import MetadataAuthError, MetadataError, MetadataFormatError
+from runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataError, MetadataFormatError
 from runtime.metadata.ledgers.ids import read_next_id
 from runtime.metadata.ledgers.ledgers import LedgerStore
 from runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
@@ -183,18 +183,28 @@ class ForwardProof:
         ``listed_max``: highest id in the metadata, -1 without ledgers, None if it is unknown. If it was not given
         either, clients choose ids.
         """
+        suspects = await self._not_given(ledgers, missing, listed_max)
+        if suspects:
+            await self._store.sync(self._root)  # what follows is remembered, and the server may have lagged behind
+            suspects = await self._not_given(ledgers, suspects, listed_max)
+        for suspect in sorted(suspects, reverse=True):
+            if self._seen is not None and await _is_missing(ledgers, suspect):
+                async with self._lock:
+                    await self._write(msgspec.structs.replace(self._seen, suspect=suspect))
+                    await self._require()
+
+    async def _not_given(
+        self, ledgers: LedgerStore, missing: Iterable[LedgerId], listed_max: LedgerId | None
+    ) -> list[LedgerId]:
+        """Those of the missing ledgers with an id that the cluster has not given yet (``require_given``)."""
         next_id = await read_next_id(self._store, self._root, ledgers.tree)
         seen = self._seen
         if next_id is None or seen is None or listed_max is None:
-            return
+            return []
         if listed_max >= next_id:
             self._seen = msgspec.structs.replace(seen, chosen=max(seen.chosen, listed_max))
-            return
-        suspect = max((each for each in missing if each >= next_id and each > seen.chosen), default=-1)
-        if suspect >= 0:
-            async with self._lock:
-                await self._write(msgspec.structs.replace(seen, suspect=suspect))
-                await self._require()
+            return []
+        return [each for each in missing if each >= next_id and each > seen.chosen]
 
     async def _require(self) -> Versioned[CollectionNote] | None:
         """The note; MetadataError if the metadata is older than it was."""
@@ -271,3 +281,11 @@ class ForwardProof:
         for error in errors:
             logger.warning("cannot remember in every directory how far the metadata was: %s", with_path(error))
         return errors
+
+
+async def _is_missing(ledgers: LedgerStore, ledger_id: LedgerId) -> bool:
+    try:
+        await ledgers.read(ledger_id)
+    except LedgerNotFoundError:
+        return True
+    return False

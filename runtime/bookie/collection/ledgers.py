@@ -44,8 +44,10 @@ _READS_IN_FLIGHT_MAX: Final = 64
 class TouchMark(NamedTuple):
     """State of a local ledger at one moment. If it is the same later, no client has used the ledger in between."""
 
-    row: LedgerRow | None
-    """None: only its fence is here, because its copy was collected."""
+    has_row: bool
+    """If not, only its fence is here, because its copy was collected."""
+    pending_row: LedgerRow | None
+    """The row, if it is not yet in the database: by then, a checkpoint has ended."""
     write_cache_generation: int
     memtable_bytes: int | None
     """Of the whole directory, if entries of the ledger are in the write cache: every add increases it."""
@@ -71,11 +73,16 @@ class LocalLedgers:
     def mark(self, ledger_id: LedgerId) -> TouchMark | None:
         """Mark a ledger before reading its metadata; None if it has neither a row nor a fence here."""
         engine = self._storage.engine_of(ledger_id)
-        row = engine.ledger(ledger_id)
-        if row is None and ledger_id not in engine.collected:
+        has_row = ledger_id in engine.rows
+        if not has_row and ledger_id not in engine.collected:
             return None
         memtable_bytes = engine.memtable_bytes if engine.last_cached(ledger_id) is not None else None
-        return TouchMark(row, engine.write_cache_generation, memtable_bytes)
+        pending_row = engine.rows.pending(ledger_id) if has_row else None
+        return TouchMark(has_row, pending_row, engine.write_cache_generation, memtable_bytes)
+
+    def is_limbo(self, ledger_id: LedgerId) -> bool:
+        """Whether a ledger is in limbo."""
+        return ledger_id in self._storage.engine_of(ledger_id).rows.limbo_ids
 
     def delete(self, marks: Mapping[LedgerId, TouchMark]) -> set[LedgerId]:
         """Delete the ledgers that no client has used since their marks were taken. Returns the deleted ones.
@@ -86,7 +93,7 @@ class LocalLedgers:
         """
         untouched = {ledger_id for ledger_id, mark in marks.items() if self._is_untouched(ledger_id, mark)}
         for ledger_id in untouched:
-            if marks[ledger_id].row is not None:
+            if marks[ledger_id].has_row:
                 self._storage.engine_of(ledger_id).delete_ledger(ledger_id)
                 self._forget_handle(ledger_id)
         return untouched
@@ -109,7 +116,7 @@ class LocalLedgers:
     def _is_untouched(self, ledger_id: LedgerId, mark: TouchMark) -> bool:
         now = self.mark(ledger_id)
         # Identity, not equality: the row may have been deleted and created again.
-        return now is not None and now.row is mark.row and now[1:] == mark[1:]
+        return now is not None and now == mark and now.pending_row is mark.pending_row
 
 
 class ClusterGuard:
@@ -258,7 +265,7 @@ class LedgerCollector:
         if not session_id or self._store.session_id != session_id:
             return {}  # another session may use a server that lags behind
         deleted = self._local.delete({ledger_id: marks[ledger_id] for ledger_id in missing})
-        return {ledger_id: marks[ledger_id].row is not None for ledger_id in deleted}
+        return {ledger_id: marks[ledger_id].has_row for ledger_id in deleted}
 
 
 async def _without_metadata(ledgers: LedgerStore, ledger_ids: Sequence[LedgerId]) -> list[LedgerId]:
@@ -352,7 +359,7 @@ class OverreplicatedCollector:
             session_id = self._store.session_id
             await self._store.sync(ledgers.root)
             # Entries in the write cache: a client may be copying it to here without the lock, as Java's tools do.
-            if mark is None or mark.row is None or mark.row.is_limbo or mark.memtable_bytes is not None:
+            if mark is None or not mark.has_row or self._local.is_limbo(ledger_id) or mark.memtable_bytes is not None:
                 return False
             if not await self._is_unnamed(ledgers, ledger_id):
                 return False

@@ -410,7 +410,7 @@ async def find_rows_naming(
         rows = await workers.run(COMPACTION_LANE, engine.relocation.rows_naming, log_ids, ordered, start)
         for row in rows.found:
             witnesses = found[row[2].log_id]
-            if len(witnesses) < _WITNESSES_MAX and engine.ledger(row[0]) is not None:
+            if len(witnesses) < _WITNESSES_MAX and row[0] in engine.rows:
                 witnesses.append(row)
         start = rows.next_start
     return {log_id: left for log_id, rows in found.items() if (left := await _still_there(engine, workers, rows))}

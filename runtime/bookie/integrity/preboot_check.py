@@ -56,7 +56,10 @@ async def note_open_ledgers(
         if mark.needs_row:
             here_count += 1
             limbo_count += mark.needs_limbo
-            storage.engine_of(ledger_id).create_row(ledger_id, is_fenced=mark.needs_limbo, is_limbo=mark.needs_limbo)
+            engine = storage.engine_of(ledger_id)
+            engine.create_row(ledger_id, is_fenced=mark.needs_limbo, is_limbo=mark.needs_limbo)
+            if not engine.rows.has_room:
+                await write_rows()
     await write_rows()
     await workers.run(CHECKPOINT_LANE, set_integrity_flag, first, is_needed=True)
     logger.warning(

@@ -20,7 +20,8 @@ from runtime.bookie.serving.checkpoints import CheckpointService
 from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
 from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
 from runtime.ledger.metadata import LedgerMetadata
-from runtime.ports import Clock, Workers
+from runtime.ports import Workers
+from runtime.rate_limit import RateLimit
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.engine.ledger_storage import LedgerStorage
 from storage.errors import EntryTooLargeError, MemtableFullError
@@ -59,28 +60,6 @@ class IntegrityProgress(msgspec.Struct):
     bytes_fetched: int = 0
 
 
-class ByteRate:
-    """Limits a byte rate: ``wait`` returns once the time for all bytes spent so far has passed."""
-
-    def __init__(self, clock: Clock, bytes_per_s_max: int) -> None:
-        self._clock = clock
-        self.set_rate(bytes_per_s_max)
-        self._paid_at_ns = 0.0
-
-    def set_rate(self, bytes_per_s_max: int) -> None:
-        """Set the rate for bytes spent from now on."""
-        self._ns_per_byte = 1e9 / bytes_per_s_max
-
-    async def wait(self) -> None:
-        """Return when the time for all spent bytes has passed."""
-        while (owed_ns := self._paid_at_ns - self._clock.monotonic_ns()) > 0:
-            await self._clock.sleep(owed_ns / 1e9)
-
-    def spend(self, size_bytes: int) -> None:
-        """Count bytes; their time begins now or when the earlier ones are paid for."""
-        self._paid_at_ns = max(self._paid_at_ns, self._clock.monotonic_ns()) + size_bytes * self._ns_per_byte
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IntegrityTools:
     """What the repair of a bookie needs. ``allows_add``: whether there is space for entries of a ledger."""
@@ -97,7 +76,7 @@ class IntegrityTools:
 class LedgerRefill:
     """Restores ledgers of one bookie, one call for each."""
 
-    def __init__(self, tools: IntegrityTools, rate: ByteRate) -> None:
+    def __init__(self, tools: IntegrityTools, rate: RateLimit) -> None:
         self._tools = tools
         self._ports = tools.ports
         self._rate = rate
@@ -142,7 +121,7 @@ class LedgerRefill:
         for entry_id in entry_ids:
             if job.entries_lacking >= FAILURES_MAX:
                 return
-            await self._rate.wait()
+            await self._rate.take()
             body, reason = await self._fetch(job, stripe, entry_id)
             if body is not None:
                 reason = await self._store(job, entry_id, body)

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
 from runtime.bookie.integrity.preboot_check import set_integrity_flag
-from runtime.bookie.integrity.refill import ByteRate, IntegrityTools, LedgerRefill
+from runtime.bookie.integrity.refill import IntegrityTools, LedgerRefill
 from runtime.bookie.integrity.rules import is_end_in_doubt, needs_recovery
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
 from runtime.client.ports import credentials_of
@@ -30,6 +30,7 @@ from runtime.config import IntegrityConfig
 from runtime.errors import BookieError, LedgerNotFoundError, LedgerRecoveryError, UnknownLedgerStateError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.metadata.store import Versioned
+from runtime.rate_limit import RateLimit
 from storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class IntegrityService:
         self._workers = tools.workers
         self._checkpoints = tools.checkpoints
         self._config = config
-        self._rate = ByteRate(tools.ports.clock, config.bytes_per_s_max)
+        self._rate = RateLimit(tools.ports.clock, config.bytes_per_s_max)
         self._refill = LedgerRefill(tools, self._rate)
         self._progress = tools.progress
         self._failures: dict[int, str] = {}
@@ -63,7 +64,7 @@ class IntegrityService:
 
     def set_bytes_per_s_max(self, bytes_per_s_max: int) -> None:
         """Limit the rate of fetching from other bookies from now on."""
-        self._rate.set_rate(bytes_per_s_max)
+        self._rate.change(bytes_per_s_max)
 
     def request(self) -> None:
         """Start a repair; the flag must be set and the ledgers recorded. Call on the loop."""
@@ -133,7 +134,7 @@ class IntegrityService:
     async def _round(self, pending: list[int] | None) -> list[int]:
         """Repair ``pending``, or all ledgers; returns the ledgers that could not be repaired, ascending."""
         self._failures = {}
-        limbo_ids = await self._limbo_ids()
+        limbo_ids = [each for engine in self._storage.engines for each in engine.rows.limbo_ids]
         self._progress.ledgers_in_limbo = len(limbo_ids)
         # The newest first, because clients most likely wait for these.
         for batch in in_batches(sorted(limbo_ids, reverse=True), LIMBO_BATCH):
@@ -146,17 +147,6 @@ class IntegrityService:
                 if ledger_id not in seen:
                     await self._repair(ledger_id)
         return sorted(self._failures)
-
-    async def _limbo_ids(self) -> list[int]:
-        found = []
-        for engine in self._storage.engines:
-            for number, ledger_id in enumerate(engine.ledger_ids()):
-                row = engine.ledger(ledger_id)
-                if row is not None and row.is_limbo:
-                    found.append(ledger_id)
-                if number % ROWS_PER_TURN == 0:
-                    await self._ports.clock.sleep(0)
-        return found
 
     async def _end_limbo(self, ledger_ids: list[int]) -> None:
         at_once = asyncio.Semaphore(LIMBO_AT_ONCE)

@@ -16,6 +16,11 @@ def _write_cache_max_bytes(view: BookieView) -> int:
     return storage.engine.memtable_bytes_max * len(storage.ledger_directories)
 
 
+def _ledger_rows_max_bytes(view: BookieView) -> int:
+    storage = view.config.storage
+    return storage.engine.ledger_rows_bytes_max * len(storage.ledger_directories)
+
+
 def _total_ns(outcomes: Outcomes) -> int:
     return outcomes.succeeded.total + outcomes.failed.total
 
@@ -71,6 +76,18 @@ DIRECTORY: Final = (
         lambda engine: engine.ledger_count,
     ),
     gauge(
+        "bkctl_ledger_rows_bytes",
+        DIRECTORIES,
+        "Memory of the ledger rows (keys, fences, explicit LACs) that are in memory.",
+        lambda engine: engine.rows.memory_bytes,
+    ),
+    gauge(
+        "bkctl_ledger_rows_max_bytes",
+        BOOKIE,
+        "Limit of the memory for ledger rows of all ledger directories, in bytes.",
+        _ledger_rows_max_bytes,
+    ),
+    gauge(
         "bookie_entries_count",
         DIRECTORIES,
         "About how many entries are stored here, without those that are only in the write cache.",
@@ -80,7 +97,7 @@ DIRECTORY: Final = (
         "bkctl_limbo_ledgers",
         DIRECTORIES,
         "Ledgers in limbo: entries may be missing, and a missing entry is reported as unknown.",
-        lambda engine: engine.limbo_count,
+        lambda engine: engine.rows.limbo_count,
     ),
     duration(
         "bookie_read_entry",

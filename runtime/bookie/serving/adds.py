@@ -18,6 +18,7 @@ from storage.errors import (
     LedgerCollectedError,
     MasterKeyMismatchError,
     MemtableFullError,
+    StorageError,
 )
 from storage.ids import LEDGER_ID_MAX
 from storage.journal.format import is_zero_filled
@@ -53,7 +54,7 @@ class AddPath:
         self._handles = handles
         self._clock = clock
         self._throttle_ns = int(throttle_s * 1e9)
-        self._request_checkpoint = request_checkpoint
+        self.request_checkpoint = request_checkpoint
         self._waiting: dict[int, deque[tuple[int, Responder, AddRun]]] = {}
         """Single adds, by place (``LedgerHandles.place_of``); no queue is empty."""
         self._timer: TimerHandle | None = None
@@ -107,16 +108,18 @@ class AddPath:
     def _store(self, connection: Responder, run: AddRun) -> bool:
         """Whether the run was stored or rejected; False if nothing was done.
 
-        False for a single add: the write cache or the journal's queue is full, or a checkpoint must finish before the
-        id of a deleted ledger can be used again. False for several: not all of them can be stored now.
+        False for a single add: the write cache, the memory for changed rows or the journal's queue is full, or a
+        checkpoint must finish before the id of a deleted ledger can be used again. False for several: not all of them
+        can be stored now.
         """
         ledger_id = run.ledger_id
         try:
             handle = self._handles.open(ledger_id, run.master_key, is_plain_add=not run.is_recovery_add)
-            if handle.is_fenced and not run.is_recovery_add:
+            row = handle.row
+            if row.is_fenced and not run.is_recovery_add:
                 connection.answer(run, Status.FENCED)
                 return True
-            if handle.is_limbo and not run.is_recovery_add:
+            if row.is_limbo and not run.is_recovery_add:
                 # No writer may continue from an unknown end (storage section 9.2).
                 connection.answer(run, Status.UNKNOWN_LEDGER_STATE)
                 return True
@@ -131,11 +134,14 @@ class AddPath:
         except LedgerCollectedError:
             connection.answer(run, Status.FENCED)
         except (MemtableFullError, DeletionPendingError):
-            self._request_checkpoint()
+            self.request_checkpoint()
             return False
         except EntryTooLargeError as error:
             logger.warning("refused an add: %s", error)
             connection.answer(run, Status.BAD_REQUEST)
+        except StorageError as error:
+            logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
+            connection.answer(run, Status.IO_ERROR)
         else:
             handle.journal.append(connection, run)
         return True

@@ -29,6 +29,7 @@ from runtime.bookie.serving.reads import (
     list_entries,
     new_job,
 )
+from runtime.bookie.serving.row_reads import RowReads
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.ports import BookieInfo, Responder, Workers
 from runtime.protocol.messages import (
@@ -48,7 +49,7 @@ from runtime.protocol.messages import (
 from runtime.protocol.status import Status
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import DeletionPendingError, MasterKeyMismatchError, StorageError
+from storage.errors import MasterKeyMismatchError, MemtableFullError, StorageError
 from storage.ids import INVALID_ENTRY_ID, LEDGER_ID_MAX
 from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
 from storage.journal.format import encode_explicit_lac_record
@@ -90,12 +91,18 @@ class BookieRequestHandler:
         self._workers = workers
         self._reads = ReadBatcher(workers, READS_LANE)
         self._urgent_reads = ReadBatcher(workers, URGENT_READS_LANE)
+        self._row_reads = RowReads(storage, workers, self._handle, self._spawn)
         self._disk_space = disk_space
         self._tasks: set[asyncio.Task[None]] = set()
         self._modes = modes
 
     def handle(self, connection: Responder, call: BookieCall) -> None:
         """Handle a call; the answer is sent now or later."""
+        if not self._row_reads.must_wait(connection, call):
+            self._handle(connection, call)
+
+    def _handle(self, connection: Responder, call: BookieCall) -> None:
+        """Handle a call of a ledger whose row is in memory, or unknown."""
         if isinstance(call, AddRun):
             self._add(connection, call)
         elif isinstance(call, ReadCall):
@@ -117,7 +124,7 @@ class BookieRequestHandler:
         if ledger_id < 0 or entry_id <= INVALID_ENTRY_ID:
             return None
         engine = self._storage.engine_of(ledger_id)
-        if engine.ledger(ledger_id) is None or (body := engine.find_cached(ledger_id, entry_id)) is None:
+        if ledger_id not in engine.rows or (body := engine.find_cached(ledger_id, entry_id)) is None:
             return None
         if _may_lack_entries(engine, ledger_id):
             return ReadAnswer(call.txn_id, Status.OK, body, None)
@@ -141,7 +148,7 @@ class BookieRequestHandler:
             self._spawn(self._fencing_read(connection, call, call.fence_with))
             return
         engine = self._storage.engine_of(ledger_id)
-        if engine.ledger(ledger_id) is None:
+        if ledger_id not in engine.rows:
             connection.answer(call, _no_such_ledger(engine))
             return
         may_lack = _may_lack_entries(engine, ledger_id)
@@ -169,7 +176,7 @@ class BookieRequestHandler:
         """Explicit LAC and last entry of a ledger (wire 5.6)."""
         ledger_id = call.ledger_id
         engine = self._storage.engine_of(ledger_id)
-        if engine.ledger(ledger_id) is None:
+        if ledger_id not in engine.rows:
             connection.answer(call, _no_such_ledger(engine))
             return
         job = new_job(engine, ledger_id, INVALID_ENTRY_ID, needs_last_entry=True)
@@ -215,17 +222,20 @@ class BookieRequestHandler:
         self._urgent_reads.close()
 
     async def _fencing_read(self, connection: Responder, call: ReadCall, master_key: bytes) -> None:
+        measures = self.fence_measures
+        began_ns = measures.now_ns()
         try:
             handle = self._handles.open(call.ledger_id, master_key)
+            fence_durable = self._handles.fence(call.ledger_id)
         except MasterKeyMismatchError:
             connection.answer(call, Status.UNAUTHORIZED)
             return
-        except DeletionPendingError:
+        except MemtableFullError:
+            self._refuse_for_now(connection, call)
+            return
+        except StorageError:  # the deleted ledger is still there, or its row cannot be read
             connection.answer(call, Status.IO_ERROR)
             return
-        measures = self.fence_measures
-        began_ns = measures.now_ns()
-        fence_durable = self._handles.fence(call.ledger_id)
         status, body = await self._find(handle.engine, call.ledger_id, call.entry_id)
         measures.reads.add(measures.now_ns() - began_ns, is_success=status is not Status.IO_ERROR)
         is_durable = True
@@ -250,14 +260,21 @@ class BookieRequestHandler:
     async def _keep_lac(self, connection: Responder, call: WriteLacCall) -> None:
         try:
             handle = self._handles.open(call.ledger_id, call.master_key)
-            handle.engine.set_explicit_lac(call.ledger_id, call.body)
+            self._handles.set_explicit_lac(handle, call.body)
             await handle.journal.append_and_wait(encode_explicit_lac_record(call.ledger_id, call.body))
         except MasterKeyMismatchError:
             connection.answer(call, Status.UNAUTHORIZED)
+        except MemtableFullError:
+            self._refuse_for_now(connection, call)
         except StorageError:
             connection.answer(call, Status.IO_ERROR)
         else:
             connection.answer(call, Status.OK)
+
+    def _refuse_for_now(self, connection: Responder, call: BookieCall) -> None:
+        """There is no memory for another changed row until the next checkpoint begins."""
+        self._adds.request_checkpoint()
+        connection.answer(call, Status.TOO_MANY_REQUESTS)
 
     async def _force_ledger(self, connection: Responder, call: ForceLedgerCall) -> None:
         """Answer when everything journaled for the ledger so far is durable (wire 5.8)."""
@@ -274,12 +291,12 @@ class BookieRequestHandler:
         engine = self._storage.engine_of(ledger_id)
         entries = None
         may_lack = _may_lack_entries(engine, ledger_id)
-        if engine.ledger(ledger_id) is not None and not may_lack:
+        if ledger_id in engine.rows and not may_lack:
             try:
                 entries = await list_entries(self._workers, engine, ledger_id)
             except (StorageError, OSError) as error:
                 logger.error("ledger %d: cannot list its entries: %s", ledger_id, error)
-        if engine.ledger(ledger_id) is None:
+        if ledger_id not in engine.rows:
             status, entries = _no_such_ledger(engine), None
         elif may_lack or _may_lack_entries(engine, ledger_id):  # a list denies all other entries
             status, entries = Status.UNKNOWN_LEDGER_STATE, None
@@ -315,8 +332,7 @@ def _join(
 
 def _may_lack_entries(engine: LedgerDirectoryEngine, ledger_id: int) -> bool:
     """Whether entries may be missing here: the ledger is in limbo, or the whole index may be incomplete."""
-    row = engine.ledger(ledger_id)
-    return engine.negatives_are_unknown or (row is not None and row.is_limbo)
+    return engine.negatives_are_unknown or ledger_id in engine.rows.limbo_ids
 
 
 def _no_such_ledger(engine: LedgerDirectoryEngine) -> Status:

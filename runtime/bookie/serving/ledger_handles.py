@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from runtime.bookie.serving.group_commit import GroupCommit
 from storage.engine.engine import LedgerDirectoryEngine
 from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import DeletionPendingError, LedgerCollectedError, MasterKeyMismatchError
+from storage.errors import DeletionPendingError, LedgerCollectedError, MasterKeyMismatchError, MemtableFullError
+from storage.index.ledger_index import LedgerRow
 from storage.journal.format import encode_fence_record, encode_ledger_key_record
 
 _HANDLES_MAX = 100_000
@@ -31,16 +32,12 @@ class LedgerHandle:
         self.journal = journal
 
     @property
-    def is_fenced(self) -> bool:
-        """Whether ordinary adds are rejected permanently: by a fence, or because a log of the ledger is damaged."""
+    def row(self) -> LedgerRow:
+        """The ledger's row. If it is fenced, ordinary adds are rejected permanently: by a fence, or because a log of
+        the ledger is damaged."""
         row = self.engine.ledger(self.ledger_id)
-        return row is not None and row.is_fenced
-
-    @property
-    def is_limbo(self) -> bool:
-        """Whether entries of it may have been lost on this bookie; the repair clears this."""
-        row = self.engine.ledger(self.ledger_id)
-        return row is not None and row.is_limbo
+        assert row is not None, "handles of deleted ledgers are forgotten"
+        return row
 
 
 class LedgerHandles:
@@ -70,7 +67,8 @@ class LedgerHandles:
     def open(self, ledger_id: int, master_key: bytes, *, is_plain_add: bool = False) -> LedgerHandle:
         """Handle of a ledger, creating the ledger if it is unknown; MasterKeyMismatchError, DeletionPendingError.
 
-        A collected ledger is created again, fenced; a plain add gets LedgerCollectedError instead.
+        A collected ledger is created again, fenced; a plain add gets LedgerCollectedError instead. MemtableFullError
+        while there is no memory for another changed row: a checkpoint is due.
 
         The first access in a process journals the key before any record that needs it in a replay, which includes
         fences (hazard H3).
@@ -83,6 +81,8 @@ class LedgerHandles:
             raise LedgerCollectedError(f"ledger {ledger_id} is closed, and its copy was collected")
         if engine.is_deletion_pending(ledger_id):
             raise DeletionPendingError(f"ledger {ledger_id} was deleted, and no checkpoint has finished since")
+        if not engine.rows.has_room and not engine.rows.holds_key(ledger_id, master_key):
+            raise _no_room(ledger_id)
         engine.set_master_key(ledger_id, master_key)
         row = engine.ledger(ledger_id)
         assert row is not None, "set_master_key creates the row"
@@ -100,19 +100,33 @@ class LedgerHandles:
         """Drop the handle of a deleted ledger: the next write creates the ledger again and journals its key."""
         self._handles.pop(ledger_id, None)
 
-    def fence(self, ledger_id: int) -> asyncio.Future[None]:
+    def set_explicit_lac(self, handle: LedgerHandle, body: bytes) -> None:
+        """Store an explicit LAC in memory. MemtableFullError like ``open``."""
+        if not handle.engine.rows.has_room:
+            raise _no_room(handle.ledger_id)
+        handle.engine.set_explicit_lac(handle.ledger_id, body)
+
+    def fence(self, ledger_id: int, *, is_forced: bool = False) -> asyncio.Future[None]:
         """Reject ordinary adds from now on; the future completes when that is durable, or fails with the journal.
 
         The ledger must have been opened, or have a durable row. Adds accepted earlier are before the fence in the same
         journal. Idempotent: waits for a fence that is not yet durable; for a durable one, returns a completed future,
-        or a failed one if the journal has failed.
+        or a failed one if the journal has failed. MemtableFullError like ``open``, unless it ``is_forced``.
         """
         in_flight = self._fences_in_flight.get(ledger_id)
         if in_flight is not None:
             return in_flight
-        if not self._storage.engine_of(ledger_id).set_fenced(ledger_id):
+        engine = self._storage.engine_of(ledger_id)
+        row = engine.ledger(ledger_id)
+        if not is_forced and not engine.rows.has_room and (row is None or not row.is_fenced):
+            raise _no_room(ledger_id)
+        if not engine.set_fenced(ledger_id):
             return self.journal_of(ledger_id).confirmation()
         durable = self.journal_of(ledger_id).append_and_wait(encode_fence_record(ledger_id))
         self._fences_in_flight[ledger_id] = durable
         durable.add_done_callback(lambda _: self._fences_in_flight.pop(ledger_id, None))
         return durable
+
+
+def _no_room(ledger_id: int) -> MemtableFullError:
+    return MemtableFullError(f"no memory for the row of ledger {ledger_id} before a checkpoint")

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
+from runtime.net.exhaustion import is_exhaustion
 from runtime.net.limited_log import LimitedLog
 from runtime.ports import Workers
 from runtime.protocol.entry_list import EntryList, EntryListBuilder
@@ -124,9 +125,10 @@ class ReadBatcher:
             turn = slice(start, start + _JOBS_PER_TURN_MAX)
             try:
                 outcomes = await self._workers.run(self._lane, read_all, jobs[turn])
-            except Exception:
-                # A defect of bkctl. The clients must not wait for ever, and the other turns must go on.
-                logger.exception("reads failed")
+            except Exception as error:
+                # No memory, or a defect of bkctl. Clients must not wait for ever, and the other turns must go on.
+                if not is_exhaustion(error):
+                    logger.exception("reads failed")
                 outcomes = [_failed(job) for job in jobs[turn]]
             for job, done, outcome in zip(jobs[turn], callbacks[turn], outcomes, strict=True):
                 for what, sentence in outcome.errors:

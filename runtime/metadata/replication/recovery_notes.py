@@ -294,6 +294,10 @@ class NoteDirectory(Generic[NoteT]):
         """Keys of all notes. One operation."""
         return [urllib.parse.unquote(name) for name in await children_of(self._store, self.path)]
 
+    async def ledger_ids(self) -> set[int]:
+        """The keys as ledger ids, without those that are none. One operation."""
+        return {int(key) for key in await self.keys() if key.isascii() and key.isdecimal()}
+
     async def count(self) -> int:
         """Number of notes. One operation, however many there are."""
         stat = await self._store.exists(self.path)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from runtime.errors import ConflictError, NoNodeError
 from runtime.metadata.paths import Paths
@@ -83,7 +83,7 @@ class ReplicationWork:
 
     def ids(self) -> AsyncGenerator[int, None]:
         """Ids of the ledgers that have a directory for a mark, ascending; see ``list_marked_ids``."""
-        return list_marked_ids(_WatchingReader(self._store.get, self._children), self._root, self._foreign)
+        return list_marked_ids(self, self._root, self._foreign)
 
     async def read(self, ledger_id: int) -> ListedMark | None:
         """The mark of a ledger. None if it has none: then its next mark is reported as a change.
@@ -139,7 +139,12 @@ class ReplicationWork:
         if on_change is not None and await self._store.exists(path, on_change) is not None:
             self._on_change()
 
-    async def _children(self, path: str) -> list[str]:
+    async def get(self, path: str) -> Node:
+        """See ``NodeReader``."""
+        return await self._store.get(path)
+
+    async def children(self, path: str) -> list[str]:
+        """See ``NodeReader``: a listing reads through this, so that its directories are watched."""
         on_change = self._watcher(path)
         try:
             return await self._store.children(path, on_change)
@@ -151,19 +156,3 @@ class ReplicationWork:
         except BaseException:
             self._watched.discard(path)  # no answer, so perhaps no watch
             raise
-
-
-class _WatchingReader:
-    """Reads of a listing."""
-
-    def __init__(self, get: Callable[[str], Awaitable[Node]], children: Callable[[str], Awaitable[list[str]]]) -> None:
-        self._get = get
-        self._children = children
-
-    async def get(self, path: str) -> Node:
-        """See ``NodeReader``."""
-        return await self._get(path)
-
-    async def children(self, path: str) -> list[str]:
-        """See ``NodeReader``."""
-        return await self._children(path)

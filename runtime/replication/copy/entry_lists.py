@@ -14,10 +14,13 @@ from runtime.errors import BookieError
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.ports import Bookies, Clock
 from runtime.replication.copy.reader import SILENCE
-from runtime.replication.judge.fragments import stored_entries
+from runtime.replication.judge.fragments import stored_count, stored_entries
 
 _ENTRIES_AT_ONCE = 20_000
 """Entries that are compared before other tasks run: some milliseconds."""
+
+ENTRIES_MAX = 100_000_000
+"""Entries of one ledger that are compared: about a minute. Metadata may claim any number, for example 2**62."""
 
 
 class EntryLists:
@@ -30,7 +33,12 @@ class EntryLists:
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def has_all(self, bookie_id: str, ledger_id: int, metadata: LedgerMetadata) -> bool:
-        """Whether the bookie lists all entries that it should store of a closed ledger; False if it gives no list."""
+        """Whether the bookie lists all entries that it should store of a closed ledger.
+
+        False if it gives no list, or if these entries are more than ``ENTRIES_MAX``.
+        """
+        if stored_count(metadata, bookie_id) > ENTRIES_MAX:
+            return False
         async with self._turns[bookie_id]:
             if bookie_id in self._silent:
                 return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
@@ -13,6 +12,7 @@ from runtime.client.bookie_software import BookieSoftware
 from runtime.client.ports import ClientPorts, LedgerCredentials
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.replication.config import ReplicationConfig
+from runtime.replication.copy.rate import SharedPacer
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.writer import EntryWriter
 from runtime.replication.judge.fragments import EntryRange, Fragment, last_stored, stripe_count
@@ -52,19 +52,6 @@ class StripeJob(msgspec.Struct, frozen=True):
         """Last entry of the stripe, or -1."""
         metadata = self.metadata
         return last_stored(self.fragment.entries, self.index, metadata.ensemble_size, metadata.write_quorum_size)
-
-
-class Pacer(Protocol):
-    """Limits the bytes per second of a run."""
-
-    async def take(self, source: str, target: str, size_bytes: int) -> None:
-        """Wait until a batch of about this size may be read and copied."""
-
-    def correct(self, source: str, target: str, taken_bytes: int, real_bytes: int) -> None:
-        """Replace an estimate that was taken by the real size."""
-
-    async def take_read(self, bookie_id: str, size_bytes: int) -> None:
-        """Wait until about this much may be read from one bookie to verify its copies."""
 
 
 class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +95,7 @@ class CopyTools:
     """Called with entries and bytes when a target acknowledges them."""
     on_verified: Callable[[StripeJob, int], None] = lambda _job, _entry_id: None
     """Called when all entries of the stripe up to this one are on the target and verified."""
-    pacer: Pacer | None = None
+    pacer: SharedPacer | None = None
 
     @functools.cached_property
     def software(self) -> BookieSoftware:

@@ -18,7 +18,7 @@ from runtime.replication.config import PlacementMode, ReplicationConfig
 from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, rule_counts
 from runtime.replication.judge.targets import PlacementForecast
 from runtime.replication.plan.recovery_plan import RecoveryPlan, plan_ledger
-from runtime.replication.plan.store import OpenTemporaryFile, PlanStore
+from runtime.replication.plan.store import OpenDatabase, PlanStore
 
 SEEN_MAX = 20_000
 """A plan keeps the metadata of so many ledgers, about a kilobyte each; a run reads that of the others again."""
@@ -53,13 +53,13 @@ class RecoveryScan:
         registration: RegistrationClient,
         cookies: CookieStore,
         config: ReplicationConfig,
-        open_file: OpenTemporaryFile,
+        open_database: OpenDatabase,
     ) -> None:
         self._ports = ports
         self._registration = registration
         self._cookies = cookies
         self._config = config
-        self._open_file = open_file
+        self._open_database = open_database
 
     async def plan(self, demand: PlanDemand) -> RecoveryPlan:
         """Like ``scan``, but refuses bookies that are probably misspelt, and targets that cannot be used.
@@ -86,7 +86,7 @@ class RecoveryScan:
         live = registrations.live - demand.unreachable
         survey = await self._ports.placement.survey(registrations.writable)
         forecast = PlacementForecast(survey, demand.barred, self._ports.clock.random, demand.only_targets)
-        plans = PlanStore(self._open_file)
+        plans = PlanStore(self._open_database())
         unreadable: list[LedgerFailure] = []
         named: set[str] = set()
         seen: dict[int, Versioned[LedgerMetadata]] = {}
@@ -110,7 +110,6 @@ class RecoveryScan:
                             ledger_id, found.value, found.version, demand.leaving, live, forecast.of, found.ctime_ms
                         )
                     )
-        plans.sort()
         return RecoveryPlan(
             bookie_ids=tuple(sorted(demand.leaving)),
             ledgers_scanned=scanned,

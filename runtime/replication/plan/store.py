@@ -1,81 +1,72 @@
-"""The ledgers of a plan, sorted into the order of work. A large plan is in a temporary file, not in memory."""
+"""The ledgers of a plan, in the order of work. They are in a database, so a plan of millions takes little memory."""
 
 from __future__ import annotations
 
-import struct
-from array import array
-from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias, overload
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, Protocol, TypeAlias, overload
 
 import msgspec
 
 from runtime.replication.plan.recovery_plan import LedgerPlan, PlanTotals
-from storage.ports import File
-
-IN_MEMORY_MAX: Final = 100_000
-"""A plan with more ledgers goes to the file."""
-_LENGTH: Final = struct.Struct("<I")
-_READ_BYTES: Final = 512
-"""Longer than almost every record with its length, so that one read gets both."""
-_WRITE_BYTES: Final = 1 << 20
 
 
-OpenTemporaryFile: TypeAlias = Callable[[], File | None]
-"""A new file without a name; None if there is no place for one."""
+class Database(Protocol):
+    """An SQLite database; the real adapter is ``SqliteDatabase`` in ``storage.adapters.sqlite``. Errors are OSError.
+
+    Outside of a transaction (BEGIN), each statement is durable when it returns. Threads may use it one after another.
+    """
+
+    @property
+    def path(self) -> str:
+        """Its file, for messages."""
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        """Run a statement of SQL. Its rows are read when the caller takes them."""
+
+    def close(self) -> None:
+        """Close; safe to repeat. What is not committed is lost."""
+
+
+OpenDatabase: TypeAlias = Callable[[], Database]
+"""A new private database, which is gone when it is closed, and may be larger than the memory."""
+
+LEDGER_TABLE: Final = (
+    "CREATE TABLE ledger (surviving_copies INTEGER, ledger_id INTEGER, plan BLOB, "
+    "PRIMARY KEY (surviving_copies DESC, ledger_id)) WITHOUT ROWID"
+)
+"""A scan adds ledgers by ascending id; this key keeps them in the order of work, which is its reverse."""
+ORDER_OF_WORK: Final = "ORDER BY surviving_copies, ledger_id DESC"
+"""Fewest surviving copies first, then the newest."""
+_PLANS: Final = f"SELECT plan FROM ledger {ORDER_OF_WORK}"  # noqa: S608  constants
 
 
 class PlanStore(Sequence[LedgerPlan]):
-    """Ledgers in the order of work: fewest surviving copies first, then the newest.
+    """Ledgers in the order of work, whatever the order in which they are added."""
 
-    Call ``add`` for each, then ``sort`` once. In the file a ledger takes 25 bytes of memory.
-    """
-
-    def __init__(self, open_file: OpenTemporaryFile, in_memory_max: int = IN_MEMORY_MAX) -> None:
-        """``open_file`` is called only for a large plan."""
+    def __init__(self, database: Database) -> None:
         self.totals = PlanTotals()
-        self._open_file = open_file
-        self._in_memory_max = in_memory_max
-        self._ledgers: list[LedgerPlan] = []
-        self._file: File | None = None
-        self._size_bytes = 0
-        self._unwritten = bytearray()
-        self._offsets = array("q")
-        self._ids = array("q")
-        self._copies = array("i")
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(LedgerPlan)
+        self._database = database
+        self._encoder = msgspec.json.Encoder()  # MessagePack has no numbers of more than 64 bits
+        self._decoder = msgspec.json.Decoder(LedgerPlan)
+        database.execute(LEDGER_TABLE)
+        database.execute("BEGIN")
 
     def add(self, ledger: LedgerPlan) -> None:
-        """Add a ledger, in any order."""
+        """Add a ledger."""
         self.totals.add(ledger)
-        if self._file is None:
-            self._ledgers.append(ledger)
-            if len(self._ledgers) > self._in_memory_max and (file := self._open_file()) is not None:
-                self._file = file
-                for each in self._ledgers:
-                    self._append(file, each)
-                self._ledgers = []
-        else:
-            self._append(self._file, ledger)
-
-    def sort(self) -> None:
-        """Finish the plan."""
-        self._ledgers.sort(key=lambda ledger: (ledger.surviving_copies, -ledger.ledger_id))
-        if self._file is not None:
-            import numpy as np  # noqa: PLC0415  few plans are large, and its import takes long
-
-            self._write(self._file)
-            order = np.lexsort((-np.frombuffer(self._ids, np.int64), np.frombuffer(self._copies, np.int32)))
-            self._offsets = array("q", np.frombuffer(self._offsets, np.int64)[order].tobytes())
-            self._ids = self._copies = array("q")
+        values = (ledger.surviving_copies, ledger.ledger_id, self._encoder.encode(ledger))
+        self._database.execute("INSERT INTO ledger VALUES (?, ?, ?)", values)
 
     def close(self) -> None:
-        """Delete the file, if there is one."""
-        if self._file is not None:
-            self._file.close()
+        """Delete the plan."""
+        self._database.close()
 
     def __len__(self) -> int:
-        return len(self._ledgers) if self._file is None else len(self._offsets)
+        return self.totals.ledgers
+
+    def __iter__(self) -> Iterator[LedgerPlan]:
+        return (self._decoder.decode(plan) for (plan,) in self._database.execute(_PLANS))
 
     @overload
     def __getitem__(self, index: int) -> LedgerPlan: ...
@@ -83,26 +74,6 @@ class PlanStore(Sequence[LedgerPlan]):
     def __getitem__(self, index: slice) -> list[LedgerPlan]: ...
     def __getitem__(self, index: int | slice) -> LedgerPlan | list[LedgerPlan]:
         if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        if self._file is None:
-            return self._ledgers[index]
-        offset = self._offsets[index]
-        found = self._file.pread(_READ_BYTES, offset)
-        (size_bytes,) = _LENGTH.unpack_from(found)
-        if size_bytes > len(found) - _LENGTH.size:
-            found = self._file.pread(_LENGTH.size + size_bytes, offset)
-        return self._decoder.decode(memoryview(found)[_LENGTH.size : _LENGTH.size + size_bytes])
-
-    def _append(self, file: File, ledger: LedgerPlan) -> None:
-        encoded = self._encoder.encode(ledger)
-        self._offsets.append(self._size_bytes + len(self._unwritten))
-        self._ids.append(ledger.ledger_id)
-        self._copies.append(ledger.surviving_copies)
-        self._unwritten += _LENGTH.pack(len(encoded)) + encoded
-        if len(self._unwritten) >= _WRITE_BYTES:
-            self._write(file)
-
-    def _write(self, file: File) -> None:
-        file.pwrite(self._unwritten, self._size_bytes)
-        self._size_bytes += len(self._unwritten)
-        self._unwritten = bytearray()
+            return list(islice(self, *index.indices(len(self))))
+        place = range(len(self))[index]
+        return next(islice(self, place, None))

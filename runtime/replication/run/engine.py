@@ -9,17 +9,16 @@ from runtime.client.ports import ClientPorts
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.outage import MetadataOutage, OutageWait
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from runtime.ports import Clock
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.job import StripeJob
-from runtime.replication.copy.rate import CopyRate
+from runtime.replication.copy.rate import SharedPacer
 from runtime.replication.copy.reader import CopyReader
 from runtime.replication.copy.stripe import Replicator
 from runtime.replication.judge.ledger_result import LedgerResult
 from runtime.replication.plan.job_file import JobRange
 from runtime.replication.policy import CopyPace, Policy
 from runtime.replication.turn.live_bookies import LiveBookies
-from runtime.replication.turn.locked import TurnTools
+from runtime.replication.turn.state import TurnTools
 from runtime.replication.turn.target_chooser import TargetChooser
 from runtime.replication.turn.task import LedgerTask
 from runtime.replication.turn.turn import LedgerTurn
@@ -55,9 +54,9 @@ class Engine:
         self._on_outage = on_outage
         self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage)
         self.live_bookies = LiveBookies(registration, ports.clock, config.registration_wait_s, known)
-        self.copies = CopyReader(ports, config, self.live_bookies.is_live)
+        self.copies = CopyReader(ports, config, self.live_bookies.__contains__)
         self.pacer = SharedPacer(ports.clock)
-        self.pacer.set(policy.pace)
+        self.set_pace(policy.pace)
         self.replicator = Replicator(
             ports,
             self.copies,
@@ -91,7 +90,7 @@ class Engine:
 
     def set_pace(self, pace: CopyPace) -> None:
         """Change the byte rates."""
-        self.pacer.set(pace)
+        self.pacer.change(pace.bytes_per_s, pace.bytes_per_s_per_bookie)
 
     @property
     def current(self) -> Sequence[LedgerActivity]:
@@ -140,47 +139,3 @@ class Engine:
                     last_entry_id=entry_id,
                 )
             )
-
-
-class SharedPacer:
-    """The byte rates of a run: of all copies together, and of each bookie, whose reads and writes count."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.total = CopyRate(clock, None)
-        self._bytes_per_s_per_bookie: int | None = None
-        self._is_limited = False
-        self._bookies: dict[str, CopyRate] = {}
-
-    def set(self, pace: CopyPace) -> None:
-        """Change the rates."""
-        self._is_limited = pace.bytes_per_s is not None or pace.bytes_per_s_per_bookie is not None
-        self.total.change(pace.bytes_per_s)
-        self._bytes_per_s_per_bookie = pace.bytes_per_s_per_bookie
-        for rate in self._bookies.values():
-            rate.change(pace.bytes_per_s_per_bookie)
-
-    async def take(self, source: str, target: str, size_bytes: int) -> None:
-        """Wait until a batch of about this size may be read and copied."""
-        if self._is_limited:
-            for rate in self._rates(source, target):
-                await rate.take(size_bytes)
-
-    def correct(self, source: str, target: str, taken_bytes: int, real_bytes: int) -> None:
-        """Replace an estimate that was taken by the real size."""
-        if self._is_limited:
-            for rate in self._rates(source, target):
-                rate.correct(taken_bytes, real_bytes)
-
-    async def take_read(self, bookie_id: str, size_bytes: int) -> None:
-        """Wait until about this much may be read from one bookie to verify its copies. It is no part of the copies."""
-        if self._is_limited:
-            await self._rate_of(bookie_id).take(size_bytes)
-
-    def _rates(self, source: str, target: str) -> list[CopyRate]:
-        return [self.total, *(self._rate_of(bookie_id) for bookie_id in dict.fromkeys((source, target)))]
-
-    def _rate_of(self, bookie_id: str) -> CopyRate:
-        if bookie_id not in self._bookies:
-            self._bookies[bookie_id] = CopyRate(self._clock, self._bytes_per_s_per_bookie)
-        return self._bookies[bookie_id]

@@ -17,7 +17,7 @@ from runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX
 from runtime.ports import Workers
 from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.judge.ledger_result import LedgerResult
-from runtime.replication.plan.job_file import JobDone, JobFile, JobRange, RecordedJob
+from runtime.replication.plan.job_file import JobDone, JobFile, JobRange
 from runtime.replication.plan.recovery_plan import PlanTotals
 from runtime.replication.policy import CopyPace, Policy
 from runtime.replication.run.engine import Engine
@@ -63,15 +63,9 @@ class RecoveryJob:
     """
 
     file: JobFile
-    state: RecordedJob | None
-    """What an earlier run did, if this one continues it."""
     workers: Workers
     read_pace: Callable[[], CopyPace | None]
     warn: Callable[[str], None]
-
-    def ranges_of(self, ledger_id: int) -> tuple[JobRange, ...]:
-        """What an earlier run copied of a ledger that is not done."""
-        return () if self.state is None else tuple(self.state.ranges.get(ledger_id, {}).values())
 
 
 class LedgerRun:

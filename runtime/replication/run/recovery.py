@@ -18,10 +18,10 @@ from runtime.metadata.outage import MetadataOutage, OutageWait
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.replication.config import OpenLedgers
 from runtime.replication.copy.reader import SILENCE, reason_of
-from runtime.replication.plan.job_file import RecordedJob
+from runtime.replication.plan.job_file import JobRest
 from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from runtime.replication.plan.scan import PlanDemand, RecoveryScan
-from runtime.replication.plan.store import OpenTemporaryFile
+from runtime.replication.plan.store import OpenDatabase
 from runtime.replication.policy import Policy
 from runtime.replication.run.engine import Engine
 from runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
@@ -41,14 +41,15 @@ class BookieRecovery:
         locks: ReplicationLocks,
         policy: Policy,
         on_outage: Callable[[MetadataOutage], None] = lambda _: None,
-        open_file: OpenTemporaryFile = lambda: None,
         find_leaving: Callable[[], Awaitable[frozenset[str]]] | None = None,
+        *,
+        open_database: OpenDatabase,
     ) -> None:
         """``on_outage`` is called when the metadata store stops answering and the run waits, and when it continues.
 
         ``find_leaving``: the bookies that other operations empty now, which are a last resort as targets.
 
-        ``open_file`` is for the plans of very many ledgers, which stay in memory without one.
+        ``open_database`` is called for each plan.
         """
         self._ports = ports
         self._registration = registration
@@ -59,7 +60,7 @@ class BookieRecovery:
         self.outage = OutageWait(registration.snapshot, ports.clock, policy.config.metadata_outage_max_s, on_outage)
         """Waits for the metadata store in all methods but ``run``. Callers that build on this class may use it too."""
         self.loss_proof = LossProof(ports, registration, policy.config)
-        self._scan = RecoveryScan(ports, registration, cookies, policy.config, open_file)
+        self._scan = RecoveryScan(ports, registration, cookies, policy.config, open_database)
 
     async def require_down(
         self,
@@ -123,11 +124,10 @@ class BookieRecovery:
         demand = _demand(bookie_ids, ledger_ids, unreachable, only_targets)
         return await self.outage.outlast(lambda: self._scan.plan(demand))
 
-    async def plan_rest(self, state: RecordedJob) -> RecoveryPlan:
+    async def plan_rest(self, rest: JobRest) -> RecoveryPlan:
         """Plan what an interrupted job has left. Its ledgers may have been deleted meanwhile. Errors as in ``plan``."""
-        start = state.start
-        rest = tuple(ledger_id for ledger_id in state.order if not state.is_done(ledger_id))
-        demand = _demand(start.bookie_ids, rest, None, start.only_targets)._replace(may_be_gone=True)
+        start = rest.start
+        demand = _demand(start.bookie_ids, rest.ledger_ids, None, start.only_targets)._replace(may_be_gone=True)
         plan = await self.outage.outlast(lambda: self._scan.plan(demand))
         return msgspec.structs.replace(plan, is_of_ledgers=start.is_of_ledgers, is_rest=not start.is_of_ledgers)
 
@@ -206,7 +206,7 @@ class BookieRecovery:
                 leaving=leaving,
                 unreachable=unreachable,
                 seen=None if ledger.open_look is None else ledger.open_look.segment,
-                ranges=() if job is None else job.ranges_of(ledger.ledger_id),
+                ranges=() if job is None else job.file.ranges_of(ledger.ledger_id),
                 stored=plan.seen.pop(ledger.ledger_id, None),
                 has_time=plan.is_drain,
             )

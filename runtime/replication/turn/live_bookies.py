@@ -104,7 +104,7 @@ class LiveBookies:
         self._read_at_ns = None
         self._is_watched = False
 
-    def is_live(self, bookie_id: str) -> bool:
+    def __contains__(self, bookie_id: object) -> bool:
         """Whether the bookie is in the last list, writable or read-only."""
         return bookie_id in self._live
 

@@ -47,6 +47,11 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
             found += [each for each in named if each.entries.first_entry_id == first_entry_id]
         return found
 
+    def begun(self, first_entry_id: int, ensemble_index: int) -> JobRange | None:
+        """What an earlier run copied of a stripe."""
+        stripe = (first_entry_id, ensemble_index)
+        return next((each for each in self.ranges if (each.first_entry_id, each.ensemble_index) == stripe), None)
+
     def leaving_in(self, first_entry_id: int) -> frozenset[str]:
         """The bookies to replace in the segment that begins with this entry."""
         return self.leaving | self.leaving_segments.get(first_entry_id, frozenset())

@@ -12,8 +12,9 @@ from runtime.metadata.replication.lock import ReplicationLock
 from runtime.metadata.store import CheckNode
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.judge.ledger_result import FailureReason, LedgerResult, failed
-from runtime.replication.turn.locked import ZOOKEEPER, LockedTurn, TurnTools, WrittenInPlace
+from runtime.replication.turn.locked import run_locked
 from runtime.replication.turn.metadata_switch import LockLostError
+from runtime.replication.turn.state import ZOOKEEPER, TurnState, TurnTools, WrittenInPlace
 from runtime.replication.turn.task import LedgerTask
 from storage.errors import BkctlError
 
@@ -69,11 +70,19 @@ class LedgerTurn:
     async def _work(self, lock: ReplicationLock, *, is_lock_ours: bool) -> LedgerResult | None:
         """The result of the work under the lock; None if the lock was lost."""
         stored = self._task.stored if lock.is_unchanged or not is_lock_ours else None
-        turn = LockedTurn(
-            self._tools, lock, self._task, self._activity, stored, self._written, is_lock_ours=is_lock_ours
+        is_rewritten = not self._task.bad
+        turn = TurnState(
+            self._tools,
+            lock,
+            self._task,
+            self._activity,
+            stored,
+            self._written,
+            is_lock_ours,
+            is_rewritten=is_rewritten,
         )
         try:
-            return await turn.run()
+            return await run_locked(turn)
         except LockLostError:
             # With a new session, lock and read again (replication section 15.1, item 11).
             self._tools.live_bookies.note_outage()

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from bkctl.log_setup import configure_logging
+from commands.config import Settings
 from commands.context import LogFormat, LogSettings
 from commands.server_log import ServerLog
 from runtime.log_level import LogLevel, change_log_level, log_level
@@ -176,3 +178,32 @@ def test_a_failed_start_ends_with_a_json_line(tmp_path: Path) -> None:
     in_a_file = run_bkctl(*start, "--log-format", "json", "--log-file", str(tmp_path / "log"))
     assert "bookie stopped by an error: no ZooKeeper" in objects((tmp_path / "log").read_text())[-1]["Body"]
     assert objects(in_a_file.stderr)[-1]["Body"].startswith("no ZooKeeper server responds")
+
+
+def raised(error: Exception) -> Exception:
+    """The error, with a traceback."""
+    with pytest.raises(type(error)) as caught:
+        raise error
+    return caught.value
+
+
+@pytest.mark.parametrize("is_debug", [False, True])
+@pytest.mark.parametrize(
+    ("error", "is_exhaustion"),
+    [(MemoryError(), True), (RuntimeError("can't start new thread"), True), (RuntimeError("a defect"), False)],
+)
+def test_without_memory_there_is_a_traceback_only_with_debug(
+    tmp_path: Path, error: Exception, is_exhaustion: bool, is_debug: bool
+) -> None:
+    """Neither on stderr nor in a log file."""
+    path = tmp_path / "log"
+    restore = configure_logging(Settings(is_debug=is_debug), is_server=True)
+    try:
+        settings = LogSettings(log_file=str(path))
+        with contextlib.closing(ServerLog(settings, is_debug=is_debug)):
+            logging.getLogger("runtime.bookie").error("reads failed", exc_info=raised(error))
+    finally:
+        restore()
+    said = path.read_text()
+    assert "reads failed" in said
+    assert ("Traceback" in said) is (is_debug or not is_exhaustion)

@@ -53,7 +53,7 @@ async def test_the_marks_are_java_s_and_so_is_the_delay(metadata_uri: str) -> No
             await registration.register(BookieMode.WRITABLE)
         ledger_id, _ = await ledgers.create(ledger({0: [LOST, LEFT[0]]}, 2, 2, last_entry_id=9, length=100))
         notes, config = RecoveryNotes(store, uri.root), AutorecoveryConfig(lost_bookie_delay_s=0)
-        auditor = Auditor(client.ports, store, uri.root, config, notes)
+        auditor = Auditor(client.ports, store, config)
         serving = asyncio.ensure_future(auditor.serve())
         marked: asyncio.Future[Node] = asyncio.get_running_loop().create_future()
 

@@ -24,9 +24,8 @@ ENTRY_COUNT = 9
 async def first_round(client: LedgerClient) -> CopyCheckCounts:
     """What an auditor finds that reads every entry."""
     config = AutorecoveryConfig(check_period_s=1, check_entries_percentage=100)
-    root = client.ports.ledgers.root
-    notes = RecoveryNotes(client.store, root)
-    serving = asyncio.ensure_future(Auditor(client.ports, client.store, root, config, notes).serve())
+    notes = RecoveryNotes(client.store, client.ports.ledgers.root)
+    serving = asyncio.ensure_future(Auditor(client.ports, client.store, config).serve())
     try:
         async with asyncio.timeout(60):
             while (note := await notes.copy_check.find()) is None or note.last is None:

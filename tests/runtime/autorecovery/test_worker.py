@@ -13,7 +13,6 @@ from runtime.autorecovery.worker import Worker
 from runtime.client.api import LedgerClient
 from runtime.metadata.replication.directories import ForeignNames
 from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.replication.config import ReplicationConfig
@@ -30,17 +29,8 @@ ENTRIES = [b"entry %d" % number * 20 for number in range(60)]
 @contextlib.asynccontextmanager
 async def working(client: LedgerClient, replication: ReplicationConfig | None = None) -> AsyncIterator[Worker]:
     """A worker that runs."""
-    root = client.ports.ledgers.root
-    worker = Worker(
-        client.ports,
-        client.store,
-        root,
-        AutorecoveryConfig(),
-        replication or ReplicationConfig(),
-        RecoveryNotes(client.store, root),
-        holder="this-host",
-        own_bookie=None,
-    )
+    config = AutorecoveryConfig()
+    worker = Worker(client.ports, client.store, config, replication or ReplicationConfig(), holder="this-host")
     serving = asyncio.ensure_future(worker.serve())
     try:
         yield worker

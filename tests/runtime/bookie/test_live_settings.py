@@ -10,10 +10,10 @@ import pytest
 
 from runtime.bookie.boot.process import running_bookie
 from runtime.bookie.collection.compaction import CompactionThrottle
-from runtime.bookie.integrity.refill import ByteRate
 from runtime.bookie.live_settings import LIVE, LiveSettings
 from runtime.config import BookieConfig, GarbageCollectionConfig, IntegrityConfig, ZooKeeperConfig
 from runtime.metadata.request_budget import RequestBudget
+from runtime.rate_limit import RateLimit
 from storage.config import StorageConfig
 from tests.sim.loop import VirtualClock, run_simulated
 
@@ -63,7 +63,7 @@ def test_rates_are_taken_over_and_logged_once(caplog: pytest.LogCaptureFixture) 
 
 def test_a_waiting_operation_follows_a_new_rate() -> None:
     async def run() -> float:
-        budget = RequestBudget(0.001, 10)
+        budget = RequestBudget(VirtualClock(), 0.001, 10)
         for _ in range(2):
             waiting = [asyncio.ensure_future(budget.run(lambda: asyncio.sleep(0))) for _ in range(3)]
             await asyncio.sleep(1)
@@ -82,10 +82,10 @@ def test_copies_and_fetches_follow_a_new_rate() -> None:
         throttle.note(1000, 20)
         await throttle.wait()
         copied_ns = clock.monotonic_ns()
-        rate = ByteRate(clock, 1)
-        rate.set_rate(10)
+        rate = RateLimit(clock, 1)
+        rate.change(10)
         rate.spend(30)
-        await rate.wait()
+        await rate.take()
         return [copied_ns / 1e9, (clock.monotonic_ns() - copied_ns) / 1e9]
 
     assert run_simulated(run()) == pytest.approx([2, 3])
@@ -102,6 +102,6 @@ async def test_the_parts_of_a_running_bookie_follow_its_settings(bookie_config: 
         scan_budget = server.view.repair._ports.ledgers._store._budget  # type: ignore[attr-defined]
         server.reload(msgspec.structs.replace(FASTER, storage=bookie_config.storage))
         assert {throttle._per_s_max for throttle in throttles} == {5000}
-        assert collector_budget._interval_s == pytest.approx(1 / 7, rel=0.1)
-        assert scan_budget._interval_s == pytest.approx(1 / 8, rel=0.1)
-        assert server.view.repair._refill._rate._ns_per_byte == 1e6
+        assert collector_budget._limit.per_s == pytest.approx(7, rel=0.1)
+        assert scan_budget._limit.per_s == pytest.approx(8, rel=0.1)
+        assert server.view.repair._refill._rate.per_s == 1000

@@ -12,6 +12,7 @@ import pytest
 from runtime.bookie.boot.process import running_bookie
 from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.metrics.windows import measures_of
+from runtime.bookie.ports import BookiePorts
 from runtime.config import BookieConfig, ClientConfig
 from runtime.errors import NoSuchEntryError, NoSuchLedgerError
 from runtime.net.loop import LoopClock
@@ -38,8 +39,8 @@ IN_PROGRESS = {"RequestMeasures.adds_in_progress"}
 
 
 @contextlib.asynccontextmanager
-async def bookie(config: BookieConfig) -> AsyncIterator[tuple[BookieServer, Peer]]:
-    async with running_bookie(config) as server:
+async def bookie(config: BookieConfig, ports: BookiePorts | None = None) -> AsyncIterator[tuple[BookieServer, Peer]]:
+    async with running_bookie(config, ports) as server:
 
         async def resolve(_: str) -> tuple[str, int]:
             return "127.0.0.1", server.port

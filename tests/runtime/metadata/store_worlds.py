@@ -76,7 +76,7 @@ class ModelWorld:
     async def _connect(self, link: ModelLink, config: ZooKeeperConfig) -> MetadataStore:
         store: MetadataStore = await ModelMetadataStore.connect(self.server, link, self.clock, config)
         if self._is_budgeted:
-            store = BudgetedStore(store, RequestBudget(1000.0, 64))
+            store = BudgetedStore(store, RequestBudget(self.clock, 1000.0, 64))
         self._stores.append(store)
         return store
 

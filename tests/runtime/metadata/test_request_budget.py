@@ -15,8 +15,9 @@ from runtime.metadata.budgeted_store import BudgetedStore
 from runtime.metadata.request_budget import BURST_S, RequestBudget, share_of_budget
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.loop import LoopClock
 from tests.runtime.metadata.store_worlds import ModelWorld
-from tests.sim.loop import VirtualLoop, run_simulated
+from tests.sim.loop import VirtualClock, VirtualLoop, run_simulated
 
 
 def most_in_a_second(moments: list[float]) -> int:
@@ -52,7 +53,7 @@ class Operations:
 @pytest.mark.parametrize("rate", [1, 7, 100, 5000])
 def test_no_second_sees_more_than_the_budget(rate: int) -> None:
     async def run() -> None:
-        budget, operations = RequestBudget(rate, 50), Operations(0.001)
+        budget, operations = RequestBudget(VirtualClock(), rate, 50), Operations(0.001)
         for _ in range(3):
             await asyncio.gather(*(budget.run(operations.named(0)) for _ in range(2 * rate)))
             await asyncio.sleep(5.0)  # idle time is not saved up
@@ -65,7 +66,7 @@ def test_no_second_sees_more_than_the_budget(rate: int) -> None:
 
 def test_the_budget_is_used() -> None:
     async def run() -> None:
-        budget, operations = RequestBudget(1000, 100), Operations(0.01)
+        budget, operations = RequestBudget(VirtualClock(), 1000, 100), Operations(0.01)
         await asyncio.gather(*(budget.run(operations.named(0)) for _ in range(3000)))
         assert asyncio.get_running_loop().time() < 3.0 * (1 + BURST_S) + 0.1
 
@@ -78,7 +79,7 @@ def test_one_wake_up_begins_many_operations(length_s: float) -> None:
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        budget, operations = RequestBudget(5000, 100), Operations(length_s)
+        budget, operations = RequestBudget(VirtualClock(), 5000, 100), Operations(length_s)
         await asyncio.gather(*(budget.run(operations.named(0)) for _ in range(5000)))
         assert loop.time() < 1.1
         assert len(set(operations.began_at_s)) <= 1.1 / (BURST_S / 2)
@@ -89,7 +90,7 @@ def test_one_wake_up_begins_many_operations(length_s: float) -> None:
 @pytest.mark.parametrize("rate", [3.0, 5000.0])
 def test_a_slower_rate_ends_before_its_timer_when_it_is_changed(rate: float) -> None:
     async def run() -> None:
-        budget, operations = RequestBudget(0.001, 10), Operations(0.01)
+        budget, operations = RequestBudget(VirtualClock(), 0.001, 10), Operations(0.01)
         await budget.run(operations.named(0))
         waiting = asyncio.create_task(budget.run(operations.named(1)))
         await asyncio.sleep(1.0)
@@ -103,7 +104,7 @@ def test_a_slower_rate_ends_before_its_timer_when_it_is_changed(rate: float) -> 
 @pytest.mark.parametrize(("rate", "in_flight_max"), [(None, 3), (50, 100), (50, 2)])
 def test_turns_come_in_the_order_in_which_they_were_asked_for(rate: float | None, in_flight_max: int) -> None:
     async def run() -> None:
-        budget, operations = RequestBudget(rate, in_flight_max), Operations(0.1)
+        budget, operations = RequestBudget(VirtualClock(), rate, in_flight_max), Operations(0.1)
         tasks = [asyncio.create_task(budget.run(operations.named(number))) for number in range(100)]
         assert await asyncio.gather(*tasks) == list(range(100))
         assert operations.order == list(range(100))
@@ -118,7 +119,7 @@ def test_cancelling_and_failing_loses_no_place(seed: int) -> None:
 
     async def run() -> None:
         chance = random.Random(seed)
-        budget, operations = RequestBudget(chance.choice([None, 20, 300]), 4), Operations(0.01)
+        budget, operations = RequestBudget(VirtualClock(), chance.choice([None, 20, 300]), 4), Operations(0.01)
 
         async def fail() -> None:
             await asyncio.sleep(0.01)
@@ -144,7 +145,7 @@ def test_cancelling_and_failing_loses_no_place(seed: int) -> None:
 
 def test_a_turn_that_was_given_to_somebody_cancelled_goes_on() -> None:
     async def run() -> None:
-        budget, operations = RequestBudget(None, 1), Operations(1.0)
+        budget, operations = RequestBudget(VirtualClock(), None, 1), Operations(1.0)
         first, second, third = (asyncio.create_task(budget.run(operations.named(number))) for number in range(3))
         await asyncio.sleep(1.0)  # the first ends in this very step, and gives its place to the second
         second.cancel()
@@ -160,11 +161,11 @@ def test_shares_of_the_budget() -> None:
         config = ZooKeeperConfig(scan_operations_per_s_max=100.0, in_flight_max=10)
         operations = Operations(0.0)
         for shares in (1, 4, 50):
-            budgets = [share_of_budget(config, shares) for _ in range(shares)]
+            budgets = [share_of_budget(VirtualClock(), config, shares) for _ in range(shares)]
             operations.began_at_s.clear()
             await asyncio.gather(*(budget.run(operations.named(0)) for budget in budgets * 4 * (100 // shares)))
             assert most_in_a_second(operations.began_at_s) <= 100 + shares  # each may begin with one at once
-        unlimited = share_of_budget(ZooKeeperConfig(scan_operations_per_s_max=0.0))
+        unlimited = share_of_budget(VirtualClock(), ZooKeeperConfig(scan_operations_per_s_max=0.0))
         before_s = asyncio.get_running_loop().time()
         await asyncio.gather(*(unlimited.run(operations.named(0)) for _ in range(10_000)))
         assert asyncio.get_running_loop().time() == before_s
@@ -175,7 +176,7 @@ def test_shares_of_the_budget() -> None:
 def test_what_waits_for_its_turn_does_not_outlive_its_session() -> None:
     async def run() -> None:
         world = ModelWorld(seed=1)
-        store = BudgetedStore(await world.connect(), RequestBudget(10, 10))
+        store = BudgetedStore(await world.connect(), RequestBudget(VirtualClock(), 10, 10))
         writes = [asyncio.create_task(store.create(f"/n{number}")) for number in range(10)]
         await asyncio.sleep(0.35)
         await world.expire(store)
@@ -208,7 +209,7 @@ async def test_a_real_server_never_sees_more_than_the_budget(tmp_path: Path) -> 
         await ZooKeeperStore.connect(server.connect_string) as session,
     ):
         await asyncio.gather(*(session.create(f"/n{number}") for number in range(nodes_count)))
-        store = BudgetedStore(session, RequestBudget(rate, in_flight_max))
+        store = BudgetedStore(session, RequestBudget(LoopClock(), rate, in_flight_max))
         loop = asyncio.get_running_loop()
         samples: list[tuple[float, int, float]] = []
         is_done = False
@@ -250,7 +251,7 @@ def test_a_moment_that_comes_between_two_looks_at_the_clock_is_not_missed() -> N
         await asyncio.sleep(lengths.random() * 0.02)
 
     async def run() -> int:
-        budget = RequestBudget(50.0, 1)
+        budget = RequestBudget(VirtualClock(), 50.0, 1)
         return len(await asyncio.gather(*(budget.run(operation) for _ in range(300))))
 
     with asyncio.Runner(loop_factory=EarlyTimerLoop) as runner:

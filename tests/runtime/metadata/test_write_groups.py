@@ -23,7 +23,7 @@ from runtime.metadata.store import ANY_VERSION, CheckNode, CreateNode, DeleteNod
 from runtime.metadata.write_groups import BYTES_MAX, COST_OF_COMPANY, WRITES_MAX, WriteGroups
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.store_worlds import ModelWorld
-from tests.sim.loop import run_simulated
+from tests.sim.loop import VirtualClock, run_simulated
 
 Scenario = Callable[[ModelWorld, MetadataStore], Awaitable[None]]
 
@@ -43,7 +43,7 @@ def simulate(scenario: Scenario) -> None:
 def test_writes_of_many_callers_need_few_transactions() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         counting = CountingStore(store)
-        groups = WriteGroups(counting, RequestBudget(None, 128))
+        groups = WriteGroups(counting, RequestBudget(VirtualClock(), None, 128))
 
         async def live(number: int) -> None:
             path = f"/n{number}"
@@ -66,7 +66,7 @@ def test_writes_of_many_callers_need_few_transactions() -> None:
 def test_one_caller_alone_needs_no_transaction() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         counting = CountingStore(store)
-        groups = WriteGroups(counting, RequestBudget(None, 128))
+        groups = WriteGroups(counting, RequestBudget(VirtualClock(), None, 128))
         await groups.write(CreateNode("/a"))
         await groups.write(SetNode("/a", b"", 0))
         await groups.write(DeleteNode("/a", 1))
@@ -89,7 +89,7 @@ def test_each_write_fails_for_itself() -> None:
 
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         await store.create("/old")
-        groups = WriteGroups(store, RequestBudget(None, 128))
+        groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         good = [groups.write(CreateNode(f"/n{number}")) for number in range(40)]
         bad = [groups.write(*writes) for writes, _ in faults]
         results = await asyncio.gather(*good[:20], *bad, *good[20:], return_exceptions=True)
@@ -108,7 +108,7 @@ def test_writes_that_check_the_same_node_share_a_transaction(*, is_target_there:
 
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         counting = CountingStore(store)
-        groups = WriteGroups(counting, RequestBudget(None, 128))
+        groups = WriteGroups(counting, RequestBudget(VirtualClock(), None, 128))
         await store.create("/there")
         if is_target_there:
             await store.create("/target")
@@ -133,7 +133,7 @@ def test_writes_that_check_the_same_node_share_a_transaction(*, is_target_there:
 
 def test_a_node_that_one_checks_and_another_writes_is_not_in_one_transaction() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store, RequestBudget(None, 128))
+        groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         await store.create("/n")
         writes: list[tuple[NodeWrite, ...]] = [
             (CreateNode("/a"), CheckNode("/n", 0)),
@@ -149,7 +149,7 @@ def test_a_node_that_one_checks_and_another_writes_is_not_in_one_transaction() -
 
 def test_writes_of_one_node_are_carried_out_in_order() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store, RequestBudget(None, 128))
+        groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         writes: list[NodeWrite] = [CreateNode("/a"), *(SetNode("/a", b"%d" % n, n) for n in range(30))]
         await asyncio.gather(*(groups.write(write) for write in writes))
         assert (await store.get("/a")).data == b"29"
@@ -159,7 +159,7 @@ def test_writes_of_one_node_are_carried_out_in_order() -> None:
 
 def test_of_many_that_create_one_node_one_succeeds() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store, RequestBudget(None, 128))
+        groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         results = await asyncio.gather(
             *(groups.write(CreateNode("/a", b"%d" % n)) for n in range(10)), return_exceptions=True
         )
@@ -171,7 +171,7 @@ def test_of_many_that_create_one_node_one_succeeds() -> None:
 
 def test_a_write_that_was_cancelled_while_it_waited_is_never_sent() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store, RequestBudget(None, 128))
+        groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         tasks = [asyncio.create_task(groups.write(CreateNode(f"/a{number}"))) for number in range(20)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)  # these are under way
@@ -197,7 +197,7 @@ def test_large_writes_stay_below_the_limit_of_a_transaction() -> None:
             return await write_all(writes)
 
         store.write_all = noting  # type: ignore[method-assign,assignment]
-        groups = WriteGroups(store, RequestBudget(None, 128))
+        groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         parts = [60_000] * 20 + [BYTES_MAX * 2]
         await asyncio.gather(*(groups.write(CreateNode(f"/n{n}", bytes(size))) for n, size in enumerate(parts)))
         assert len(await store.children("/")) == len(parts)
@@ -213,7 +213,7 @@ def test_an_error_that_is_not_the_stores_reaches_every_caller() -> None:
             raise OverflowError("a number does not fit")
 
         store.write_all = broken  # type: ignore[method-assign,assignment]
-        groups = WriteGroups(store, RequestBudget(None, 128))
+        groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         results = await asyncio.gather(*(groups.write(CreateNode(f"/n{n}")) for n in range(5)), return_exceptions=True)
         assert [type(each) for each in results] == [OverflowError] * 5
         await groups.write(CreateNode("/next"))
@@ -223,7 +223,7 @@ def test_an_error_that_is_not_the_stores_reaches_every_caller() -> None:
 
 def test_a_lost_connection_and_a_lost_session_end_what_began() -> None:
     async def scenario(world: ModelWorld, store: MetadataStore) -> None:
-        groups, count = WriteGroups(store, RequestBudget(None, 128)), WRITES_MAX * 6
+        groups, count = WriteGroups(store, RequestBudget(VirtualClock(), None, 128)), WRITES_MAX * 6
 
         def begin(name: str) -> list[asyncio.Task[object]]:
             return [asyncio.create_task(groups.write(CreateNode(f"/{name}{number}"))) for number in range(count)]
@@ -261,7 +261,7 @@ def test_a_lost_connection_and_a_lost_session_end_what_began() -> None:
 
 def test_an_ephemeral_node_belongs_to_the_session() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store, RequestBudget(None, 128))
+        groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         await asyncio.gather(*(groups.write(CreateNode(f"/e{n}", b"", is_ephemeral=n > 0)) for n in range(3)))
         owners = [stat.ephemeral_owner for n in range(3) if (stat := await store.exists(f"/e{n}"))]
         assert owners == [0, store.session_id, store.session_id]
@@ -274,7 +274,7 @@ def test_no_node_is_left_without_its_callers_knowledge(*, is_ephemeral: bool) ->
     """A create that ended with an error, or was cancelled, is not carried out after a later answer of the session."""
 
     async def scenario(world: ModelWorld, store: MetadataStore) -> None:
-        groups = WriteGroups(store, RequestBudget(None, 128))
+        groups = WriteGroups(store, RequestBudget(VirtualClock(), None, 128))
         source = world.clock.random
         for turn in range(5):
             tasks = [
@@ -329,7 +329,7 @@ def _paths_and_cost(writes: list[NodeWrite]) -> tuple[list[str], float]:
 def test_no_second_costs_more_than_the_budget(rate: int) -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         noting = Noting(store)
-        budgeted = BudgetedStore(store, RequestBudget(rate, 64))
+        budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), rate, 64))
         for turn in range(2):
             writes = [budgeted.create(f"/{turn}-{number}") for number in range(2 * rate)]
             # One fails, and with it each transaction that it is in: the others are sent again, and cost again.
@@ -349,7 +349,7 @@ def test_no_write_waits_longer_than_its_place_in_the_queue(rate: int | None) -> 
 
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         noting = Noting(store)
-        budgeted = BudgetedStore(store, RequestBudget(rate, 16))
+        budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), rate, 16))
         asked: list[str] = []
         tasks: list[asyncio.Task[object]] = []
         for number in range(40):
@@ -371,7 +371,7 @@ def test_no_write_waits_longer_than_its_place_in_the_queue(rate: int | None) -> 
 def test_writes_that_were_cancelled_while_they_waited_cost_nothing() -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         loop = asyncio.get_running_loop()
-        budgeted = BudgetedStore(store, RequestBudget(10, 64))
+        budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), 10, 64))
         await budgeted.get("/")
         late = [asyncio.create_task(budgeted.create(f"/n{number}")) for number in range(100)]
         await asyncio.sleep(0.01)
@@ -391,7 +391,7 @@ def test_slow_answers_do_not_hold_up_what_the_budget_allows(rate: int) -> None:
         loop = asyncio.get_running_loop()
         for name in ("create", "write_all"):
             setattr(store, name, _delayed(getattr(store, name), 0.5))
-        budgeted = BudgetedStore(store, RequestBudget(rate, 64))
+        budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), rate, 64))
         before_s = loop.time()
         await asyncio.gather(*(budgeted.create(f"/n{number}") for number in range(4 * rate)))
         assert loop.time() - before_s < 4.0 + 3 * 0.5
@@ -411,7 +411,7 @@ def _delayed(operation: Callable[..., Awaitable[object]], delay_s: float) -> Cal
 def test_the_first_writes_are_not_the_last_ones_where_transactions_fail(rate: int | None) -> None:
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         loop = asyncio.get_running_loop()
-        budgeted = BudgetedStore(store, RequestBudget(rate, 64))
+        budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), rate, 64))
         begin_s = loop.time()
         ended_s: dict[int, float] = {}
 
@@ -433,7 +433,7 @@ def test_a_write_that_is_cancelled_together_with_the_read_before_it_costs_nothin
     async def scenario(_: ModelWorld, store: MetadataStore) -> None:
         loop = asyncio.get_running_loop()
         store.get = _delayed(store.get, 5.0)  # type: ignore[method-assign,assignment]
-        budgeted = BudgetedStore(store, RequestBudget(1, 1))
+        budgeted = BudgetedStore(store, RequestBudget(VirtualClock(), 1, 1))
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(budgeted.get("/"))]
         await asyncio.sleep(0)
         tasks.append(asyncio.create_task(budgeted.create("/n")))
@@ -450,7 +450,7 @@ def test_a_write_that_is_cancelled_together_with_the_read_before_it_costs_nothin
 
 def test_an_interrupt_leaves_no_task(capsys: pytest.CaptureFixture[str]) -> None:
     async def scenario(world: ModelWorld, store: MetadataStore) -> None:
-        budgeted = BudgetedStore(store, RequestBudget(world.clock.random.choice([20, 300, None]), 8))
+        budgeted = BudgetedStore(store, RequestBudget(world.clock, world.clock.random.choice([20, 300, None]), 8))
         callers = [asyncio.create_task(budgeted.create(f"/n{number}")) for number in range(300)]
         await asyncio.sleep(world.clock.random.uniform(0, 0.05))
         for task in callers:

@@ -50,8 +50,9 @@ class Peer:
 
 
 @contextlib.asynccontextmanager
-async def peer_of(port: int) -> AsyncIterator[Peer]:
-    reader, writer = await asyncio.open_connection(LOOPBACK, port)
+async def peer_of(port: int, address: str = LOOPBACK) -> AsyncIterator[Peer]:
+    """A client at ``address``, one of 127.0.0.0/8."""
+    reader, writer = await asyncio.open_connection(LOOPBACK, port, local_addr=(address, 0))
     try:
         yield Peer(reader, writer)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import tracemalloc
 
@@ -40,6 +41,37 @@ def test_any_cut_gives_the_same_payloads(payloads: list[bytes], buffer_bytes: in
         seen.extend(feed(splitter, stream[:cut]))
         stream = stream[cut:]
     assert seen == payloads
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60) | st.integers(8 * 1024 - 8, 20_000), max_size=8),
+    buffer_bytes=st.integers(5_000, 60_000),
+    count_max=st.none() | st.integers(1, 4),
+    reads=st.lists(st.integers(1, 9) | st.integers(3_000, 60_000), min_size=1, max_size=20),
+)
+def test_long_and_short_frames_give_the_same_payloads(
+    sizes: list[int], buffer_bytes: int, count_max: int | None, reads: list[int]
+) -> None:
+    wanted = [bytes([number]) + b"-" * (size - 1) for number, size in enumerate(sizes)]
+    buffer = read_buffer(buffer_bytes)
+    splitter = FrameSplitter(20_004, buffer)
+    stream = b"".join(map(encode_frame, wanted))
+    seen: list[bytes] = []
+    for read_bytes in itertools.cycle([*reads, 4_000]):
+        if not stream:
+            break
+        space = splitter.free_space()
+        taken = min(read_bytes, len(space), len(stream))
+        space[:taken] = stream[:taken]
+        splitter.advance(taken)
+        while payloads := splitter.payloads(count_max):
+            assert count_max is None or len(payloads) <= count_max
+            seen += payloads
+        buffer[:] = bytes(buffer_bytes)  # another connection uses it: nothing that was returned may change
+        stream = stream[taken:]
+    assert seen == wanted
+    assert all(type(payload) is bytes for payload in seen)
+    assert (splitter.unfinished_bytes, splitter.has_waiting) == (0, False)
 
 
 def test_frame_at_the_limit_passes_and_one_byte_more_is_refused_by_its_length_word() -> None:

@@ -28,6 +28,7 @@ from runtime.replication.run.drain import DrainHooks, DrainOrder
 from runtime.replication.run.recovery import BookieRecovery
 from runtime.replication.run.report import RecoveryReport
 from runtime.replication.survey.checker import LedgerChecker
+from storage.adapters.sqlite import temporary_database
 from tests.runtime.client.scripted_bookie import ScriptedBookie
 from tests.runtime.client.world import TIMEOUT_S, Client, World, answers_so_far, payload
 from tests.runtime.net.stepped_clock import SteppedClock
@@ -91,7 +92,14 @@ class Stage:
 
     def recovery(self, config: ReplicationConfig = QUICK) -> BookieRecovery:
         """Recovery with this stage's parts."""
-        return BookieRecovery(self.client.ports, self.registration, self.cookies, self.locks, Policy(config=config))
+        return BookieRecovery(
+            self.client.ports,
+            self.registration,
+            self.cookies,
+            self.locks,
+            Policy(config=config),
+            open_database=temporary_database,
+        )
 
     async def recover(self, *bookie_ids: str, config: ReplicationConfig = QUICK) -> RecoveryReport:
         """Plan and run."""

@@ -18,20 +18,22 @@ from runtime.metadata.replication.format import encode_lock
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import NodeWrite
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from runtime.net.loop import LaneWorkers
 from runtime.protocol.status import Status
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
 from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.plan.job_file import RecordedJob
+from runtime.replication.plan.job_file import JobFile, JobRest, JobWork
 from runtime.replication.policy import Policy
-from runtime.replication.run.ledgers import RecoveryProgress
+from runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
 from runtime.replication.run.recovery import BookieRecovery
+from storage.adapters.sqlite import memory_database, temporary_database
 from tests.runtime.client.world import segments
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.metadata.replication_stage import holder_of
 from tests.runtime.replication.samples import failed_ledgers, ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of
-from tests.runtime.replication.test_job_file import START
+from tests.runtime.replication.test_job_file import START, done
 
 
 def bodies(stage: Stage, bookie_id: str, ledger_id: int) -> dict[int, bytes]:
@@ -435,7 +437,14 @@ async def test_t16_a_ledger_whose_lock_is_lost_twice_may_be_repaired_by_then(
     await tree.release()
     losing = ReplicationLocks(LosesSession(stage.client.held_store, zookeeper), stage.ledgers.root, "this-host")
     one_by_one = msgspec.structs.replace(QUICK, ledgers_in_parallel=1)
-    recovery = BookieRecovery(stage.client.ports, stage.registration, stage.cookies, losing, Policy(config=one_by_one))
+    recovery = BookieRecovery(
+        stage.client.ports,
+        stage.registration,
+        stage.cookies,
+        losing,
+        Policy(config=one_by_one),
+        open_database=temporary_database,
+    )
     plan = await recovery.plan(["b1"])
     other = await Stage.build(stage.world)
     moved = await other.read(ids[0])
@@ -820,12 +829,10 @@ async def test_the_end_of_a_continued_job_finds_ledgers_that_were_not_in_its_pla
     await stage.start("b2", "b3")
     planned = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2))
     start = msgspec.structs.replace(START, bookie_ids=("b1",), is_of_ledgers=is_of_ledgers)
-    state = RecordedJob(start)
-    state.order.add(planned, 1)
     late = await stage.store(ledger({0: ["b2", "b1"]}, 2, 2))
     recovery = stage.recovery()
 
-    report = await recovery.run(await recovery.plan_rest(state))
+    report = await recovery.run(await recovery.plan_rest(JobRest(start, (planned,))))
 
     assert segments((await stage.read(planned)).value) == {0: ("b3", "b2")}
     if is_of_ledgers:
@@ -836,5 +843,25 @@ async def test_the_end_of_a_continued_job_finds_ledgers_that_were_not_in_its_pla
     assert failure.detail == "it references b1: run the command again without --resume"
     assert (report.ledgers, report.ledgers_repaired, report.ledgers_failed) == (2, 1, 1)
     assert (await recovery.run(await recovery.plan(["b1"]))).is_complete
-    state.order.add(late, 1)
-    assert (await recovery.run(await recovery.plan_rest(state))).is_complete
+    assert (await recovery.run(await recovery.plan_rest(JobRest(start, (planned, late))))).is_complete
+
+
+async def test_a_full_disk_ends_the_record_of_a_job_and_not_the_run(stage: Stage) -> None:
+    await stage.start("b2", "b3")
+    ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2))
+    database, workers, warnings = memory_database(), LaneWorkers(), list[str]()
+    job_file = JobFile.create(database, START, [JobWork(1, ledger_id)])
+    (pages,) = next(database.execute("PRAGMA page_count"))
+    database.execute(f"PRAGMA max_page_count = {pages}")
+    for other in range(10_000):
+        job_file.append(done(other))
+    recovery = stage.recovery()
+
+    report = await recovery.run(
+        await recovery.plan(["b1"]), job=RecoveryJob(job_file, workers, lambda: None, warnings.append)
+    )
+
+    await workers.close()
+    assert report.is_complete
+    assert warnings == ["cannot write the job file, so --resume cannot continue this run: No space left on device"]
+    assert job_file.rest.ledger_ids == (ledger_id,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,12 @@ from runtime.replication.judge.fragments import (
     fragments_naming,
     last_stored,
     segment_entries,
+    stored_count,
+    stored_entries,
     stripe,
     stripe_count,
 )
-from tests.runtime.replication.samples import ledger
+from tests.runtime.replication.samples import ledger, random_ledger
 
 SHAPES = [(size, quorum) for size in range(1, 6) for quorum in range(1, size + 1)]
 
@@ -98,3 +101,11 @@ def test_ranges_for_people() -> None:
     ranges = [EntryRange(0, 4), EntryRange(7, 7), EntryRange(9, 10)]
     assert format_ranges(ranges) == "0-4, 7, 9-10"
     assert format_ranges(ranges, 1) == "0-4, and 2 more ranges"
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_entries_of_a_bookie_are_counted_without_a_walk(seed: int) -> None:
+    bookies = [f"b{number}" for number in range(6)]
+    metadata = random_ledger(random.Random(seed), bookies)
+    for bookie_id in bookies:
+        assert stored_count(metadata, bookie_id) == len(list(stored_entries(metadata, bookie_id)))

@@ -25,6 +25,7 @@ from runtime.replication.run.decommission import Decommission, FinishHooks
 from runtime.replication.run.ledgers import RecoveryProgress
 from runtime.replication.run.recovery import BookieRecovery
 from runtime.replication.run.report import RecoveryReport
+from storage.adapters.sqlite import temporary_database
 from tests.runtime.client.world import Client, World, segments
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.link import TcpLink
@@ -68,6 +69,7 @@ class Scene(NamedTuple):
             stage.locks,
             Policy(config=config),
             self.outages.put_nowait,
+            open_database=temporary_database,
         )
 
     async def run(self, config: ReplicationConfig = CONFIG) -> asyncio.Task[RecoveryReport]:

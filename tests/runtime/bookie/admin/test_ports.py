@@ -8,6 +8,7 @@ import dataclasses
 import os
 import socket
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.store import MetadataStore
 from runtime.metadata.uri import parse_metadata_uri
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.host import OsHost
 from tests.runtime.bookie.admin.asking import local_asker, tcp_asker
 
 READ_ONLY = "/api/v1/bookie/state/readonly"
@@ -46,6 +48,29 @@ def token_file(tmp_path: Path) -> Path:
     path.touch(0o600)
     path.write_text("s3cret\n")
     return path
+
+
+class NotingHost(OsHost):
+    """Notes which thread asks the name service for the name of this machine."""
+
+    def __init__(self) -> None:
+        self.asked_in: list[str] = []
+
+    def canonical_name(self) -> str:
+        self.asked_in.append(threading.current_thread().name)
+        return super().canonical_name()
+
+
+@pytest.mark.parametrize(
+    "way", [{"is_http_enabled": True, "http_port": 0}, {"is_scrape_port_enabled": True, "scrape_port": 0}]
+)
+async def test_a_slow_name_service_does_not_stop_the_event_loop(
+    bookie_config: BookieConfig, way: dict[str, object]
+) -> None:
+    config, host = with_admin(bookie_config, **way), NotingHost()
+    async with running_bookie(config, dataclasses.replace(real_ports(), host=host)):
+        assert host.asked_in
+        assert threading.current_thread().name not in host.asked_in
 
 
 async def test_over_tcp_a_change_needs_the_token_and_a_look_does_not(

@@ -6,21 +6,30 @@ import asyncio
 import dataclasses
 import errno
 import os
+import resource
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runtime.admin.tcp_ports import ADMIN_LANE
 from runtime.bookie.boot.process import real_ports, running_bookie
+from runtime.bookie.boot.server import BookieServer
 from runtime.bookie.boot.stages import Stages
+from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
 from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
 from runtime.config import BookieConfig
 from runtime.errors import BookieFailedError
 from runtime.metadata.zookeeper.store import ZooKeeperStore
 from runtime.net.loop import LaneWorkers, LoopClock
+from runtime.protocol.status import Status
+from tests.runtime.bookie.admin.asking import local_asker
 from tests.runtime.bookie.bookie_process import BookieUnderTest
+from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.bookie.serving.test_durability import JOURNAL_FAILED_EXIT_CODE, add_until, strace
+from tests.runtime.bookie.test_measures import bookie
 
 
 def block_removal(folder: Path) -> None:
@@ -85,6 +94,101 @@ async def test_a_bookie_that_gets_no_memory_or_thread_has_failed(
 
     with pytest.raises(BookieFailedError, match=sentence):
         await run()
+
+
+class ExhaustedLane(LaneWorkers):
+    """Once armed, the jobs of one lane get no memory, or the lane gets no thread."""
+
+    def __init__(self, lane: str, error: Exception) -> None:
+        super().__init__()
+        self._exhausted = lane
+        self._error = error
+        self.is_armed = False
+
+    def run(self, lane: str, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Awaitable[Any]:
+        if self.is_armed and lane == self._exhausted:
+            return super().run(lane, self._fail)
+        return super().run(lane, function, *arguments, **keywords)
+
+    def _fail(self) -> None:
+        raise self._error
+
+
+async def read(peer: Peer, _: BookieServer) -> None:
+    await peer.read(1, 0)
+
+
+async def fence(peer: Peer, _: BookieServer) -> None:
+    await peer.read(1, -1, fence_with=KEY)
+
+
+async def list_entries(peer: Peer, _: BookieServer) -> None:
+    await peer.list_entries(1)
+
+
+async def scrape(_: Peer, server: BookieServer) -> None:
+    async with local_asker(server.view.config) as admin:
+        await admin.get("/api/v1/bookie/list_disk_file")
+
+
+async def collect(_: Peer, server: BookieServer) -> None:
+    assert server.view.collector is not None
+    server.view.collector.request()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+@pytest.mark.parametrize(
+    ("lane", "use"),
+    [
+        (READS_LANE, read),
+        (URGENT_READS_LANE, fence),
+        (LISTS_LANE, list_entries),
+        (ADMIN_LANE, scrape),
+        (COMPACTION_LANE, collect),
+    ],
+)
+async def test_a_lane_without_memory_ends_the_bookie(
+    bookie_config: BookieConfig,
+    error: Exception,
+    lane: str,
+    use: Callable[[Peer, BookieServer], Awaitable[None]],
+) -> None:
+    workers = ExhaustedLane(lane, error)
+    stopping = asyncio.Event()
+
+    async def run() -> None:
+        async with bookie(bookie_config, dataclasses.replace(real_ports(), workers=workers)) as (server, peer):
+            assert await peer.add(1, 0) is Status.OK
+            assert server.view.path is not None
+            await server.view.path.checkpoints.flushed()
+            workers.is_armed = True
+            using = asyncio.ensure_future(use(peer, server))
+            try:
+                await asyncio.wait_for(server.serve_until(stopping), 20)
+            finally:
+                workers.is_armed = False
+                using.cancel()
+                await asyncio.wait([using])
+
+    with pytest.raises(BookieFailedError):
+        await run()
+
+
+async def test_a_bookie_without_memory_ends_with_one_sentence(
+    tmp_path: Path, metadata_uri: str, store: ZooKeeperStore
+) -> None:
+    """The limit is below what it has already, so it comes at any place."""
+    under_test = BookieUnderTest(tmp_path, metadata_uri, store)
+    async with under_test.running() as (process, peer):
+        await add_until(peer, 0, 20, in_flight=5)
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (1024 * 1024, resource.RLIM_INFINITY))
+        adding = [asyncio.ensure_future(peer.add(2, each, bytes(1_000_000))) for each in range(50)]
+        assert await asyncio.to_thread(process.wait, 60) == JOURNAL_FAILED_EXIT_CODE
+        await asyncio.gather(*adding)
+    said = under_test.said()
+    last_line = said.strip().splitlines()[-1]
+    assert "out of memory" in last_line or "can't start new thread" in last_line, "a thread needs memory for its stack"
+    assert "Traceback" not in said
 
 
 async def test_a_failure_to_undo_a_stage_never_replaces_the_cause(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,17 +12,19 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from runtime.bookie.collection.forward_proof import ForwardProof, find_older
-from runtime.errors import MetadataError, MetadataUnavailableError
+from runtime.errors import LedgerNotFoundError, MetadataError, MetadataUnavailableError, NoNodeError
 from runtime.metadata.ledgers.ids import LedgerIdGenerator
+from runtime.metadata.ledgers.ledgers import LedgerStore
+from runtime.metadata.paths import Paths
 from runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
-from runtime.metadata.store import MetadataStore, NodeStat
+from runtime.metadata.store import MetadataStore, Node, NodeStat
 from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from runtime.net.loop import LoopClock
 from storage.adapters.filesystem import OsFileSystem
 from storage.filenames import METADATA_SEEN
 from storage.metadata_seen import MetadataSeen, read_metadata_seen
 from tests.counting_store import CountingStore
-from tests.runtime.bookie.collection.test_ledgers import OWN_ID, World, tree, world
+from tests.runtime.bookie.collection.test_ledgers import OWN_ID, World, hooked_ledgers, tree, world
 from tests.runtime.metadata.conftest import root, store
 from tests.storage.engines import checkpoint
 
@@ -89,6 +93,63 @@ async def test_an_id_that_was_not_given_yet_stops_all_until_an_operator_confirms
     assert world.metrics.deletion_stopped == 0
     assert await world.collect() == 4
     checkpoint(world.storage)
+
+
+class LaggingServer(CountingStore):
+    """Until a sync it answers as it would have done earlier: without the ids given since, and without some ledgers."""
+
+    def __init__(self, store: MetadataStore, unseen: Sequence[str] = ()) -> None:
+        super().__init__(store)
+        self._unseen = unseen
+        self._earlier: dict[str, NodeStat | None] = {}
+        self.is_behind = True
+
+    async def remember(self, path: str) -> None:
+        self._earlier[path] = await super().exists(path)
+
+    async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
+        now = await super().exists(path, on_change)
+        return self._earlier.get(path, now) if self.is_behind else now
+
+    async def get(self, path: str) -> Node:
+        if self.is_behind and path in self._unseen:
+            raise NoNodeError("no such node", path)
+        return await super().get(path)
+
+    async def sync(self, path: str) -> None:
+        await super().sync(path)
+        self.is_behind = False
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+async def test_a_server_that_lags_behind_is_asked_again_before_an_id_counts_as_not_given(
+    world: World, is_given: bool
+) -> None:
+    await world.proof.advance()
+    await give(world, 10)
+    await world.create(11)
+    lagging = LaggingServer(world.store, [world.ledgers.path(11)])
+    await lagging.remember(Paths(world.root).short_ids)
+    await lagging.remember(world.root)
+    if is_given:
+        await give(world, 10)
+    proof = again(world, lagging)
+    await proof.begin()
+    lagging.is_behind = True
+    ledgers = hooked_ledgers(world.ledgers, lagging)  # type: ignore[arg-type]
+    assert await _absent(ledgers, 11)
+    await proof.require_given(ledgers, [11], 9)
+    assert (proof.stopped, lagging.is_behind) == (None, False)
+    seen = read_metadata_seen(OsFileSystem(), folders(world))
+    assert seen is not None
+    assert seen.suspect == -1
+
+
+async def _absent(ledgers: LedgerStore, ledger_id: int) -> bool:
+    with contextlib.suppress(LedgerNotFoundError):
+        await ledgers.read(ledger_id)
+        return False
+    return True
 
 
 async def test_ids_that_clients_choose_stop_nothing(world: World) -> None:

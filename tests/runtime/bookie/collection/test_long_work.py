@@ -56,7 +56,8 @@ def finished_logs(folder: Path, directory: int) -> set[str]:
 def let_it_copy(bookie: CollectedBookie) -> None:
     for directory in bookie.collector._directories:
         throttle = directory._compactor._throttle
-        throttle._per_s_max, throttle._due_ns = 1e6, 0
+        throttle._per_s_max = 1e6
+        throttle._limit.spend(throttle._limit.balance())  # the debt is given back
         throttle.interrupt()
 
 

@@ -89,12 +89,17 @@ def test_bookies_delete_nothing_when_zookeeper_is_set_back(
     put(server, tmp_path / "older")
     cluster.up(2)
     require_stopped(cluster)
-    for bookie in cluster.bookies:
-        confirmed = cluster.run("bookie", "gc", "confirm", bookie.id, "--confirm", bookie.id, "-o", "json")
-        assert (confirmed.exit_code, confirmed.json()["changed"]) == (0, True), confirmed.stderr
+    confirm(cluster)
     cluster.down()
     cluster.up(2)
     assert collect(cluster) == 2 * (LEDGERS - 1)
+
+
+def confirm(cluster: Cluster) -> None:
+    """An operator lets each bookie delete again."""
+    for bookie in cluster.bookies:
+        confirmed = cluster.run("bookie", "gc", "confirm", bookie.id, "--confirm", bookie.id, "-o", "json")
+        assert (confirmed.exit_code, confirmed.json()["changed"]) == (0, True), confirmed.stderr
 
 
 def require_stopped(cluster: Cluster) -> None:
@@ -120,15 +125,16 @@ def test_bookies_delete_nothing_after_a_restore(start_cluster: Callable[[int], C
     assert cluster.run("cluster", "nuke", "--confirm", instance_id).exit_code == 0
     restored = cluster.run("cluster", "restore", backup, "--confirm", instance_id)
     assert restored.exit_code == 0, restored.stderr
-    assert "Java bookies delete" in restored.stderr
     for _ in range(2):  # the second time, the bookies have been restarted
         cluster.up(2)
         assert collect(cluster) == 0
         assert "the backup of " in str(status(cluster, cluster.bookies[0].id)["deletion_stopped"])
         cluster.down()
+    assert "bookies of bkctl delete no ledgers until bkctl bookie gc confirm is run" in restored.stderr
+    assert "Java bookies delete" in restored.stderr
     cluster.up(2)
+    confirm(cluster)
     for bookie in cluster.bookies:
-        assert cluster.run("bookie", "gc", "confirm", bookie.id, "--confirm", bookie.id).exit_code == 0
         again = cluster.run("bookie", "gc", "confirm", bookie.id, "--confirm", bookie.id, "-o", "json")
         assert (again.exit_code, again.json()["changed"]) == (0, False), again.stderr
     assert collect(cluster) == 2 * LEDGERS
@@ -159,5 +165,8 @@ def test_three_servers_that_are_set_back_elect_a_leader_whose_transactions_have_
             cluster.up(2)
             assert collect(cluster) == 0
             assert "has note" in str(status(cluster, cluster.bookies[0].id)["deletion_stopped"])
+            require_stopped(cluster)
+            confirm(cluster)
+            assert collect(cluster) == 2 * LEDGERS
         finally:
             cluster.stop()

@@ -32,7 +32,7 @@ from storage.errors import IndexDamagedError
 from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerRow
 from tests.runtime.bookie.conftest import Peer
 from tests.runtime.bookie.integrity.test_limbo import change_rows
-from tests.storage.engines import KEY, config_below, entry, open_engine, open_storage
+from tests.storage.engines import KEY, SMALL, config_below, entry, open_engine, open_storage
 
 pytestmark = pytest.mark.cluster
 
@@ -122,6 +122,29 @@ async def test_what_is_known_of_a_ledger_stays(
     assert engine.ledger(OPEN_HERE) == LedgerRow(master_key=KEY, is_fenced=True, is_limbo=True)
     assert engine.ledger(CLOSED_HERE) == LedgerRow(master_key=KEY)
     assert engine.stored.read(OPEN_HERE, 0) == entry(OPEN_HERE, 0)
+    storage.close()
+
+
+async def test_the_rows_of_many_ledgers_do_not_fill_the_memory(
+    ledgers: LedgerStore, store: ZooKeeperStore, workers: LaneWorkers, tmp_path: Path
+) -> None:
+    here = new_ledger((ME, *OTHERS), 2, 2, DigestType.CRC32C, b"secret")
+    many = range(100, 200)
+    for ledger_id in many:
+        await ledgers.create(here, ledger_id=ledger_id)
+    storage = open_storage(config_below(tmp_path, engine=msgspec.structs.replace(SMALL, ledger_rows_bytes_max=65536)))
+    storage.replay()
+    engine = storage.engines[0]
+    peaks = []
+
+    async def write_rows() -> None:
+        peaks.append(engine.rows.memory_bytes)
+        checkpoint_now(engine)
+
+    await note_open_ledgers(storage, ME, store, ledgers, workers, write_rows)
+    assert max(peaks) <= 65536
+    assert len(peaks) > 2, "there is room for 35 changed rows"
+    assert all(engine.ledger(ledger_id) == LedgerRow(is_fenced=True, is_limbo=True) for ledger_id in many)
     storage.close()
 
 

@@ -15,6 +15,7 @@ from runtime.metadata.pipeline import each_of
 from runtime.metadata.request_budget import RequestBudget
 from runtime.metadata.store import ANY_VERSION, Node
 from runtime.metadata.zookeeper.store import ZooKeeperStore
+from runtime.net.loop import LoopClock
 
 
 class Stage:
@@ -42,9 +43,8 @@ class Stage:
         def keep(action: str, nodes: Sequence[tuple[str, Node]]) -> None:
             self.kept += [(action, path, node.data, node.stat.version) for path, node in nodes]
 
-        return LedgerChanges(
-            self.store, self.ledgers, decide, keep=keep, before_each=before_each, budget=RequestBudget(None, BATCH)
-        )
+        budget = RequestBudget(LoopClock(), None, BATCH)
+        return LedgerChanges(self.store, self.ledgers, decide, keep=keep, before_each=before_each, budget=budget)
 
 
 @pytest.fixture

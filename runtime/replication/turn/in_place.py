@@ -1,0 +1,42 @@
+"""Writes bad copies of a ledger again, on the bookies that its metadata names."""
+
+from __future__ import annotations
+
+import msgspec
+
+from runtime.client.ports import credentials_of
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.replication.copy.job import StripeJob
+from runtime.replication.judge.fragments import (
+    fragments_naming,
+    in_and_out_of,
+)
+from runtime.replication.turn.state import BadStripe, StripePlace, TurnState
+
+
+async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
+    """Write bad copies again. Stripes with bad records that must not be written over leave their bookies, too."""
+    credentials = credentials_of(turn.task.ledger_id, metadata)
+    for bookie_id, entries in turn.task.bad.items():
+        for fragment in fragments_naming(metadata, (bookie_id,)):
+            inside, _ = in_and_out_of(entries, (fragment.entries,))
+            if fragment.is_open or not inside:
+                continue
+            for index in fragment.bookie_indexes:
+                job = StripeJob(credentials, metadata, fragment, index, bookie_id, frozenset(), bad=inside)
+                outcome = await turn.tools.replicator.copy(job, turn.activity, turn.require_lock, turn.tools.unusable)
+                turn.written.copies += outcome.entries
+                turn.written.size_bytes += outcome.bytes_copied
+                turn.bad_left += outcome.left
+                if outcome.must_move_count:
+                    place = StripePlace(fragment.entries.first_entry_id, index)
+                    bad = BadStripe(bookie_id, outcome.must_move_count, outcome.must_move)
+                    turn.bad_stripes[place] = bad
+    turn.is_rewritten = True
+    if not turn.bad_stripes:
+        return
+    leaving: dict[int, frozenset[str]] = {}
+    for place, bad in turn.bad_stripes.items():
+        leaving[place.first_entry_id] = leaving.get(place.first_entry_id, frozenset()) | {bad.bookie_id}
+    down = metadata.bookies() - (await turn.tools.live_bookies.refresh()).live
+    turn.task = msgspec.structs.replace(turn.task, leaving_segments=leaving, unreachable=turn.task.unreachable | down)

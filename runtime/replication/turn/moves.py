@@ -1,0 +1,144 @@
+"""Copies the stripes of leaving bookies to others: a move is an ensemble index of a segment, and its target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runtime.client.ports import credentials_of
+from runtime.ledger.metadata import LedgerMetadata
+from runtime.placement.choice import NoChoice
+from runtime.placement.isolation import isolation_demand
+from runtime.replication.copy.job import StripeJob
+from runtime.replication.judge.fragments import (
+    Fragment,
+    stripe_count,
+)
+from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.judge.targets import CopyNeed, stripe_bytes
+from runtime.replication.turn.metadata_switch import NewMembers, TargetGoneError
+from runtime.replication.turn.state import Move, StripePlace, TurnState
+
+COMMIT_AFTER_NS = 5 * 10**9
+"""Copies that have waited so long for the compare-and-set are committed before the next stripe is copied."""
+
+
+async def prepare(turn: TurnState, metadata: LedgerMetadata) -> tuple[NewMembers, bool]:
+    """Copy until no complete segment needs the leaving bookies; returns their replacements, and whether it is all.
+
+    Keeps copies from before a lost compare-and-set if they still fit: the index still has a leaving bookie, and the
+    target is not elsewhere in the current ensemble (replication section 4.1).
+    """
+    await turn.tools.live_bookies.refresh()
+    change: NewMembers = {}
+    oldest_ns = turn.tools.ports.clock.monotonic_ns()
+    for fragment in turn.task.fragments(metadata):
+        if fragment.is_open:
+            continue
+        first_entry_id = fragment.entries.first_entry_id
+        taken: dict[int, str] = {}
+        for index in fragment.bookie_indexes:
+            place = StripePlace(first_entry_id, index)
+            if place in turn.failures:
+                continue
+            copied = turn.moves.get(place)
+            unfit = {*fragment.ensemble, *taken.values(), *turn.unusable}
+            if copied is None or copied.target in unfit or not await _is_kept(turn, copied):
+                if change and turn.tools.ports.clock.monotonic_ns() - oldest_ns > COMMIT_AFTER_NS:
+                    return change, False
+                copied = await _copy(turn, metadata, fragment, index, taken)
+            if copied is not None:
+                oldest_ns = min(oldest_ns, copied.copied_ns) if change else copied.copied_ns
+                taken[index] = copied.target
+                change[first_entry_id] = taken
+    return change, True
+
+
+async def require_targets(turn: TurnState, change: NewMembers) -> None:
+    """TargetGoneError if a target left while other stripes were copied."""
+    for first_entry_id, replacements in change.items():
+        for index, target in replacements.items():
+            if not await _is_kept(turn, turn.moves[StripePlace(first_entry_id, index)]):
+                raise TargetGoneError(target)
+
+
+async def _is_kept(turn: TurnState, copied: Move) -> bool:
+    """Whether the target has been in the cluster all the time, as far as is known now."""
+    if copied.target not in turn.tools.live_bookies:
+        return False
+    return await turn.tools.live_bookies.member_since(copied.target) == copied.member_since
+
+
+async def _copy(
+    turn: TurnState, metadata: LedgerMetadata, fragment: Fragment, index: int, taken: Mapping[int, str]
+) -> Move | None:
+    """Copy one stripe to the first target that stores it verifiably; None and a recorded failure if there is none.
+
+    ``taken``: the targets of other positions of the segment. A bad source does not count against the target, nor a
+    bad target against the source.
+    """
+    place = StripePlace(fragment.entries.first_entry_id, index)
+    begun = turn.task.begun(place.first_entry_id, index)
+    while True:
+        need = need_of(turn, metadata, fragment, index, taken)
+        found = await turn.tools.targets.choose(need, preferred=None if begun is None else begun.target)
+        if isinstance(found, NoChoice):
+            reason = FailureReason.PLACEMENT if found.best is not None else FailureReason.NOT_ENOUGH_BOOKIES
+            turn.fail(metadata, place, reason, (fragment.entries,), why_no_target(turn, found))
+            return None
+        target = found.bookies[0]
+        credentials = credentials_of(turn.task.ledger_id, metadata)
+        copied_until = begun.last_entry_id if begun is not None and begun.target == target else -1
+        job = StripeJob(credentials, metadata, fragment, index, target, turn.task.unreachable, copied_until)
+        try:
+            since = await turn.tools.live_bookies.member_since(target)
+            if since is None:
+                turn.unusable[target] = f"bookie {target} has no cookie"
+                continue
+            outcome = await turn.tools.replicator.copy(job, turn.activity)
+        finally:
+            turn.tools.targets.finish(target, need)
+        turn.defects.extend(outcome.defects)
+        if outcome.is_complete:
+            now_ns = turn.tools.ports.clock.monotonic_ns()
+            copied = Move(target, since, now_ns, outcome.entries, outcome.bytes_copied, found.broken)
+            turn.moves[place] = copied
+            return copied
+        if outcome.target_failure is None:
+            reason = FailureReason.UNREADABLE if outcome.unreadable else FailureReason.LOST
+            turn.fail(metadata, place, reason, (*outcome.lost, *outcome.unreadable), outcome.reason)
+            return None
+        turn.unusable[target] = outcome.target_failure
+
+
+def need_of(
+    turn: TurnState, metadata: LedgerMetadata, fragment: Fragment, index: int, taken: Mapping[int, str]
+) -> CopyNeed:
+    """What the choice of a target has to know. ``taken``: the targets of other positions of the segment."""
+    first_entry_id = fragment.entries.first_entry_id
+    leaving = turn.task.leaving_in(first_entry_id)
+    pending = (each for each in fragment.bookie_indexes if each != index and each not in taken)
+    return CopyNeed(
+        write_quorum_size=metadata.write_quorum_size,
+        ensemble=tuple(taken.get(each, bookie_id) for each, bookie_id in enumerate(fragment.ensemble)),
+        index=index,
+        pending=tuple(each for each in pending if StripePlace(first_entry_id, each) not in turn.failures),
+        excluded=frozenset({*fragment.ensemble, *leaving, *turn.task.unreachable, *turn.unusable}),
+        isolation=isolation_demand(metadata.custom_metadata),
+        entry_count=stripe_count(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size),
+        bytes_needed=stripe_bytes(metadata, fragment, index),
+        is_data_first=turn.task.is_data_first,
+        must_improve=turn.task.must_improve,
+    )
+
+
+def why_no_target(turn: TurnState, found: NoChoice) -> str:
+    """Why no bookie can take the copies, in words."""
+    if found.best is not None and (turn.task.is_data_first or turn.task.must_improve):
+        return found.sentence  # the order of a worker: it has no option
+    if found.best is not None:
+        return f"{found.sentence} (--placement best-effort accepts that)"
+    if turn.unusable:
+        return "every other writable bookie failed: " + "; ".join(turn.unusable.values())
+    if found.is_by_rules or turn.tools.targets.is_restricted:
+        return found.sentence
+    return "every writable bookie is already in the ensemble"

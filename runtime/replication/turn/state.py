@@ -1,0 +1,165 @@
+"""What one turn knows: its task, its lock, what was copied, and what failed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+from runtime.client.ports import ClientPorts
+from runtime.errors import (
+    ConflictError,
+)
+from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.metadata.outage import OutageWait
+from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from runtime.metadata.store import Versioned
+from runtime.placement.rules import BrokenRule
+from runtime.replication.copy.activity import LedgerActivity
+from runtime.replication.copy.stripe import Replicator
+from runtime.replication.judge.fragments import (
+    EntryRange,
+    Fragment,
+)
+from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, SourceDefect
+from runtime.replication.policy import Policy
+from runtime.replication.turn.live_bookies import LiveBookies
+from runtime.replication.turn.metadata_switch import LockLostError
+from runtime.replication.turn.target_chooser import TargetChooser
+from runtime.replication.turn.task import LedgerTask
+
+ZOOKEEPER = "ZooKeeper"
+
+
+class StripePlace(NamedTuple):
+    """One ensemble index of one segment; -1 means the whole open last segment."""
+
+    first_entry_id: int
+    ensemble_index: int
+
+
+class Move(NamedTuple):
+    """A verified copy of the stripe of a place on its new bookie.
+
+    ``member_since``: when the target's cookie was created, before the copy began. ``copied_ns``: when it was verified.
+    """
+
+    target: str
+    member_since: int
+    copied_ns: int
+    entries: int
+    bytes_copied: int
+    broken_rules: tuple[BrokenRule, ...] = ()
+
+
+class FoundFailure(NamedTuple):
+    """A failure and its fragment. If another process changes this fragment, the failure is outdated."""
+
+    fragment: Fragment | None
+    failure: LedgerFailure
+
+
+@dataclasses.dataclass(frozen=True)
+class TurnTools:
+    """Objects that the turns of one run share."""
+
+    ports: ClientPorts
+    locks: ReplicationLocks
+    replicator: Replicator
+    live_bookies: LiveBookies
+    targets: TargetChooser
+    outage: OutageWait
+    policy: Policy
+    unusable: dict[str, str]
+    """Bookies that stopped answering to adds, with the reason: their bad copies are left until the next outage ends."""
+
+
+@dataclasses.dataclass
+class WrittenInPlace:
+    """Bad copies that were written again, and their bytes. They stay counted when a turn begins again."""
+
+    copies: int = 0
+    size_bytes: int = 0
+
+
+class BadStripe(NamedTuple):
+    """A stripe that moves because of bad records that must not be written over."""
+
+    bookie_id: str
+    copies: int
+    entries: tuple[EntryRange, ...]
+
+
+@dataclasses.dataclass
+class TurnState:
+    """State of the work on one ledger under its lock."""
+
+    tools: TurnTools
+    lock: ReplicationLock
+    task: LedgerTask
+    """Gets segments to leave, if bad records on other bookies than bkctl's must not be written over."""
+    activity: LedgerActivity
+    stored: Versioned[LedgerMetadata] | None
+    """The metadata, if it is known what is stored now."""
+    written: WrittenInPlace
+    is_lock_ours: bool
+    """Whether the last change may release the lock."""
+    ledger_state: LedgerState = LedgerState.OPEN
+    was_closed: bool = False
+    is_rewritten: bool = False
+    """Whether the bad copies of the task were written again, as far as that is possible."""
+    moves: dict[StripePlace, Move] = dataclasses.field(default_factory=dict)
+    unusable: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Targets that rejected or lost copies of this ledger, with the reason; not tried again (bk#4668)."""
+    failures: dict[StripePlace, FoundFailure] = dataclasses.field(default_factory=dict)
+    defects: list[SourceDefect] = dataclasses.field(default_factory=list)
+    bad_left: list[LedgerFailure] = dataclasses.field(default_factory=list)
+    """Bad copies that stay where they are."""
+    bad_stripes: dict[StripePlace, BadStripe] = dataclasses.field(default_factory=dict)
+
+    def fail(
+        self,
+        metadata: LedgerMetadata,
+        place: StripePlace,
+        reason: FailureReason,
+        entries: tuple[EntryRange, ...],
+        detail: str,
+    ) -> None:
+        """Record why a place stays as it is."""
+        failure = LedgerFailure(self.task.ledger_id, reason, entries, detail)
+        self.failures[place] = FoundFailure(self.fragment_at(metadata, place), failure)
+
+    async def read(self) -> Versioned[LedgerMetadata]:
+        """Read the stored metadata, and drop failures whose fragment has changed."""
+        versioned, self.stored = self.stored, None
+        if versioned is None:
+            with self.activity.waiting(ZOOKEEPER):
+                versioned = await self.tools.ports.ledgers.read(self.task.ledger_id)
+        if versioned.value.state < self.ledger_state:
+            raise ConflictError(f"ledger {self.task.ledger_id}: its state went backwards; older metadata was restored")
+        self.ledger_state = versioned.value.state
+        self.failures = {
+            place: found
+            for place, found in self.failures.items()
+            if found.fragment == self.fragment_at(versioned.value, place)
+        }
+        return versioned
+
+    def require_lock(self) -> None:
+        """LockLostError if another process may work on the ledger now."""
+        if not self.lock.is_held:
+            raise LockLostError
+
+    def fragment_at(self, metadata: LedgerMetadata, place: StripePlace) -> Fragment | None:
+        """The fragment that references a leaving bookie at this place; None if there is none."""
+        for fragment in self.task.fragments(metadata):
+            indexes = (-1,) if fragment.is_open else fragment.bookie_indexes
+            if fragment.entries.first_entry_id == place.first_entry_id and place.ensemble_index in indexes:
+                return fragment
+        return None
+
+    def keep_failures_of(self, metadata: LedgerMetadata) -> None:
+        """Update the fragments of failures after our own change, which does not make them outdated."""
+        self.failures = {
+            place: FoundFailure(self.fragment_at(metadata, place), found.failure)
+            for place, found in self.failures.items()
+        }
