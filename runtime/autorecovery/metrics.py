@@ -135,7 +135,7 @@ _WORK: Final[tuple[AnyMetric, ...]] = (
 )
 
 
-_OWN: tuple[AnyMetric, ...] = (
+_STATE: Final[tuple[AnyMetric, ...]] = (
     gauge(
         "bkctl_autorecovery_is_auditor",
         _DAEMON,
@@ -186,12 +186,6 @@ _OWN: tuple[AnyMetric, ...] = (
         "Copies that the present round could not read: while there are any, no check is complete.",
         lambda counts: counts.copies_unknown,
     ),
-    counter(
-        "bkctl_auditor_lane_failures",
-        _LANE,
-        "Runs of this task of the auditor that failed or hung.",
-        lambda status: status.failures,
-    ),
 )
 
 
@@ -211,6 +205,12 @@ def _ages(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
             "Time since a run of this task of the auditor last succeeded, -1 if none has.",
             lambda status: age_s(status.succeeded_ms),
         ),
+        counter(
+            "bkctl_auditor_lane_failures",
+            _LANE,
+            "Runs of this task of the auditor that failed or hung.",
+            lambda status: status.failures,
+        ),
         gauge(
             "bkctl_replication_worker_idle_seconds",
             _WORKER,
@@ -222,7 +222,7 @@ def _ages(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
 
 def catalogue_of(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
     """All metrics of a daemon; ages are computed with ``now_ms``."""
-    return (*_JAVA, *_OWN, *_ages(now_ms), *_WORK)
+    return (*_JAVA, *_STATE, *_ages(now_ms), *_WORK)
 
 
 def daemon_metrics(daemon: AutorecoveryDaemon, clock: Clock) -> MetricsText:
