@@ -66,12 +66,12 @@ def batch_entries_max(entry_bytes: int, entries_max: int = BATCH_ENTRIES) -> int
 
 
 class VerifiedBatch(msgspec.Struct, frozen=True):
-    """What one bookie has of some entries: good bodies as stored, in their order, and None for the others.
+    """What one bookie has of some entries: good bodies as stored, in the order of the request, and bad copies.
 
-    By place: ``bad`` copies, and entries without an answer because of an overload.
+    ``unanswered``: entries without an answer because of an overload.
     """
 
-    bodies: Sequence[bytes | None]
+    good: dict[int, bytes] = msgspec.field(default_factory=dict)
     bad: dict[int, Copy] = msgspec.field(default_factory=dict)
     unanswered: dict[int, Status] = msgspec.field(default_factory=dict)
 
@@ -173,19 +173,19 @@ class CopyReader:
     ) -> VerifiedBatch:
         """Like ``read_batch``, and check the digests, without an object for each good copy."""
         answers = await self.read_batch(bookie_id, credentials.ledger_id, entry_ids, entry_bytes)
-        stored = [b"" if isinstance(answer, Status) else answer for answer in answers]
-        errors = credentials.codec.verify_many(entry_ids, stored)
-        found = VerifiedBatch([body if error is None else None for body, error in zip(stored, errors, strict=True)])
-        for place, error in enumerate(errors):
-            if error is None:
-                continue
-            answer = answers[place]
-            if not isinstance(answer, Status):
-                found.bad[place] = Copy(bookie_id, CopyState.CORRUPT, str(error))
+        bodies = [b"" if isinstance(answer, Status) else answer for answer in answers]
+        errors = credentials.codec.verify_many(entry_ids, bodies)
+        found = VerifiedBatch()
+        for entry_id, answer, error in zip(entry_ids, answers, errors, strict=True):
+            if isinstance(answer, bytes):
+                if error is None:
+                    found.good[entry_id] = answer
+                else:
+                    found.bad[entry_id] = Copy(bookie_id, CopyState.CORRUPT, str(error))
             elif answer in OVERLOAD:
-                found.unanswered[place] = answer
+                found.unanswered[entry_id] = answer
             else:
-                found.bad[place] = bad_copy(error_of(answer, bookie_id))
+                found.bad[entry_id] = bad_copy(error_of(answer, bookie_id))
         return found
 
     async def read(

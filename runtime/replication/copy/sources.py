@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-import msgspec
-
 from runtime.ledger.write_set import is_in_write_set, write_set
 from runtime.metadata.pipeline import each_of
 from runtime.protocol.status import Status
@@ -33,20 +31,6 @@ BATCH_ENTRIES = 256
 
 class GivenUpError(Exception):
     """Abandon the rest of the stripe; the state of the copy contains the reason."""
-
-
-class GoodCopies(msgspec.Struct, frozen=True):
-    """Verified copies as stored."""
-
-    entry_ids: Sequence[int]
-    bodies: Sequence[bytes]
-
-
-class _Batch(msgspec.Struct):
-    """Entries to read, and what was found for each so far."""
-
-    entry_ids: Sequence[int]
-    bodies: list[bytes | None]
 
 
 class SourceReader:
@@ -93,28 +77,24 @@ class SourceReader:
             for (bookie_id, state), entries in sorted(self._defects.items(), key=lambda item: item[0][0])
         )
 
-    async def read(self, entry_ids: Sequence[int]) -> GoodCopies:
-        """Good copies of these entries, except of those that have none, which is recorded. GivenUpError."""
-        batch = _Batch(entry_ids, [None] * len(entry_ids))
-        pending: Sequence[int] = range(len(entry_ids))
+    async def read(self, entry_ids: Sequence[int]) -> dict[int, bytes]:
+        """Good copies of these entries as stored, except of those that have none, which is recorded. GivenUpError."""
+        good: dict[int, bytes] = {}
+        pending = entry_ids
         for attempt in range(1, self._config.attempts_max + 1):
             if not pending:
                 break
-            pending, is_busy = await self._read_round(batch, pending)
+            pending, is_busy = await self._read_round(pending, good)
             if pending and not is_busy:  # this may wait for the source, or find another one
-                await self._read_single(batch, {pending[0]: None})
+                await self._read_single({pending[0]: None}, good)
                 pending = pending[1:]
             elif pending and attempt > 1:  # the second attempt asks another source if there is one
                 await self._ports.clock.sleep(pause_s(attempt - 1, self._config, self._ports.clock))
-        await self._read_single(batch, dict.fromkeys(pending))
-        bodies = [body for body in batch.bodies if body is not None]
-        self.run.note(len(entry_ids), has_good_copy=bool(bodies))
-        if bodies:
-            self.entry_bytes = max(1, (self.entry_bytes + sum(map(len, bodies)) // len(bodies)) // 2)
-        if len(bodies) == len(entry_ids):
-            return GoodCopies(entry_ids, bodies)
-        good = [entry_id for entry_id, body in zip(entry_ids, batch.bodies, strict=True) if body is not None]
-        return GoodCopies(good, bodies)
+        await self._read_single(dict.fromkeys(pending), good)
+        self.run.note(len(entry_ids), has_good_copy=bool(good))
+        if good:
+            self.entry_bytes = max(1, (self.entry_bytes + sum(map(len, good.values())) // len(good)) // 2)
+        return {entry_id: good[entry_id] for entry_id in entry_ids if entry_id in good}
 
     async def after_gap(self, rest: EntryRange) -> EntryRange:
         """``rest`` without the entries at its start that no source has, which are recorded. GivenUpError."""
@@ -138,49 +118,45 @@ class SourceReader:
             self._defects.setdefault((copy.bookie_id, copy.state), EntryRangeSet()).add_range(entries, count)
         (self._failed if CopyState.FAILED in states else self.lost).add_range(entries, count)
 
-    async def _read_round(self, batch: _Batch, places: Sequence[int]) -> tuple[Sequence[int], bool]:
-        """Read from the preferred sources; returns the places without an answer, and whether sources were just busy."""
-        groups = self._by_source(batch, places)
+    async def _read_round(self, entry_ids: Sequence[int], good: dict[int, bytes]) -> tuple[Sequence[int], bool]:
+        """Read from the preferred sources; returns entries without an answer, and whether sources were just busy."""
+        groups = self._by_source(entry_ids)
         unasked = groups.pop("", ())
         unanswered = [*unasked]
         statuses: set[Status] = set()
-        for found in await run_all([self._read_from(source, batch, chosen) for source, chosen in groups.items()]):
-            for place, status in found.items():
-                unanswered.append(place)
-                statuses.add(status)
+        for found in await run_all([self._read_from(source, chosen, good) for source, chosen in groups.items()]):
+            unanswered += found
+            statuses.update(found.values())
         return sorted(unanswered), statuses == {Status.TOO_MANY_REQUESTS} and not unasked
 
-    async def _read_from(self, source: str, batch: _Batch, places: Sequence[int]) -> dict[int, Status]:
-        """Read these places from one source, except bad copies from the others; returns those without an answer."""
-        credentials = self._job.credentials
-        is_all = len(places) == len(batch.entry_ids)
-        entry_ids = batch.entry_ids if is_all else [batch.entry_ids[place] for place in places]
+    async def _read_from(self, source: str, entry_ids: Sequence[int], good: dict[int, bytes]) -> dict[int, Status]:
+        """Read entries from one source, except bad copies from the others; returns those without an answer."""
+        target = self._job.target
         with self._activity.waiting(f"source {source}"):
-            expected_bytes = len(places) * self.entry_bytes
+            expected_bytes = len(entry_ids) * self.entry_bytes
             if self._pacer is not None:
-                await self._pacer.take(source, self._job.target, expected_bytes)
-            found = await self._copies.read_verified(source, credentials, entry_ids, self.entry_bytes)
+                await self._pacer.take(source, target, expected_bytes)
+            found = await self._copies.read_verified(source, self._job.credentials, entry_ids, self.entry_bytes)
         if self._pacer is not None:
-            self._pacer.correct(source, self._job.target, expected_bytes, sum(map(len, filter(None, found.bodies))))
-        for place, body in zip(places, found.bodies, strict=True):
-            batch.bodies[place] = body
+            self._pacer.correct(source, target, expected_bytes, sum(map(len, found.good.values())))
+        good.update(found.good)
         if found.unanswered:
             self._ports.suspects.add(source)
-        await self._read_single(batch, {places[each]: copy for each, copy in found.bad.items()})
-        return {places[each]: status for each, status in found.unanswered.items()}
+        await self._read_single(found.bad, good)
+        return found.unanswered
 
-    def _by_source(self, batch: _Batch, places: Sequence[int]) -> dict[str, Sequence[int]]:
-        """The places by the bookie to ask; an empty id: no source can be asked with a batch."""
+    def _by_source(self, entry_ids: Sequence[int]) -> dict[str, Sequence[int]]:
+        """The entries by the bookie to ask; an empty id: no source can be asked with a batch."""
         ensemble_size, write_quorum_size = self._sizes
         if write_quorum_size == ensemble_size:
-            return {self._first_source(0): places}
+            return {self._first_source(0): entry_ids}
         by_residue: dict[int, str] = {}
         groups: dict[str, list[int]] = {}
-        for place in places:
-            residue = batch.entry_ids[place] % ensemble_size
+        for entry_id in entry_ids:
+            residue = entry_id % ensemble_size
             if residue not in by_residue:
                 by_residue[residue] = self._first_source(residue)
-            groups.setdefault(by_residue[residue], []).append(place)
+            groups.setdefault(by_residue[residue], []).append(entry_id)
         return {**groups}
 
     def _first_source(self, entry_id: int) -> str:
@@ -188,26 +164,20 @@ class SourceReader:
 
     # -- single reads ---------------------------------------------------------------------------------------------
 
-    async def _read_single(self, batch: _Batch, places: Mapping[int, Copy | None]) -> None:
+    async def _read_single(self, bad: Mapping[int, Copy | None], good: dict[int, bytes]) -> None:
         """Read entries from any source, one by one. GivenUpError if a source that is needed does not answer.
 
-        The values are bad copies that were found already.
+        ``bad``: the entries, with a bad copy if one was found already.
         """
-        if len(places) == 1:
-            ((place, copy),) = places.items()
-            await self._read_one(batch, place, copy)
-        elif places:
+        if not bad:
+            return
 
-            async def read(item: tuple[int, Copy | None], _: Lease) -> None:
-                await self._read_one(batch, *item)
+        async def read(item: tuple[int, Copy | None], _: Lease) -> None:
+            copy = await self._read_good_copy(*item)
+            if copy is not None:
+                good[item[0]] = copy.body
 
-            await for_each_leased(each_of(places.items()), read, self._copies.windows.items, lambda: self.entry_bytes)
-
-    async def _read_one(self, batch: _Batch, place: int, bad: Copy | None) -> None:
-        entry_id = batch.entry_ids[place]
-        copy = await self._read_good_copy(entry_id, bad)
-        if copy is not None:
-            batch.bodies[place] = copy.body
+        await for_each_leased(each_of(bad.items()), read, self._copies.windows.items, lambda: self.entry_bytes)
 
     async def _read_good_copy(self, entry_id: int, bad: Copy | None) -> Copy | None:
         """A verified copy from any live member of the write set; None if there is none, which is recorded."""

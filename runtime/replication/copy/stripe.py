@@ -21,7 +21,7 @@ from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
 from runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
 from runtime.replication.copy.rewrite import StripeRewrite
-from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, GoodCopies, SourceReader
+from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, SourceReader
 from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.copy.writer import worst_of
 from runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
@@ -137,9 +137,9 @@ class _StripeCopy:
                 found = await self._reader.read(entry_ids)
                 if self._reader.is_hopeless:
                     return  # after an entry without a good copy, the rest is only read for the report, and not copied
-                bytes_read = sum(map(len, found.bodies))
+                bytes_read = sum(map(len, found.values()))
                 memory.resize(bytes_read + len(entry_ids) * REQUEST_COST_BYTES)
-                await self._add(list(zip(found.entry_ids, found.bodies, strict=True)))
+                await self._add(list(found.items()))
                 self._bytes_copied += bytes_read
                 self._tools.on_copied(len(entry_ids), bytes_read)
                 await self._verify(found)
@@ -165,25 +165,23 @@ class _StripeCopy:
 
     # -- verification of the copies, before the metadata references them ------------------------------------------
 
-    async def _verify(self, found: GoodCopies) -> None:
+    async def _verify(self, found: dict[int, bytes]) -> None:
         """Read entries of a batch back after all its adds were acknowledged."""
-        rest = {found.entry_ids[place]: found.bodies[place] for place in self._places_to_verify(found.entry_ids)}
+        rest = {entry_id: found[entry_id] for entry_id in self._to_verify(list(found))}
         while rest:
             different = await self._different(rest)
             if different:  # ask for one patiently, then for the others together again
                 await self._verify_one(different[0], rest[different[0]])
             rest = {entry_id: rest[entry_id] for entry_id in different[1:]}
 
-    def _places_to_verify(self, entry_ids: Sequence[int]) -> Sequence[int]:
+    def _to_verify(self, entry_ids: Sequence[int]) -> Sequence[int]:
         mode = self._tools.config.verify
         if mode is VerifyMode.ALL:
-            return range(len(entry_ids))
+            return entry_ids
         if mode is VerifyMode.NONE:
             return ()
-        last_place = len(entry_ids) - 1
-        count = min(len(entry_ids), math.ceil(len(entry_ids) * _SAMPLED_SHARE))
-        chosen = set(self._ports.clock.random.sample(range(len(entry_ids)), count))
-        return sorted(chosen | {place for place in (0, last_place) if entry_ids[place] in self._ends})
+        chosen = self._ports.clock.random.sample(entry_ids, math.ceil(len(entry_ids) * _SAMPLED_SHARE))
+        return sorted({*chosen, *self._ends.intersection(entry_ids)})
 
     async def _bad_on_target(self, entry_ids: Sequence[int]) -> list[int]:
         """Entries that the target does not have, or may not have. Gives it up if it has a record that stays bad."""
@@ -193,13 +191,13 @@ class _StripeCopy:
             found = await self._tools.copies.read_verified(
                 job.target, job.credentials, entry_ids, self._reader.entry_bytes
             )
-        records = {place: copy for place, copy in found.bad.items() if copy.has_bad_record}
+        records = {entry_id: copy for entry_id, copy in found.bad.items() if copy.has_bad_record}
         if records and not await self._tools.software.is_bkctl(job.target):
-            place, copy = next(iter(records.items()))
+            entry_id, copy = next(iter(records.items()))
             # A record that the bookie cannot read stays on its disk as well as a corrupt one.
             kind = "cannot read its" if copy.is_damaged else "has a corrupt"
-            self._give_up_target(f"bookie {job.target}: {kind} copy of entry {entry_ids[place]}, which stays there")
-        return [entry_id for entry_id, body in zip(entry_ids, found.bodies, strict=True) if body is None]
+            self._give_up_target(f"bookie {job.target}: {kind} copy of entry {entry_id}, which stays there")
+        return [entry_id for entry_id in entry_ids if entry_id not in found.good]
 
     async def _different(self, wanted: Mapping[int, bytes]) -> list[int]:
         """Entries that the target does not have, or may not have, with these bodies."""
