@@ -25,7 +25,7 @@ from runtime.metadata.store import Versioned
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.policy import Policy
 from runtime.replication.run.decommission import Decommission, FinishHooks
-from runtime.replication.run.drain import DrainHooks, DrainOrder
+from runtime.replication.run.drain import DrainHooks
 from runtime.replication.run.mark_repair import MarkRepair
 from runtime.replication.run.recovery import BookieRecovery
 from storage.errors import BkctlError
@@ -313,8 +313,7 @@ class Exploration:
             await bookie.set_read_only()
         if not await operation.watch.wait_until_read_only(sorted(plan.live), 10.0):
             return "a bookie stays writable"
-        wait = DrainOrder(wait_s=10.0)
-        moved = await operation.move(plan, wait, DrainHooks())
+        moved = await operation.move(plan, 10.0, DrainHooks())
         drained = operation.report(plan, moved, is_drain_only=is_drain_only)
         if is_drain_only and drained.is_complete:
             self.oracle.check_promise(actor, plan.bookie_ids)
@@ -336,7 +335,7 @@ class Exploration:
                 clearable = [each for each in judged if each.verdict.is_clearable]
                 await marks.clear(clearable, lambda _: None, lambda *_: None)
 
-        report = await operation.finish(plan, moved, wait, DrainHooks(), FinishHooks(clear_marks=clear_marks))
+        report = await operation.finish(plan, moved, DrainHooks(), FinishHooks(clear_marks=clear_marks))
         if not report.is_complete:
             return report.refusal
         self.oracle.retire(actor, plan.bookie_ids)
