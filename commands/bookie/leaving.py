@@ -202,7 +202,7 @@ class _Run:
                 f"bookie {', '.join(left)} is drained: {stopped} up to {wait_s:g} s until it has left the cluster"
             )
 
-        if await self._operation.watch.wait_until_down(live, wait_s, told):
+        if not await self._operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, told):
             return None
         return f"bookie {names} is drained and read-only, but still registered: stop it and run the command again"
 

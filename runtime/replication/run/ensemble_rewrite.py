@@ -18,7 +18,7 @@ from runtime.client.ports import ClientPorts, credentials_of
 from runtime.errors import RefusedError
 from runtime.ledger.metadata import LedgerMetadata, Segment, is_valid_bookie_id
 from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
+from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.ledgers.changes import Action, Step
 from runtime.metadata.ledgers.stored_ledgers import StoredLedger, scan_stored
@@ -158,8 +158,9 @@ class EnsembleRewrite:
         source, destination = await self._cookies.find(self._source), await self._cookies.find(self._destination)
         has_equal_cookies = source is not None and destination is not None
         if source is not None and destination is not None:
-            difference = _difference(source.value, destination.value)
-            if difference is not None:
+            renamed = msgspec.structs.replace(source.value, bookie_id=self._destination)
+            difference = ", ".join(each.field for each in destination.value.differences(renamed))
+            if difference:
                 raise RefusedError(
                     f"nothing was changed: {self._destination} is not {self._source}: their cookies differ in "
                     f"{difference}"
@@ -247,12 +248,6 @@ class _Sample:
             self.probes[place] = probe
 
 
-def _difference(source: Cookie, destination: Cookie) -> str | None:
-    """The fields in which two cookies differ, except the name; None if there are none."""
-    differences = destination.differences(msgspec.structs.replace(source, bookie_id=destination.bookie_id))
-    return ", ".join(each.field for each in differences) or None
-
-
 class Rewrite(msgspec.Struct, frozen=True):
     """The rewrite of one ledger.
 
@@ -272,23 +267,21 @@ def rewrite_bookie(metadata: LedgerMetadata, source: str, destination: str, *, h
     The last segment of a ledger that is not closed belongs to its writer or recovery, whose next compare-and-set would
     fail. So it is changed only with ``has_open_ends``, which states that no client writes any longer.
     """
-    segments: list[Segment] = []
+    segments = list(metadata.segments)
     changed: list[int] = []
     is_end_left = False
     for index, segment in enumerate(metadata.segments):
         ensemble = segment.ensemble
         if source not in ensemble:
-            segments.append(segment)
             continue
         if destination in ensemble or ensemble.count(source) > 1:
             return Rewrite(obstacle=f"the segment at entry {segment.first_entry_id} would have {destination} twice")
-        is_open_end = index == len(metadata.segments) - 1 and not metadata.is_closed
+        is_open_end = index == len(segments) - 1 and not metadata.is_closed
         if is_open_end and not has_open_ends:
             is_end_left = True
-            segments.append(segment)
             continue
         renamed = tuple(destination if bookie_id == source else bookie_id for bookie_id in ensemble)
-        segments.append(Segment(segment.first_entry_id, renamed))
+        segments[index] = Segment(segment.first_entry_id, renamed)
         changed.append(index)
     if not changed:
         return Rewrite(is_end_left=is_end_left)
