@@ -244,39 +244,29 @@ def _stripes(
 
 
 class EntryVerdict(msgspec.Struct, frozen=True):
-    """What to do about an entry: write ``source`` to ``targets``, move the stripes of others, leave some for a
-    reason."""
+    """What to do about a bookie's copy of an entry: write ``source``, move its stripe, or leave it for a reason."""
 
     source: Copy | None = None
-    targets: tuple[str, ...] = ()
-    to_move: tuple[str, ...] = ()
-    left: tuple[tuple[str, FailureReason, str], ...] = ()
+    must_move: bool = False
+    left: tuple[FailureReason, str] | None = None
 
 
-def judge_entry(copies: Sequence[Copy], planned: Collection[str], bkctl: Collection[str]) -> EntryVerdict:
-    """Decide again from the copies of the whole write set.
-
-    ``planned``: bookies whose copies may be written. ``bkctl``: those that run bkctl, of those with a bad record.
-    """
+def judge_entry(copies: Sequence[Copy], target: str, *, is_bkctl: bool) -> EntryVerdict:
+    """Decide again about the copy of ``target``, which runs bkctl or not, from the copies of the whole write set."""
     judged = marked_different(copies)
-    targets = tuple(copy.bookie_id for copy in judged if copy.bookie_id in planned and copy.state in BAD_STATES)
-    left = [
-        (copy.bookie_id, FailureReason.UNREACHABLE, copy.reason)
-        for copy in judged
-        if copy.bookie_id in planned and copy.state is CopyState.UNREACHABLE
-    ]
-    sources = [copy for copy in judged if copy.state is CopyState.PRESENT]
+    own = next(copy for copy in judged if copy.bookie_id == target)
+    if own.state is CopyState.UNREACHABLE:
+        return EntryVerdict(left=(FailureReason.UNREACHABLE, own.reason))
+    if own.state not in BAD_STATES:
+        return EntryVerdict()
     states = {copy.state for copy in judged}
-    if not targets:
-        return EntryVerdict(left=tuple(left))
     if CopyState.DIFFERENT in states:
         reason = FailureReason.DIFFERENT
-    elif sources:
-        barred = {copy.bookie_id for copy in judged if copy.has_bad_record}.difference(bkctl)
-        in_place = tuple(each for each in targets if each not in barred)
-        return EntryVerdict(sources[0], in_place, tuple(each for each in targets if each in barred), tuple(left))
+    elif CopyState.PRESENT in states:
+        if own.has_bad_record and not is_bkctl:
+            return EntryVerdict(must_move=True)
+        return EntryVerdict(next(copy for copy in judged if copy.state is CopyState.PRESENT))
     else:
         is_unknown = not states.isdisjoint({CopyState.UNREACHABLE, CopyState.FAILED})
         reason = FailureReason.UNREADABLE if is_unknown else FailureReason.LOST
-    answers = ", ".join(f"{copy.bookie_id}: {copy.reason or 'a copy'}" for copy in judged)
-    return EntryVerdict(left=(*left, *((target, reason, answers) for target in targets)))
+    return EntryVerdict(left=(reason, ", ".join(f"{copy.bookie_id}: {copy.reason or 'a copy'}" for copy in judged)))

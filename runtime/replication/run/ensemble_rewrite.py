@@ -49,7 +49,7 @@ class Probe(msgspec.Struct, frozen=True):
     is_certain: bool
 
 
-class RewriteSurvey(msgspec.Struct, frozen=True):
+class RewriteSurvey(msgspec.Struct):
     """Result of a scan of all ledgers.
 
     ``ledgers``: number of ledgers to rewrite, with ``segments`` changed segments. ``ends_left``: ledgers whose open
@@ -57,15 +57,15 @@ class RewriteSurvey(msgspec.Struct, frozen=True):
     the rewrite. ``unreadable``: ledgers that may reference the source. ``digest``: SHA-256 of ids and versions.
     """
 
-    scanned: int
-    ledgers: int
-    segments: int
-    ends_left: int
-    unreadable: int
-    obstacles: tuple[str, ...]
-    obstacles_count: int
-    digest: str
-    probes: tuple[Probe, ...]
+    scanned: int = 0
+    ledgers: int = 0
+    segments: int = 0
+    ends_left: int = 0
+    unreadable: int = 0
+    obstacles: list[str] = []
+    obstacles_count: int = 0
+    digest: str = ""
+    probes: tuple[Probe, ...] = ()
 
 
 class EnsembleRewrite:
@@ -114,44 +114,34 @@ class EnsembleRewrite:
 
     async def survey(self, on_progress: Callable[[int], None] | None = None) -> RewriteSurvey:
         """Read all ledgers. Memory use does not depend on their number."""
-        scanned = ledgers_count = segments_count = ends_left = unreadable = obstacles_count = 0
-        obstacles: list[str] = []
+        found = RewriteSurvey()
         certain, uncertain = (_Sample(self._ports.clock.random, self._probes_max) for _ in range(2))
         digest = hashlib.sha256()
         ledgers = scan_stored(self._store, self._ports.ledgers)
         async with contextlib.aclosing(ledgers):
             async for ledger in ledgers:
-                scanned += 1
-                if on_progress is not None and scanned % _PROGRESS_EVERY_LEDGERS == 0:
-                    on_progress(scanned)
+                found.scanned += 1
+                if on_progress is not None and found.scanned % _PROGRESS_EVERY_LEDGERS == 0:
+                    on_progress(found.scanned)
                 if ledger.metadata is None or ledger.node is None:
-                    unreadable += 1
+                    found.unreadable += 1
                     continue
                 rewrite = self._rewrite(ledger.metadata)
-                ends_left += rewrite.is_end_left
+                found.ends_left += rewrite.is_end_left
                 if rewrite.obstacle is not None:
-                    obstacles_count += 1
-                    if len(obstacles) < _NAMED_MAX:
-                        obstacles.append(f"ledger {ledger.ledger_id}: {rewrite.obstacle}")
+                    found.obstacles_count += 1
+                    if len(found.obstacles) < _NAMED_MAX:
+                        found.obstacles.append(f"ledger {ledger.ledger_id}: {rewrite.obstacle}")
                 if not rewrite.segments:
                     continue
-                ledgers_count += 1
-                segments_count += len(rewrite.segments)
+                found.ledgers += 1
+                found.segments += len(rewrite.segments)
                 digest.update(b"%d %d\n" % (ledger.ledger_id, ledger.node.stat.version))
                 probe = self._choose_probe(ledger.ledger_id, ledger.metadata, rewrite)
                 if probe is not None:
                     (certain if probe.is_certain else uncertain).add(probe)
-        return RewriteSurvey(
-            scanned,
-            ledgers_count,
-            segments_count,
-            ends_left,
-            unreadable,
-            tuple(obstacles),
-            obstacles_count,
-            digest.hexdigest(),
-            (*certain.probes, *uncertain.probes),
-        )
+        found.digest, found.probes = digest.hexdigest(), (*certain.probes, *uncertain.probes)
+        return found
 
     async def verify_identity(self, survey: RewriteSurvey) -> str:
         """A sentence that says how the destination proved to be the source; RefusedError if it did not."""
