@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from commands.safety.plan import Plan
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.replication.judge.bad_copies import (
-        CopiesToWrite,
+        BadCopies,
         InPlacePlan,
         LedgerInPlace,
-        StripeToMove,
     )
     from runtime.replication.judge.fragments import EntryRange
     from runtime.replication.plan.job_file import JobRest, JobWork
@@ -211,31 +210,24 @@ async def _carry_out(
 def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
     from runtime.replication.judge.fragments import format_ranges
 
-    def item(
-        ledger: LedgerInPlace, each: CopiesToWrite | StripeToMove, rest: Mapping[str, object]
-    ) -> dict[str, object]:
-        return {
-            "path": ledgers.path(ledger.ledger_id),
-            "expected_version": ledger.metadata_version,
-            "ledger_id": str(ledger.ledger_id),
-            "bookie_id": each.bookie_id,
-            "copies": each.copies,
-            "entries": format_ranges(each.entries, len(each.entries)),
-            "sources": list(each.sources),
-            **rest,
-        }
-
     items = []
     for ledger in found.to_repair:
-        for each in ledger.writes:
-            size_bytes = each.copies * ledger.entry_bytes
-            rest = {"action": "write copies", "state": each.state.value, "bytes": size_bytes}
-            items.append(item(ledger, each, rest))
-        for move in ledger.moves:
-            states = ", ".join(each.value for each in move.states)
-            rest = {"action": "move stripe", "state": states, "bytes": move.bytes_to_copy}
-            segment = {"first_entry_id": str(move.first_entry_id), "stripe_entries": move.stripe_entries}
-            items.append(item(ledger, move, rest | segment))
+        for each in ledger.changes:
+            item: dict[str, object] = {
+                "path": ledgers.path(ledger.ledger_id),
+                "expected_version": ledger.metadata_version,
+                "ledger_id": str(ledger.ledger_id),
+                "bookie_id": each.bookie_id,
+                "copies": each.copies,
+                "entries": format_ranges(each.entries, len(each.entries)),
+                "sources": list(each.sources),
+                "action": "write copies" if each.first_entry_id is None else "move stripe",
+                "state": ", ".join(state.value for state in each.states),
+                "bytes": each.bytes_to_copy,
+            }
+            if each.first_entry_id is not None:
+                item |= {"first_entry_id": str(each.first_entry_id), "stripe_entries": each.stripe_entries}
+            items.append(item)
     ids = [str(ledger.ledger_id) for ledger in found.ledgers]
     subject = ", ".join(ids) if len(ids) <= _IDS_SHOWN_MAX else counted(len(ids), "ledger")
     return session.plan(subject=subject, summary=_sentences(found), items=items)
@@ -249,7 +241,7 @@ def _sentences(found: InPlacePlan) -> list[str]:
     moves = [(ledger, each) for ledger in found.to_repair for each in ledger.moves]
     sentences = []
     if writes:
-        size_bytes = sum(each.copies * ledger.entry_bytes for ledger, each in writes)
+        size_bytes = sum(each.bytes_to_copy for _, each in writes)
         what = counted(sum(each.copies for _, each in writes), "copy", "copies")
         sentences.append(
             f"will write {what} (about {size(size_bytes)}) again, in {_ledger_count(writes)} of {verified}, on "
@@ -264,7 +256,7 @@ def _sentences(found: InPlacePlan) -> list[str]:
         )
     if not found.to_repair:
         sentences.append(_why_nothing(found, verified))
-    failed = sum(each.copies for _, each in writes if each.state is CopyState.FAILED)
+    failed = sum(each.copies for _, each in writes if each.states == (CopyState.FAILED,))
     if failed:
         sentences.append(
             f"{counted(failed, 'copy', 'copies')} of these cannot be read by their bookie because of an error; it gets "
@@ -283,12 +275,12 @@ def _sentences(found: InPlacePlan) -> list[str]:
     return sentences
 
 
-def _ledger_count(changes: Sequence[tuple[LedgerInPlace, CopiesToWrite | StripeToMove]]) -> int:
+def _ledger_count(changes: Sequence[tuple[LedgerInPlace, BadCopies]]) -> int:
     """Number of the ledgers."""
     return len({ledger.ledger_id for ledger, _ in changes})
 
 
-def _bookies(changes: Sequence[tuple[LedgerInPlace, CopiesToWrite | StripeToMove]]) -> str:
+def _bookies(changes: Sequence[tuple[LedgerInPlace, BadCopies]]) -> str:
     return ", ".join(sorted({each.bookie_id for _, each in changes}))
 
 

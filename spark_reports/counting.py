@@ -96,12 +96,10 @@ async def _each_ledger(
 
 def _with_lookups(totals: AuditTotals, lookup: LiveLookup | None) -> AuditTotals:
     if lookup is not None:
-        totals.counts.looked_up += lookup.looked_up
-        totals.counts.not_looked_up += lookup.not_looked_up
-        totals.counts.deleted_since += lookup.deleted_since
-        totals.counts.healthy_since += lookup.healthy_since
-        totals.counts.replicated_now += lookup.states[ReplicationState.REPLICATED]
-        totals.counts.empty_now += lookup.states[ReplicationState.EMPTY]
+        for name in ("looked_up", "not_looked_up", "deleted_since", "healthy_since"):
+            totals.count(name, getattr(lookup, name))
+        for state in (ReplicationState.REPLICATED, ReplicationState.EMPTY):
+            totals.count(f"{state.value}_now", lookup.states[state])
     return totals
 
 

@@ -122,7 +122,7 @@ class _Run:
         change: Change,
         job: JobProgress,
     ) -> None:
-        from runtime.replication.run.drain import DrainHooks, DrainOrder
+        from runtime.replication.run.drain import DrainHooks
 
         self._context = context
         self._session = session
@@ -133,7 +133,6 @@ class _Run:
         self._change = change
         self._job = job
         self._told_open: frozenset[int] = frozenset()
-        self._order = DrainOrder(wait_s=request.wait_s)
         self._hooks = DrainHooks(on_progress=job.note, on_open=self._tell_open, before_scan=change.renew_lock)
 
     async def run(self) -> DecommissionReport:
@@ -151,7 +150,7 @@ class _Run:
             async with recovery_progress(self._context.console, "moving ledgers") as progress:
                 self._job.show, self._job.file = progress.show, opened.path
                 hooks = msgspec.structs.replace(self._hooks, job=opened.job)
-                moved = await operation.move(found, self._order, hooks)
+                moved = await operation.move(found, request.wait_s, hooks)
                 drained = operation.report(found, moved, is_drain_only=request.is_drain_only)
                 is_all_done = all(recovery.is_complete for recovery in moved.recoveries)
                 opened.is_finished = is_all_done or not drained.remaining
@@ -164,7 +163,7 @@ class _Run:
         if refusal is not None:
             return msgspec.structs.replace(drained, refusal=refusal)
         finish = FinishHooks(keep_cookie=self._keep_cookie, clear_marks=self._clear_marks)
-        return await operation.finish(found, moved, self._order, self._hooks, finish)
+        return await operation.finish(found, moved, self._hooks, finish)
 
     async def _make_read_only(self) -> None:
         """Check again what may have changed since the plan, now that no other command makes bookies read-only."""
@@ -204,7 +203,7 @@ class _Run:
                 f"bookie {', '.join(left)} is drained: {stopped} up to {wait_s:g} s until it has left the cluster"
             )
 
-        if await self._operation.watch.wait_until_down(live, wait_s, told):
+        if not await self._operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, told):
             return None
         return f"bookie {names} is drained and read-only, but still registered: stop it and run the command again"
 

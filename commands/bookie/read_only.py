@@ -51,8 +51,8 @@ class BookieSwitch:
         def told(left: Sequence[str]) -> None:
             console.say(f"waiting up to {wait_s:g} s until bookie {', '.join(left)} is registered as read-only")
 
-        if not await self._watch.wait_until_read_only(bookie_ids, wait_s, told):
-            left = (await self._watch.look(bookie_ids)).writable
+        left = await self._watch.wait_until_none(lambda found: found.writable, bookie_ids, wait_s, told)
+        if left:
             raise WaitTimeoutError(
                 f"bookie {', '.join(left)} is not read-only after {wait_s:g} s (--wait): nothing was copied"
             )
@@ -67,9 +67,9 @@ class BookieSwitch:
         """Return once all bookies are writable; errors as ``_set``, WaitTimeoutError."""
         for bookie_id in bookie_ids:
             await self._set(bookie_id, Mode.WRITABLE, None)
-        if not await self._watch.wait_until_writable(bookie_ids, wait_s):
-            left = await self._watch.look(bookie_ids)
-            name = ", ".join(left.read_only + left.down)
+        left = await self._watch.wait_until_none(lambda found: found.not_writable, bookie_ids, wait_s)
+        if left:
+            name = ", ".join(left)
             raise WaitTimeoutError(
                 f"bookie {name} is still read-only after {wait_s:g} s (--wait): bkctl bookie state {name} shows why"
             )

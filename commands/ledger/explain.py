@@ -135,8 +135,10 @@ def _print(
 
 
 def _body(stored: Versioned[LedgerMetadata], facts: LedgerFacts, found: LedgerExplanation) -> dict[str, object]:
+    from runtime.replication.judge.ledger_facts import end_of
+
     full = detail(facts.ledger_id, stored)
-    end = facts.last_add_confirmed
+    end = end_of(facts.metadata, facts.answers)
     state = facts.autorecovery
     mark, lock = state.mark, state.lock
     return {

@@ -24,7 +24,7 @@ from runtime.metadata.store import Versioned
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.policy import Policy
 from runtime.replication.run.decommission import Decommission, FinishHooks
-from runtime.replication.run.drain import DrainHooks, DrainOrder
+from runtime.replication.run.drain import DrainHooks
 from runtime.replication.run.mark_repair import MarkRepair
 from runtime.replication.run.recovery import BookieRecovery
 from storage.adapters.sqlite import memory_database
@@ -312,10 +312,9 @@ class Exploration:
         live = [self._cluster.bookies[each] for each in sorted(plan.live)]
         for bookie in live:
             await bookie.set_read_only()
-        if not await operation.watch.wait_until_read_only(sorted(plan.live), 10.0):
+        if await operation.watch.wait_until_none(lambda found: found.writable, sorted(plan.live), 10.0):
             return "a bookie stays writable"
-        wait = DrainOrder(wait_s=10.0)
-        moved = await operation.move(plan, wait, DrainHooks())
+        moved = await operation.move(plan, 10.0, DrainHooks())
         drained = operation.report(plan, moved, is_drain_only=is_drain_only)
         if is_drain_only and drained.is_complete:
             self.oracle.check_promise(actor, plan.bookie_ids)
@@ -328,7 +327,7 @@ class Exploration:
         if self._plan.random() < 0.1:
             for bookie_id in order.bookie_ids:
                 self._start(self._return_later(bookie_id, self._plan.uniform(0.0, 2.0)))
-        if not await operation.watch.wait_until_down(sorted(plan.live), 10.0):
+        if await operation.watch.wait_until_none(lambda found: found.serving, sorted(plan.live), 10.0):
             return "a bookie stays registered"
 
         async def clear_marks() -> None:
@@ -337,7 +336,7 @@ class Exploration:
                 clearable = [each for each in judged if each.verdict.is_clearable]
                 await marks.clear(clearable, lambda _: None, lambda *_: None)
 
-        report = await operation.finish(plan, moved, wait, DrainHooks(), FinishHooks(clear_marks=clear_marks))
+        report = await operation.finish(plan, moved, DrainHooks(), FinishHooks(clear_marks=clear_marks))
         if not report.is_complete:
             return report.refusal
         self.oracle.retire(actor, plan.bookie_ids)

@@ -79,7 +79,7 @@ def test_the_plan_shows_the_stripes_and_their_bytes() -> None:
         assert (planned.writes, planned.left) == ((), ())
         assert (move.bookie_id, move.first_entry_id, move.copies) == ("b1", 0, 2)
         assert (move.entries, move.stripe_entries) == ((EntryRange(0, 0), EntryRange(2, 2)), 4)
-        assert move.bytes_to_copy == 4 * planned.entry_bytes > 0
+        assert move.bytes_to_copy == 4 * len(cluster.copies["b2"][ledger_id][0])
 
         report = await recover(cluster, ledger_id)
 
@@ -298,9 +298,9 @@ def test_a_copy_that_its_bookie_cannot_read_is_treated_as_a_corrupt_one(software
 
         (planned,) = (await plan(cluster, ledger_id)).ledgers
         if software is not None:
-            assert [(each.state, each.copies) for each in planned.writes] == [
-                (CopyState.CORRUPT, 1),
-                (CopyState.FAILED, 1),
+            assert [(each.states, each.copies) for each in planned.writes] == [
+                ((CopyState.CORRUPT,), 1),
+                ((CopyState.FAILED,), 1),
             ]
             return
         (move,) = planned.moves

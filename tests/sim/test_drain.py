@@ -16,7 +16,7 @@ from runtime.metadata.bookies.registration import BookieMode
 from runtime.replication.config import OpenLedgers, ReplicationConfig
 from runtime.replication.policy import Policy
 from runtime.replication.run.decommission import Decommission, DecommissionReport, FinishHooks
-from runtime.replication.run.drain import DrainHooks, DrainOrder, OpenLedger
+from runtime.replication.run.drain import DrainHooks, OpenLedger
 from runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import carry_out
@@ -24,7 +24,7 @@ from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 
 CLOSED = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
 OPEN = ledger({0: ["b1", "b2"]}, 2, 2, state=LedgerState.OPEN)
-PATIENT = DrainOrder(wait_s=600)
+PATIENT_S = 600.0
 
 
 async def started(
@@ -39,14 +39,14 @@ async def started(
 
 async def drain(
     decommission: Decommission,
-    order: DrainOrder = PATIENT,
+    wait_s: float = PATIENT_S,
     told: list[tuple[OpenLedger, ...]] | None = None,
     on_progress: Callable[[RecoveryProgress], None] | None = None,
     is_drain_only: bool = True,
 ) -> DecommissionReport:
     hooks = DrainHooks(on_progress=on_progress, on_open=lambda each: None if told is None else told.append(tuple(each)))
     plan = await decommission.plan(["b1"])
-    return decommission.report(plan, await decommission.move(plan, order, hooks), is_drain_only=is_drain_only)
+    return decommission.report(plan, await decommission.move(plan, wait_s, hooks), is_drain_only=is_drain_only)
 
 
 async def move_writer(cluster: RepairCluster, ledger_id: int, entries: int) -> None:
@@ -134,7 +134,7 @@ def test_an_idle_writer_holds_a_drain_up_only_until_the_limit(policy: OpenLedger
         await cluster.store(CLOSED)
         began_ns = cluster.clock.monotonic_ns()
         moments: list[RecoveryProgress] = []
-        report = await drain(decommission, DrainOrder(wait_s=60), on_progress=moments.append)
+        report = await drain(decommission, 60.0, on_progress=moments.append)
         seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
         if policy is OpenLedgers.FENCE:
             assert report.is_complete
@@ -178,7 +178,7 @@ def test_a_bookie_that_dies_during_the_drain_is_no_longer_asked() -> None:
         ids = [await cluster.store(CLOSED) for _ in range(5)]
         plan = await decommission.plan(["b1"])
         await cluster.stop("b1")
-        report = decommission.report(plan, await decommission.move(plan, PATIENT, DrainHooks()), is_drain_only=True)
+        report = decommission.report(plan, await decommission.move(plan, PATIENT_S, DrainHooks()), is_drain_only=True)
         assert report.is_complete
         assert cluster.asked("b1") == []
         for ledger_id in ids:
@@ -192,13 +192,13 @@ def test_a_ledger_that_appears_after_the_drain_keeps_the_cookie() -> None:
         decommission = await started(cluster)
         await cluster.store(CLOSED)
         plan = await decommission.plan(["b1"])
-        moved = await decommission.move(plan, PATIENT, DrainHooks())
+        moved = await decommission.move(plan, PATIENT_S, DrainHooks())
         assert decommission.report(plan, moved, is_drain_only=True).is_complete
         late = await cluster.store(CLOSED)
         await cluster.stop("b1")
         kept: list[str] = []
         finish = FinishHooks(keep_cookie=lambda bookie_id, _: kept.append(bookie_id))
-        report = await decommission.finish(plan, moved, PATIENT, DrainHooks(), finish)
+        report = await decommission.finish(plan, moved, DrainHooks(), finish)
         assert (report.remaining, kept, report.cookies_deleted) == ((late,), [], ())
 
     simulate(scenario)
@@ -210,7 +210,7 @@ def test_two_bookies_leave_together() -> None:
         await cluster.start("b5", mode=BookieMode.READ_ONLY)
         both = await cluster.store(ledger({0: ["b1", "b5"]}, 2, 2, last_entry_id=9, length=100))
         plan = await decommission.plan(["b5", "b1"])
-        report = decommission.report(plan, await decommission.move(plan, PATIENT, DrainHooks()), is_drain_only=True)
+        report = decommission.report(plan, await decommission.move(plan, PATIENT_S, DrainHooks()), is_drain_only=True)
         assert (report.bookie_ids, report.is_complete) == (("b1", "b5"), True)
         assert set((await cluster.ensembles(both))[0]) <= {"b2", "b3", "b4"}
 
@@ -233,8 +233,7 @@ def test_writers_have_time_to_leave_a_dead_bookie_unless_fencing_is_asked_for(po
 
         writer = asyncio.create_task(write())
         began_ns = cluster.clock.monotonic_ns()
-        order = DrainOrder(wait_s=60)
-        report = decommission.report(plan, await decommission.move(plan, order, DrainHooks()), is_drain_only=True)
+        report = decommission.report(plan, await decommission.move(plan, 60.0, DrainHooks()), is_drain_only=True)
         seconds = (cluster.clock.monotonic_ns() - began_ns) / 1e9
         await writer
         states = [(await cluster.ports.ledgers.read(each)).value.state for each in (idle, active)]

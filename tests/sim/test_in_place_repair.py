@@ -77,8 +77,8 @@ def test_t24_an_ensemble_of_all_bookies_gets_its_entries_back_on_the_one_that_ca
 
         found = await plan(cluster, ledger_id)
         (write,) = found.ledgers[0].writes
-        assert (write.bookie_id, write.state, write.copies, write.sources) == (
-            "b2", CopyState.MISSING, len(before["b2"]), ("b1", "b3"),
+        assert (write.bookie_id, write.states, write.copies, write.sources) == (
+            "b2", (CopyState.MISSING,), len(before["b2"]), ("b1", "b3"),
         )  # fmt: skip
         moments: list[RecoveryProgress] = []
         report = await recover(cluster, ledger_id, on_progress=moments.append)
@@ -140,9 +140,9 @@ def test_corrupt_and_failed_copies_are_written_again_and_read_back() -> None:
 
         cluster.rules.append(read_error)
         found = await plan(cluster, ledger_id)
-        assert [(each.bookie_id, each.state) for each in found.ledgers[0].writes] == [
-            ("b1", CopyState.CORRUPT),
-            ("b2", CopyState.FAILED),
+        assert [(each.bookie_id, each.states) for each in found.ledgers[0].writes] == [
+            ("b1", (CopyState.CORRUPT,)),
+            ("b2", (CopyState.FAILED,)),
         ]
 
         report = await recover(cluster, ledger_id)

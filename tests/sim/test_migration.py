@@ -14,7 +14,7 @@ from runtime.protocol.status import Status
 from runtime.replication.run.drain import DrainHooks
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
-from tests.sim.test_drain import OPEN, PATIENT, started
+from tests.sim.test_drain import OPEN, PATIENT_S, started
 
 CLOSED = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)
 COPYING = b'{"phase": "COPYING"}'
@@ -70,7 +70,7 @@ def test_a_drain_stops_while_it_waits_for_writers() -> None:
         decommission = await started(cluster)
         ledger_id = await cluster.store(OPEN, entries=5)
         plan = await decommission.plan(["b1"])
-        moving = asyncio.create_task(decommission.move(plan, PATIENT, DrainHooks()))
+        moving = asyncio.create_task(decommission.move(plan, PATIENT_S, DrainHooks()))
         await cluster.clock.sleep(20)
         assert not moving.done()
         await begin(cluster)

@@ -10,7 +10,6 @@ from functools import lru_cache
 
 from runtime.ledger.owner import owner_group
 from runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
-from runtime.replication.cluster_audit.losses import LossOutcome, outcomes, standing_of
 from runtime.replication.cluster_audit.report import (
     NO_OWNER,
     BookieReplication,
@@ -23,7 +22,7 @@ from runtime.replication.cluster_audit.report import (
     UnderReplicatedLedger,
     UnreadableLedger,
 )
-from runtime.replication.cluster_audit.shape import LedgerShape, RackSpread, ShapeKey, shape_key
+from runtime.replication.cluster_audit.shape import LedgerShape, RackSpread, ShapeKey, outcomes, shape_key, standing_of
 from runtime.replication.cluster_audit.totals import AuditTotals, loss_key, row_of
 from runtime.replication.judge.verdict import UNDER_REPLICATED_STATES, LedgerVerdict, ReplicationState, WriteSetRow
 
@@ -39,28 +38,37 @@ AGES = (
 )
 """Ranges of ages, with the end of each in seconds."""
 
+_ENDED_BY_METADATA = ("unclosable", "unwritable", "unreplaceable", "misplaced", "one_rack", "rack_unknown")
 _owner_group = lru_cache(maxsize=4096)(owner_group)
 
 
-class _CountedShape:
+class _CountedShape(LedgerShape):
     """A shape, what follows from it, and how many ledgers have it, with the sums of their entries and bytes."""
-
-    __slots__ = (
-        "bytes", "count", "entries", "is_closable", "live_copies", "one_copy", "outcomes", "shape", "spread",
-        "standing", "under_replicated", "widths",
-    )  # fmt: skip
 
     def __init__(self, verdict: LedgerVerdict, known: KnownBookies) -> None:
         rows = verdict.rows
-        self.shape = LedgerShape(rows)
-        self.spread = RackSpread(self.shape, known)
-        self.standing = standing_of(self.shape, known)
-        self.outcomes: tuple[LossOutcome, ...] = tuple(outcomes(self.shape, known, self.standing))
-        self.is_closable = self.shape.is_closable(known)
+        super().__init__(rows, known)
+        self.spread = spread = RackSpread(self, known)
+        self.standing = standing = standing_of(self, known)
+        self.outcomes = tuple(outcomes(self, known, standing))
         self.live_copies = [row.live_copies for row in rows]
-        self.one_copy = any(row.live_copies == 1 < row.expected_copies for row in rows)
         self.under_replicated = [row.replication in UNDER_REPLICATED_STATES for row in rows]
         self.widths = [len(set(row.write_set.write_set)) for row in rows]
+        self.findings = {
+            "open_ledgers": self.ledger_state != "closed",
+            "in_recovery_ledgers": self.ledger_state == "in_recovery",
+            "one_copy": any(row.live_copies == 1 < row.expected_copies for row in rows),
+            "lost": standing.is_lost,
+            "unclosable": self.is_closable is False,
+            "unwritable": standing.is_unwritable,
+            "unreplaceable": standing.is_unreplaceable,
+            "ack_quorum_one": self.ack_quorum_size == 1,
+            "write_quorum_one": self.write_quorum_size == 1,
+            "misplaced": spread.misplaced_write_sets > 0,
+            "one_rack": spread.has_one_rack,
+            "rack_unknown": spread.has_unknown,
+        }
+        """By the counts of ``AuditTotals``."""
         self.count = 0
         self.entries = [0] * len(rows)
         self.bytes = [0] * len(rows)
@@ -80,7 +88,7 @@ class AuditCounter:
         """Count one ledger."""
         first = verdict.rows[0].write_set
         if verdict.replication is ReplicationState.UNREADABLE:
-            self._totals.counts.unreadable += 1
+            self._totals.count("unreadable")
             self._totals.list_ledger("unreadable", UnreadableLedger(first.ledger_id, first.problem or ""))
             return
         shape = self._shape_of(verdict)
@@ -93,17 +101,16 @@ class AuditCounter:
             shape.bytes[index] += row_bytes
             entries += row_entries
             copy_bytes += row_bytes * shape.widths[index]
-        counts = self._totals.counts
-        state = verdict.replication.value
-        setattr(counts, state, getattr(counts, state) + 1)
-        counts.copy_bytes += copy_bytes
-        counts.payload_bytes += first.length or 0
-        owner = self._totals.owner(NO_OWNER if first.owner is None else _owner_group(first.owner))
+        totals = self._totals
+        totals.count(verdict.replication.value)
+        totals.count("copy_bytes", copy_bytes)
+        totals.count("payload_bytes", first.length or 0)
+        owner = totals.owner(NO_OWNER if first.owner is None else _owner_group(first.owner))
         owner.ledgers += 1
         owner.copy_bytes += copy_bytes
         owner.payload_bytes += first.length or 0
         if first.ledger_state == "closed":
-            counts.entries += entries
+            totals.count("entries", entries)
             owner.entries += entries
         else:
             self._add_open(first, shape, owner)
@@ -112,10 +119,8 @@ class AuditCounter:
     def has_finding(self, verdict: LedgerVerdict) -> bool:
         """Whether a ledger that can be read, and misses no copy, has a finding that a change of its metadata ends: it
         cannot be closed or written, no bookie can replace one of its own, or it breaks a rule of placement or may."""
-        shape = self._shape_of(verdict)
-        standing, spread = shape.standing, shape.spread
-        is_placed = not (spread.misplaced_write_sets or spread.has_one_rack or spread.has_unknown)
-        return shape.is_closable is False or standing.is_unwritable or standing.is_unreplaceable or not is_placed
+        findings = self._shape_of(verdict).findings
+        return any(findings[each] for each in _ENDED_BY_METADATA)
 
     def _shape_of(self, verdict: LedgerVerdict) -> _CountedShape:
         key = shape_key(verdict.rows)
@@ -135,7 +140,7 @@ class AuditCounter:
         owner.unclosable += is_unclosable
         age = age_range(self._now_ms, first.created_ms)
         ages = row_of(self._totals.ages, age, OpenLedgerAges, age)
-        if shape.shape.is_open:
+        if shape.is_open:
             ages.open_ledgers += 1
         else:
             ages.in_recovery_ledgers += 1
@@ -150,7 +155,7 @@ class AuditCounter:
             setattr(owner, state, getattr(owner, state) + 1)
             found = under_replicated_ledger(verdict, is_closable=shape.is_closable, is_lost=shape.standing.is_lost)
             totals.list_ledger("under_replicated", found)
-        if shape.shape.ack_quorum_size == 1:
+        if shape.ack_quorum_size == 1:
             owner.ack_quorum_one += 1
             totals.list_ledger("ack_quorum_one", _listed(first, shape))
         if shape.spread.misplaced_write_sets:
@@ -169,7 +174,8 @@ class AuditCounter:
         for shape in self._shapes.values():
             if not shape.count:
                 continue  # of a ledger that was looked up, and has another shape now
-            self._fold_counts(shape)
+            for name, is_found in shape.findings.items():
+                self._totals.count(name, shape.count * is_found)
             self._fold_places(shape)
             for kind, name, standing in shape.outcomes:
                 effect = row_of(self._totals.losses, loss_key(kind, name), LossEffect, kind, name)
@@ -179,30 +185,15 @@ class AuditCounter:
                 effect.lost_ledgers += shape.count * standing.is_lost
         self._shapes.clear()
 
-    def _fold_counts(self, shape: _CountedShape) -> None:
-        counts, standing, spread, count = self._totals.counts, shape.standing, shape.spread, shape.count
-        counts.open_ledgers += count * (shape.shape.ledger_state != "closed")
-        counts.in_recovery_ledgers += count * (shape.shape.ledger_state == "in_recovery")
-        counts.one_copy += count * shape.one_copy
-        counts.lost += count * standing.is_lost
-        counts.unclosable += count * (shape.is_closable is False)
-        counts.unwritable += count * standing.is_unwritable
-        counts.unreplaceable += count * standing.is_unreplaceable
-        counts.ack_quorum_one += count * (shape.shape.ack_quorum_size == 1)
-        counts.write_quorum_one += count * (shape.shape.write_quorum_size == 1)
-        counts.misplaced += count * bool(spread.misplaced_write_sets)
-        counts.one_rack += count * spread.has_one_rack
-        counts.rack_unknown += count * spread.has_unknown
-
     def _fold_places(self, shape: _CountedShape) -> None:
         """Sums by bookie and by rack."""
         bookies, racks, count = self._totals.bookies, self._totals.racks, shape.count
-        for bookie_id in shape.shape.members:
+        for bookie_id in shape.members:
             bookie = row_of(bookies, bookie_id, BookieReplication, bookie_id)
             bookie.ledgers += count
-            bookie.open_ledgers += count * (bookie_id in shape.shape.ensemble)
+            bookie.open_ledgers += count * (bookie_id in shape.ensemble)
         last_copies: set[str] = set()
-        for index, write_set in enumerate(shape.shape.write_sets):
+        for index, write_set in enumerate(shape.write_sets):
             entries, payload_bytes = shape.entries[index], shape.bytes[index]
             under_replicated = count * shape.under_replicated[index]
             for bookie_id in set(write_set):
@@ -216,9 +207,9 @@ class AuditCounter:
         for bookie_id in last_copies:
             bookies[bookie_id].last_copy_ledgers += count
         if self._known.has_racks:
-            for rack in {self._known.rack_of(each) for each in shape.shape.members}:
+            for rack in {self._known.rack_of(each) for each in shape.members}:
                 row_of(racks, rack or "", RackReplication, rack).ledgers += count
-            for rack in {self._known.rack_of(each) for each in shape.shape.ensemble}:
+            for rack in {self._known.rack_of(each) for each in shape.ensemble}:
                 racks[rack or ""].open_ledgers += count
 
 
@@ -260,12 +251,12 @@ def under_replicated_ledger(
 def _listed(first: WriteSetRow, shape: _CountedShape) -> ListedLedger:
     return ListedLedger(
         ledger_id=first.ledger_id,
-        ledger_state=shape.shape.ledger_state,
+        ledger_state=shape.ledger_state,
         owner=first.owner,
         created_ms=first.created_ms,
         ensemble_size=first.ensemble_size or 0,
-        write_quorum_size=shape.shape.write_quorum_size,
-        ack_quorum_size=shape.shape.ack_quorum_size,
+        write_quorum_size=shape.write_quorum_size,
+        ack_quorum_size=shape.ack_quorum_size,
         payload_bytes=first.length or 0,
         is_closable=shape.is_closable,
     )
@@ -274,7 +265,7 @@ def _listed(first: WriteSetRow, shape: _CountedShape) -> ListedLedger:
 def _misplaced(first: WriteSetRow, shape: _CountedShape) -> MisplacedLedger:
     return MisplacedLedger(
         ledger_id=first.ledger_id,
-        ledger_state=shape.shape.ledger_state,
+        ledger_state=shape.ledger_state,
         owner=first.owner,
         created_ms=first.created_ms,
         write_sets=shape.spread.misplaced_write_sets,

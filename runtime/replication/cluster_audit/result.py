@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 
@@ -52,30 +53,29 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
 
 
 def _summary(totals: AuditTotals, known: KnownBookies, bookies: tuple[BookieReplication, ...]) -> AuditSummary:
-    counts = msgspec.structs.asdict(totals.counts)
+    found = dict(totals.counts)
+    now = {name: found.pop(f"{name}_now", 0) for name in ("replicated", "empty")}
+    counts: dict[str, Any] = dict.fromkeys(AuditSummary.__struct_fields__, 0) | found
+    ledgers = sum(counts[state.value] for state in ReplicationState)
+    if known.facts.ledgers_from != ZOOKEEPER:
+        counts |= {f"{name}_as_of_file": counts[name] - count for name, count in now.items()}
+        counts["as_of_file"] = ledgers - (counts["looked_up"] - counts["deleted_since"])
     if not known.rules.has_racks:
         counts |= dict.fromkeys(_RACK_COUNTS)
-    now = {name: counts.pop(f"{name}_now") for name in ("replicated", "empty")}
-    ledgers = sum(counts[state.value] for state in ReplicationState)
-    of_file = dict.fromkeys(("as_of_file", *(f"{name}_as_of_file" for name in now)), 0)
-    if known.facts.ledgers_from != ZOOKEEPER:
-        of_file = {f"{name}_as_of_file": counts[name] - count for name, count in now.items()}
-        of_file["as_of_file"] = ledgers - (counts["looked_up"] - counts["deleted_since"])
     modes = Counter(bookie.mode for bookie in bookies)
-    return AuditSummary(
-        judged_at_ms=known.facts.now_ms,
-        ledgers_from=known.facts.ledgers_from,
-        bookies_from=known.facts.bookies_from,
-        skipped_snapshots=known.facts.skipped_snapshots,
-        file_written_ms=known.facts.file_written_ms,
-        ledgers=ledgers,
-        **of_file,
-        racks_required=known.rules.min_racks_per_write_quorum if known.rules.has_racks else None,
-        bookies_writable=modes["writable"],
-        bookies_read_only=modes["read_only"],
-        bookies_named_unregistered=modes["unregistered"],
-        **counts,
-    )
+    counts |= {
+        "judged_at_ms": known.facts.now_ms,
+        "ledgers_from": known.facts.ledgers_from,
+        "bookies_from": known.facts.bookies_from,
+        "skipped_snapshots": known.facts.skipped_snapshots,
+        "file_written_ms": known.facts.file_written_ms,
+        "ledgers": ledgers,
+        "racks_required": known.rules.min_racks_per_write_quorum if known.rules.has_racks else None,
+        "bookies_writable": modes["writable"],
+        "bookies_read_only": modes["read_only"],
+        "bookies_named_unregistered": modes["unregistered"],
+    }
+    return AuditSummary(**counts)
 
 
 def _racks(totals: AuditTotals, bookies: tuple[BookieReplication, ...]) -> tuple[RackReplication, ...]:

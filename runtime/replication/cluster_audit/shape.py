@@ -1,9 +1,14 @@
-"""What ledgers with the same write sets have in common. It is found out once, however many there are. Pure."""
+"""What ledgers with the same write sets have in common. It is found out once, however many there are. Pure.
+
+This is how they are spread over racks, and what they can still do after the loss of bookies, exactly over their write
+sets. A lost bookie never returns. One that is down and has a cookie may return with its copies. So a write set without
+a live copy is unreadable if a bookie of it is down, and lost if all of them are lost, or were removed from the cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 from runtime.placement.rules import judge_members, places_of
 from runtime.replication.cluster_audit.facts import KnownBookies
@@ -25,7 +30,7 @@ def shape_key(rows: Sequence[ReplicationRow]) -> ShapeKey:
 class LedgerShape:
     """The write sets of a ledger, without its entries and bytes."""
 
-    def __init__(self, rows: Sequence[ReplicationRow]) -> None:
+    def __init__(self, rows: Sequence[ReplicationRow], known: KnownBookies) -> None:
         first = rows[0].write_set
         assert first.ledger_state is not None
         assert first.write_quorum_size is not None
@@ -37,24 +42,19 @@ class LedgerShape:
         self.last_write_sets: tuple[tuple[str, ...], ...] = ()
         """Those of the last segment, of a ledger that is not closed."""
         if first.ledger_state != "closed":
-            self.last_write_sets = tuple(
-                row.write_set.write_set for row in rows if row.write_set.segment_last_entry_id is None
-            )
+            rows = [row for row in rows if row.write_set.segment_last_entry_id is None]
+            self.last_write_sets = tuple(row.write_set.write_set for row in rows)
         self.ensemble = frozenset(bookie_id for write_set in self.last_write_sets for bookie_id in write_set)
         """Bookies of the last segment, of a ledger that is not closed."""
         self.members = frozenset(bookie_id for write_set in self.write_sets for bookie_id in write_set)
 
-    @property
-    def is_open(self) -> bool:
+        self.is_open = self.ledger_state == "open"
         """Whether it accepts writes."""
-        return self.ledger_state == "open"
-
-    def is_closable(self, known: KnownBookies) -> bool | None:
+        self.is_closable: bool | None = None
         """Whether the registered bookies can prove where it ends; None if it is closed."""
-        if self.ledger_state == "closed":
-            return None
-        quorums = self.write_quorum_size, self.ack_quorum_size
-        return all(has_enough_answers(write_set, *quorums, known.live) for write_set in self.last_write_sets)
+        if self.ledger_state != "closed":
+            quorums = self.write_quorum_size, self.ack_quorum_size
+            self.is_closable = all(has_enough_answers(each, *quorums, known.live) for each in self.last_write_sets)
 
 
 class RackSpread:
@@ -86,3 +86,91 @@ class RackSpread:
         if is_broken:
             self.racks_min = min(self.racks_min, len(known_racks)) if self.misplaced_write_sets else len(known_racks)
             self.misplaced_write_sets += 1
+
+
+class LedgerStanding(NamedTuple):
+    """What is wrong with a ledger, in the order of the counters of ``LossEffect``.
+
+    ``is_unreadable`` includes the ledgers that are lost.
+    """
+
+    is_unwritable: bool
+    is_unreplaceable: bool
+    is_unreadable: bool
+    is_lost: bool
+
+
+class LossOutcome(NamedTuple):
+    """The kind and name of a loss, and what becomes wrong with a ledger by it."""
+
+    kind: str
+    name: str
+    standing: LedgerStanding
+
+
+def standing_of(
+    shape: LedgerShape,
+    known: KnownBookies,
+    lost: frozenset[str] = frozenset(),
+    lost_writable: frozenset[str] = frozenset(),
+) -> LedgerStanding:
+    """What is wrong with a ledger without ``lost``: bookies of it. ``lost_writable``: all writable bookies that are
+    lost."""
+    is_unreadable = is_lost = False
+    for write_set in shape.write_sets:
+        left = [each for each in write_set if each not in lost]
+        if known.live.isdisjoint(left):
+            is_unreadable = True
+            if not any(known.may_return(each) for each in left):
+                is_lost = True
+    is_unwritable = is_unreplaceable = False
+    if shape.is_open:
+        members = shape.ensemble & known.writable
+        left_members = members - lost
+        is_unwritable = any(
+            sum(each in left_members for each in write_set) < shape.ack_quorum_size
+            for write_set in shape.last_write_sets
+        )
+        needed = len(shape.ensemble) - len(left_members)
+        outside = len(known.writable) - len(lost_writable | members)
+        is_concerned = not lost or len(left_members) < len(members)
+        is_unreplaceable = is_concerned and needed > outside
+    return LedgerStanding(is_unwritable, is_unreplaceable, is_unreadable, is_lost)
+
+
+def outcomes(shape: LedgerShape, known: KnownBookies, now: LedgerStanding) -> Iterator[LossOutcome]:
+    """Every loss of one bookie, of one rack, and of those asked about, that makes something worse for a ledger."""
+    bookies, racks = _candidates(shape, known)
+    supposed = [("bookie", each, frozenset((each,)), known.writable & {each}) for each in bookies]
+    for rack in racks:
+        lost = frozenset(each for each in shape.members if known.rack_of(each) == rack)
+        supposed.append(("rack", rack, lost, known.writable_in_rack.get(rack, frozenset())))
+    for loss, writable in known.what_if:
+        lost = frozenset(each for each in shape.members if known.is_part_of(loss, each))
+        supposed.append(("set", loss.name, lost, writable))
+    for kind, name, lost, lost_writable in supposed:
+        after = standing_of(shape, known, lost, lost_writable)
+        became = LedgerStanding(
+            after.is_unwritable and not now.is_unwritable,
+            after.is_unreplaceable and not now.is_unreplaceable,
+            after.is_unreadable and not after.is_lost and not now.is_unreadable,
+            after.is_lost and not now.is_lost,
+        )
+        if lost and any(became):
+            yield LossOutcome(kind, name, became)
+
+
+def _candidates(shape: LedgerShape, known: KnownBookies) -> tuple[set[str], set[str]]:
+    """The bookies and racks whose loss may matter: those that hold all live copies of a write set, or all copies that
+    may return if none is live; and those that the writer uses."""
+    bookies = {each for each in shape.ensemble if each in known.writable} if shape.is_open else set()
+    racks = {known.rack_of(each) for each in bookies}
+    for write_set in shape.write_sets:
+        holders = {each for each in write_set if each in known.live}
+        holders = holders or {each for each in write_set if known.may_return(each)}
+        if len(holders) == 1:
+            bookies |= holders
+        holder_racks = {known.rack_of(each) for each in holders}
+        if len(holder_racks) == 1:
+            racks |= holder_racks
+    return bookies, {rack for rack in racks if rack is not None}

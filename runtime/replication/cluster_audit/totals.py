@@ -35,50 +35,18 @@ S = TypeVar("S", bound=Sums)
 _SEVERITY = {state.value: -position for position, state in enumerate(ReplicationState)}
 
 
-class LedgerCounts(Sums):
-    """Numbers of ledgers, entries and bytes: the fields of ``AuditSummary`` with these names."""
-
-    empty: int = 0
-    replicated: int = 0
-    under_replicated: int = 0
-    at_risk: int = 0
-    unavailable: int = 0
-    unreadable: int = 0
-    open_ledgers: int = 0
-    in_recovery_ledgers: int = 0
-    one_copy: int = 0
-    lost: int = 0
-    unclosable: int = 0
-    unwritable: int = 0
-    unreplaceable: int = 0
-    ack_quorum_one: int = 0
-    write_quorum_one: int = 0
-    misplaced: int = 0
-    one_rack: int = 0
-    rack_unknown: int = 0
-    entries: int = 0
-    payload_bytes: int = 0
-    copy_bytes: int = 0
-    looked_up: int = 0
-    not_looked_up: int = 0
-    deleted_since: int = 0
-    healthy_since: int = 0
-    replicated_now: int = 0
-    """Of the ledgers looked up."""
-    empty_now: int = 0
-
-
 class AuditTotals(msgspec.Struct):
     """The sums. ``findings_max``, ``examples_max`` and ``owners_max`` are the limits of the report's lists.
 
-    ``losses`` are by ``loss_key``; ``racks`` by path, "" if unknown, with counts of ledgers only. Lists and owners may
-    be longer than their limits until ``shorten``.
+    ``counts``: of ledgers, entries and bytes, by the fields of ``AuditSummary`` with these names, and
+    ``replicated_now`` and ``empty_now``: of the ledgers looked up. ``losses`` are by ``loss_key``; ``racks`` by path,
+    "" if unknown, with counts of ledgers only. Lists and owners may be longer than their limits until ``shorten``.
     """
 
     findings_max: int = FINDINGS_MAX
     examples_max: int = EXAMPLES_MAX
     owners_max: int = OWNERS_MAX
-    counts: LedgerCounts = msgspec.field(default_factory=LedgerCounts)
+    counts: dict[str, int] = {}
     bookies: dict[str, BookieReplication] = {}
     racks: dict[str, RackReplication] = {}
     owners: dict[str, OwnerReplication] = {}
@@ -93,7 +61,8 @@ class AuditTotals(msgspec.Struct):
 
     def merge(self, other: AuditTotals) -> None:
         """Add the totals of other ledgers."""
-        self.counts.add(other.counts)
+        for name, number in other.counts.items():
+            self.count(name, number)
         _merge(self.bookies, other.bookies)
         _merge(self.racks, other.racks)
         _merge(self.owners, other.owners)
@@ -103,6 +72,10 @@ class AuditTotals(msgspec.Struct):
         for name in _LISTS:
             getattr(self, name).extend(getattr(other, name))
         self.shorten()
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to one of the counts."""
+        self.counts[name] = self.counts.get(name, 0) + number
 
     def list_ledger(self, name: str, found: Any) -> None:
         """Append to one of the lists."""

@@ -94,14 +94,15 @@ class StripeRewrite:
     async def _source(self, entry_id: int, copies: Mapping[str, Copy]) -> Copy | None:
         """The good copy to write; None if the target's is good, or noted as one that is left or must move."""
         has_bad_record = copies[self._target].has_bad_record
-        bkctl = [self._target] if has_bad_record and await self._tools.software.is_bkctl(self._target) else []
+        is_bkctl = has_bad_record and await self._tools.software.is_bkctl(self._target)
         in_order = [copies[each] for each in self._members(entry_id) if each in copies]
-        verdict = judge_entry(in_order, [self._target], bkctl)
-        for _, reason, detail in verdict.left:
+        verdict = judge_entry(in_order, self._target, is_bkctl=is_bkctl)
+        if verdict.left is not None:
+            reason, detail = verdict.left
             self._leave(reason, entry_id, detail)
-        if verdict.to_move:
+        if verdict.must_move:
             self._must_move.add(entry_id)
-        return verdict.source if verdict.targets else None
+        return verdict.source
 
     def _members(self, entry_id: int) -> list[str]:
         metadata = self._job.metadata

@@ -15,7 +15,6 @@ import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata
 from runtime.replication.judge.copies import Copy, CopyState, marked_different
-from runtime.replication.judge.findings import findings_of
 from runtime.replication.judge.fragments import (
     EntryRange,
     Fragment,
@@ -39,33 +38,23 @@ BAD_STATES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED})
 """What a bookie answers about a copy that is gone or damaged."""
 
 
-class CopiesToWrite(msgspec.Struct, frozen=True):
-    """Bad copies of a ledger on one bookie. ``sources``: bookies that should have good ones.
+class BadCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """Bad copies of a ledger on one bookie: they are written again, or their stripe moves.
 
-    ``copies`` is smaller than the number of ``entries`` only if there were too many ranges to list.
-    """
-
-    bookie_id: str
-    state: CopyState
-    copies: int
-    entries: tuple[EntryRange, ...]
-    sources: tuple[str, ...]
-
-
-class StripeToMove(msgspec.Struct, frozen=True):
-    """Copies with bad records that must not be written over, and the stripe that moves because of them.
-
-    ``first_entry_id``: of the segment. ``copies`` and ``entries``: the bad ones, as in ``CopiesToWrite``.
+    ``copies`` is smaller than the number of ``entries`` only if there were too many ranges to list. ``sources``:
+    bookies that should have good ones. ``first_entry_id``: of the segment whose stripe, of ``stripe_entries``, moves,
+    because some have bad records that must not be written over; None: they are written.
     """
 
     bookie_id: str
     states: tuple[CopyState, ...]
-    first_entry_id: int
     copies: int
     entries: tuple[EntryRange, ...]
     sources: tuple[str, ...]
-    stripe_entries: int
     bytes_to_copy: int
+    """From the average size of the entries that were read."""
+    first_entry_id: int | None = None
+    stripe_entries: int = 0
 
 
 class LedgerInPlace(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,35 +65,27 @@ class LedgerInPlace(msgspec.Struct, frozen=True, kw_only=True):
 
     ledger_id: int
     metadata_version: int | None = None
-    writes: tuple[CopiesToWrite, ...] = ()
-    moves: tuple[StripeToMove, ...] = ()
+    changes: tuple[BadCopies, ...] = ()
     left: tuple[LedgerFailure, ...] = ()
-    entry_bytes: int = 0
     open_from: int | None = None
 
     @property
-    def changes(self) -> tuple[CopiesToWrite | StripeToMove, ...]:
-        """All that is to be done."""
-        return self.writes + self.moves
+    def writes(self) -> tuple[BadCopies, ...]:
+        """Those to write again."""
+        return tuple(each for each in self.changes if each.first_entry_id is None)
 
     @property
-    def copies(self) -> int:
-        """Bad copies to repair."""
-        return sum(each.copies for each in self.changes)
+    def moves(self) -> tuple[BadCopies, ...]:
+        """Those whose stripes move."""
+        return tuple(each for each in self.changes if each.first_entry_id is not None)
 
     @property
     def bad(self) -> dict[str, tuple[EntryRange, ...]]:
-        """The entries of these copies, by bookie."""
+        """The entries of all these copies, by bookie."""
         ranges: dict[str, list[EntryRange]] = {}
         for each in self.changes:
             ranges.setdefault(each.bookie_id, []).extend(each.entries)
         return {bookie_id: joined(found) for bookie_id, found in ranges.items()}
-
-    @property
-    def bytes_estimate(self) -> int:
-        """Bytes to write, from the average size of the entries that were read."""
-        written = sum(each.copies for each in self.writes) * self.entry_bytes
-        return written + sum(each.bytes_to_copy for each in self.moves)
 
 
 class InPlacePlan(msgspec.Struct, frozen=True):
@@ -121,12 +102,12 @@ class InPlacePlan(msgspec.Struct, frozen=True):
     @property
     def copies(self) -> int:
         """Bad copies to repair."""
-        return sum(ledger.copies for ledger in self.ledgers)
+        return sum(each.copies for ledger in self.ledgers for each in ledger.changes)
 
     @property
     def bytes_estimate(self) -> int:
-        """Bytes to write, from the average size of the entries that were read."""
-        return sum(ledger.bytes_estimate for ledger in self.ledgers)
+        """Bytes to write."""
+        return sum(each.bytes_to_copy for ledger in self.ledgers for each in ledger.changes)
 
     @property
     def left(self) -> tuple[LedgerFailure, ...]:
@@ -162,26 +143,19 @@ def plan_in_place(
     different = joined(
         entries for defect in check.defects if defect.state is CopyState.DIFFERENT for entries in defect.entries
     )
-    writes: list[CopiesToWrite] = []
-    to_move: dict[str, list[CopiesToWrite]] = {}
+    changes: list[BadCopies] = []
+    to_move: dict[str, list[BadCopies]] = {}
     left: list[LedgerFailure] = []
     entry_bytes = check.bytes_read // max(1, check.copies_good + check.copies_different)
-    defects = {(defect.bookie_id, defect.state): defect for defect in check.defects}
-    ranges: dict[tuple[str, CopyState], list[EntryRange]] = {}
-    counts: dict[tuple[str, CopyState], int] = {}
-    for finding in findings_of(check):
-        key = (finding.bookie_id, finding.state)
-        ranges.setdefault(key, []).append(finding.entries)
-        counts[key] = counts.get(key, 0) + finding.copies
-    for (bookie_id, state), found in ranges.items():
-        defect = defects[bookie_id, state]
-        rest, copies = tuple(found), counts[bookie_id, state]
+    for defect in check.defects:
+        bookie_id, found = defect.bookie_id, check.ranges_of(defect)
+        rest, copies = found, defect.copies
         must_move = defect.has_bad_record and bookie_id not in bkctl
         for reason, entries in (
             (FailureReason.LOST, check.lost),
             (FailureReason.UNREADABLE, check.unreadable),
             (FailureReason.DIFFERENT, different),
-            (FailureReason.UNREACHABLE, () if state in BAD_STATES else found),
+            (FailureReason.UNREACHABLE, () if defect.state in BAD_STATES else found),
             (FailureReason.READ_ONLY, () if must_move or bookie_id in writable else found),
         ):
             inside, rest = in_and_out_of(rest, entries)
@@ -190,20 +164,24 @@ def plan_in_place(
             if count:
                 left.append(left_copies(check.ledger_id, reason, bookie_id, count, inside, defect.reason))
         if copies and rest:
-            planned = CopiesToWrite(bookie_id, state, copies, rest, _sources(metadata, bookie_id, rest))
-            (to_move.setdefault(bookie_id, []) if must_move else writes).append(planned)
-    moves: list[StripeToMove] = []
+            planned = BadCopies(
+                bookie_id=bookie_id,
+                states=(defect.state,),
+                copies=copies,
+                entries=rest,
+                sources=_sources(metadata, bookie_id, rest),
+                bytes_to_copy=copies * entry_bytes,
+            )
+            (to_move.setdefault(bookie_id, []) if must_move else changes).append(planned)
     for bad in to_move.values():
         stripes, to_leave = _stripes(check, metadata, bad, entry_bytes, forecast)
-        moves += stripes
+        changes += stripes
         left += to_leave
     return LedgerInPlace(
         ledger_id=check.ledger_id,
         metadata_version=version,
-        writes=tuple(writes),
-        moves=tuple(moves),
+        changes=tuple(changes),
         left=tuple(left),
-        entry_bytes=entry_bytes,
         open_from=None if metadata.is_closed else metadata.last_segment.first_entry_id,
     )
 
@@ -221,22 +199,22 @@ def _sources(metadata: LedgerMetadata, bookie_id: str, entries: Sequence[EntryRa
 def _stripes(
     check: LedgerCheck,
     metadata: LedgerMetadata,
-    bad: Sequence[CopiesToWrite],
+    bad: Sequence[BadCopies],
     entry_bytes: int,
     forecast: Callable[[LedgerMetadata, Fragment], TargetForecast],
-) -> tuple[list[StripeToMove], list[LedgerFailure]]:
+) -> tuple[list[BadCopies], list[LedgerFailure]]:
     """The stripes of one bookie that have bad records (one item for each state): those to move, and those that stay."""
     sizes = (metadata.ensemble_size, metadata.write_quorum_size)
     bookie_id = bad[0].bookie_id
-    copies = {each.state: each.copies for each in bad}
-    moves: list[StripeToMove] = []
+    copies = {each.states: each.copies for each in bad}
+    moves: list[BadCopies] = []
     left: list[LedgerFailure] = []
     for fragment in fragments_naming(metadata, (bookie_id,)):
-        ranges = {each.state: in_and_out_of(each.entries, (fragment.entries,))[0] for each in bad}
-        counts = {state: min(copies[state], sum(each.count for each in found)) for state, found in ranges.items()}
+        ranges = {each.states: in_and_out_of(each.entries, (fragment.entries,))[0] for each in bad}
+        counts = {states: min(copies[states], sum(each.count for each in found)) for states, found in ranges.items()}
         if fragment.is_open or not any(counts.values()):
             continue
-        copies = {state: copies[state] - counts[state] for state in copies}
+        copies = {states: copies[states] - counts[states] for states in copies}
         count, inside = sum(counts.values()), joined(each for found in ranges.values() for each in found)
         (index,) = fragment.bookie_indexes
         without_copy, _ = in_and_out_of(joined((*check.lost, *check.unreadable)), (fragment.entries,))
@@ -251,54 +229,44 @@ def _stripes(
         else:
             entries = stripe_count(fragment.entries, index, *sizes)
             moves.append(
-                StripeToMove(
+                BadCopies(
                     bookie_id=bookie_id,
-                    states=tuple(state for state, number in counts.items() if number),
-                    first_entry_id=fragment.entries.first_entry_id,
+                    states=tuple(state for states, number in counts.items() if number for state in states),
                     copies=count,
                     entries=inside,
                     sources=_sources(metadata, bookie_id, inside),
-                    stripe_entries=entries,
                     bytes_to_copy=entries * entry_bytes,
+                    first_entry_id=fragment.entries.first_entry_id,
+                    stripe_entries=entries,
                 )
             )
     return moves, left
 
 
 class EntryVerdict(msgspec.Struct, frozen=True):
-    """What to do about an entry: write ``source`` to ``targets``, move the stripes of others, leave some for a
-    reason."""
+    """What to do about a bookie's copy of an entry: write ``source``, move its stripe, or leave it for a reason."""
 
     source: Copy | None = None
-    targets: tuple[str, ...] = ()
-    to_move: tuple[str, ...] = ()
-    left: tuple[tuple[str, FailureReason, str], ...] = ()
+    must_move: bool = False
+    left: tuple[FailureReason, str] | None = None
 
 
-def judge_entry(copies: Sequence[Copy], planned: Collection[str], bkctl: Collection[str]) -> EntryVerdict:
-    """Decide again from the copies of the whole write set.
-
-    ``planned``: bookies whose copies may be written. ``bkctl``: those that run bkctl, of those with a bad record.
-    """
+def judge_entry(copies: Sequence[Copy], target: str, *, is_bkctl: bool) -> EntryVerdict:
+    """Decide again about the copy of ``target``, which runs bkctl or not, from the copies of the whole write set."""
     judged = marked_different(copies)
-    targets = tuple(copy.bookie_id for copy in judged if copy.bookie_id in planned and copy.state in BAD_STATES)
-    left = [
-        (copy.bookie_id, FailureReason.UNREACHABLE, copy.reason)
-        for copy in judged
-        if copy.bookie_id in planned and copy.state is CopyState.UNREACHABLE
-    ]
-    sources = [copy for copy in judged if copy.state is CopyState.PRESENT]
+    own = next(copy for copy in judged if copy.bookie_id == target)
+    if own.state is CopyState.UNREACHABLE:
+        return EntryVerdict(left=(FailureReason.UNREACHABLE, own.reason))
+    if own.state not in BAD_STATES:
+        return EntryVerdict()
     states = {copy.state for copy in judged}
-    if not targets:
-        return EntryVerdict(left=tuple(left))
     if CopyState.DIFFERENT in states:
         reason = FailureReason.DIFFERENT
-    elif sources:
-        barred = {copy.bookie_id for copy in judged if copy.has_bad_record}.difference(bkctl)
-        in_place = tuple(each for each in targets if each not in barred)
-        return EntryVerdict(sources[0], in_place, tuple(each for each in targets if each in barred), tuple(left))
+    elif CopyState.PRESENT in states:
+        if own.has_bad_record and not is_bkctl:
+            return EntryVerdict(must_move=True)
+        return EntryVerdict(next(copy for copy in judged if copy.state is CopyState.PRESENT))
     else:
         is_unknown = not states.isdisjoint({CopyState.UNREACHABLE, CopyState.FAILED})
         reason = FailureReason.UNREADABLE if is_unknown else FailureReason.LOST
-    answers = ", ".join(f"{copy.bookie_id}: {copy.reason or 'a copy'}" for copy in judged)
-    return EntryVerdict(left=(*left, *((target, reason, answers) for target in targets)))
+    return EntryVerdict(left=(reason, ", ".join(f"{copy.bookie_id}: {copy.reason or 'a copy'}" for copy in judged)))

@@ -6,6 +6,7 @@ Only while bookies are down, it has what a short scan of the ledgers' metadata f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -195,9 +196,8 @@ def findings_of(status: ClusterLook) -> list[StatusFinding]:
         sentence = f"ZooKeeper took {status.zookeeper_ms:.0f} ms to answer"
         found.append(StatusFinding(Urgency.WARNING, "zookeeper", sentence, "bkctl cluster info --debug"))
     for part, reason in status.unknown.items():
-        found.append(
-            StatusFinding(Urgency.WARNING, part, f"unknown: {reason}", _COMMANDS.get(part, "bkctl cluster info"))
-        )
+        command = _COMMANDS.get(part, "bkctl cluster info")
+        found.append(StatusFinding(Urgency.WARNING, part, f"unknown: {reason}", command))
     return sorted(found, key=lambda each: -each.severity)
 
 
@@ -237,12 +237,8 @@ def _root_findings(root: RootStatus | None) -> Iterator[StatusFinding]:
     if root is None:
         return
     if root.is_restore_unfinished:
-        yield StatusFinding(
-            Urgency.CRITICAL,
-            "restore",
-            "a restore is unfinished, so only a part of the metadata is there",
-            "bkctl cluster restore FILE",
-        )
+        sentence = "a restore is unfinished, so only a part of the metadata is there"
+        yield StatusFinding(Urgency.CRITICAL, "restore", sentence, "bkctl cluster restore FILE")
     if root.migration is not None:
         yield StatusFinding(Urgency.WARNING, "migration", root.migration, "bkctl metadata doctor")
 
@@ -340,13 +336,12 @@ def _bookie_findings(status: ClusterLook) -> Iterator[StatusFinding]:
 
 def _disk_findings(bookies: tuple[BookieLook, ...] | None) -> Iterator[StatusFinding]:
     used = {each.bookie_id: each.used_fraction for each in bookies or () if each.used_fraction is not None}
-    critical = [bookie_id for bookie_id, fraction in used.items() if fraction >= DISK_CRITICAL_FRACTION]
-    warning = [
-        bookie_id for bookie_id, fraction in used.items() if DISK_WARNING_FRACTION <= fraction < DISK_CRITICAL_FRACTION
-    ]
-    for severity, full in ((Urgency.CRITICAL, critical), (Urgency.WARNING, warning)):
+    for severity, limit, end in (
+        (Urgency.CRITICAL, DISK_CRITICAL_FRACTION, math.inf),
+        (Urgency.WARNING, DISK_WARNING_FRACTION, DISK_CRITICAL_FRACTION),
+    ):
+        full = [bookie_id for bookie_id, fraction in used.items() if limit <= fraction < end]
         if full:
-            limit = DISK_CRITICAL_FRACTION if severity is Urgency.CRITICAL else DISK_WARNING_FRACTION
             sentence = f"disks of {these_bookies(full, 'is', 'are')} at least {limit:.0%} full"
             yield StatusFinding(severity, "disks", sentence, "bkctl bookie info")
 

@@ -57,9 +57,8 @@ def _loss_findings(look: RecoveryLook) -> Iterator[StatusFinding]:
         return
     first = [key for key, _ in look.losses.first]
     names = f": {', '.join(first[:5])}{' ...' if count > 5 else ''}" if first else ""
-    sentence = f"{count:,} ledgers have entries that no registered bookie has{names}"
-    if count == 1:
-        sentence = f"1 ledger has entries that no registered bookie has{names}"
+    ledgers = "1 ledger has" if count == 1 else f"{count:,} ledgers have"
+    sentence = f"{ledgers} entries that no registered bookie has{names}"
     command = f"bkctl ledger explain {first[0]}" if len(first) == 1 else STATUS_COMMAND
     yield StatusFinding(Urgency.CRITICAL, "lost_entries", sentence, command)
 
@@ -112,9 +111,8 @@ def _daemon_findings(look: RecoveryLook, now_ms: int) -> Iterator[StatusFinding]
         for lane in daemon.lanes:
             if lane.error is None:
                 continue
-            since = (
-                "never succeeded" if lane.succeeded_ms is None else f"succeeded {age(now_ms, lane.succeeded_ms)} ago"
-            )
+            ended = lane.succeeded_ms
+            since = "never succeeded" if ended is None else f"succeeded {age(now_ms, ended)} ago"
             name = f"the auditor on {daemon.host} (process {daemon.pid})"
             sentence = f"{name} reports that its task {lane.name} fails: {lane.error} ({since})"
             yield StatusFinding(Urgency.WARNING, "auditor_task", sentence, STATUS_COMMAND)

@@ -53,16 +53,14 @@ class FindingsFormatError(ValueError):
 def findings_of(check: LedgerCheck) -> Iterator[CopyFinding]:
     """The bad copies of one ledger."""
     for defect in check.defects:
-        is_whole = sum(each.count for each in defect.entries) == defect.copies
-        # A check keeps a limited number of ranges. If there were more, one range covers all entries that it read.
-        for entries in defect.entries if is_whole else (EntryRange(0, check.last_entry_id),):
+        for entries in check.ranges_of(defect):
             yield CopyFinding(
                 ledger_id=check.ledger_id,
                 bookie_id=defect.bookie_id,
                 state=defect.state,
                 first_entry_id=entries.first_entry_id,
                 last_entry_id=entries.last_entry_id,
-                copies=entries.count if is_whole else defect.copies,
+                copies=min(entries.count, defect.copies),
             )
 
 

@@ -185,19 +185,15 @@ def stored_count(metadata: LedgerMetadata, bookie_id: str) -> int:
 def first_stored(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> int:
     """First entry in the range that the bookie at ``index`` stores, or -1; checks at most E entries."""
     stop = min(entries.last_entry_id + 1, entries.first_entry_id + ensemble_size)
-    for entry_id in range(entries.first_entry_id, stop):
-        if is_in_write_set(entry_id, index, ensemble_size, write_quorum_size):
-            return entry_id
-    return INVALID_ENTRY_ID
+    entry_ids = range(entries.first_entry_id, stop)
+    return next((e for e in entry_ids if is_in_write_set(e, index, ensemble_size, write_quorum_size)), INVALID_ENTRY_ID)
 
 
 def last_stored(entries: EntryRange, index: int, ensemble_size: int, write_quorum_size: int) -> int:
     """Last entry in the range that the bookie at ``index`` stores, or -1; checks at most E entries."""
     stop = max(entries.first_entry_id - 1, entries.last_entry_id - ensemble_size)
-    for entry_id in range(entries.last_entry_id, stop, -1):
-        if is_in_write_set(entry_id, index, ensemble_size, write_quorum_size):
-            return entry_id
-    return INVALID_ENTRY_ID
+    entry_ids = range(entries.last_entry_id, stop, -1)
+    return next((e for e in entry_ids if is_in_write_set(e, index, ensemble_size, write_quorum_size)), INVALID_ENTRY_ID)
 
 
 def fragments_naming(

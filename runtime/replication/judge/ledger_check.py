@@ -71,6 +71,12 @@ class LedgerCheck(CopyCounts, frozen=True, kw_only=True):
         """Whether all expected copies exist, with correct digests and equal contents."""
         return self.problem is None and self.copies_good == self.copies_expected
 
+    def ranges_of(self, defect: CopyDefect) -> tuple[EntryRange, ...]:
+        """Where its bad copies are. A check keeps a limited number of ranges; if there were more, one range covers all
+        entries that it read."""
+        is_whole = sum(each.count for each in defect.entries) == defect.copies
+        return defect.entries if is_whole else (EntryRange(0, self.last_entry_id),)
+
 
 class CheckTotals(CopyCounts, frozen=True, kw_only=True):
     """Sums over many ledgers; the progress callback receives the sums so far."""

@@ -100,11 +100,6 @@ class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Writable bookies that do not report their free space, with the reason; ``free_bytes`` is of those that do."""
     autorecovery: AutorecoveryFacts
 
-    @property
-    def last_add_confirmed(self) -> int:
-        """The last entry of a closed ledger, else the highest last add confirmed that a bookie knows."""
-        return end_of(self.metadata, self.answers)
-
 
 def end_of(metadata: LedgerMetadata, answers: Mapping[str, MemberAnswer]) -> int:
     """The last entry of a closed ledger, else the highest last add confirmed that a bookie knows."""

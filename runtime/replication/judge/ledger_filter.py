@@ -8,8 +8,7 @@ import msgspec
 
 from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-from runtime.replication.judge.fragments import first_stored, fragments_naming
-from storage.ids import INVALID_ENTRY_ID
+from runtime.replication.judge.verdict import write_set_rows
 
 
 class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,12 +70,6 @@ def has_entries_on(metadata: LedgerMetadata, bookie_id: str) -> bool:
 
     A reference is not sufficient, because a stripe may be empty (``areEntriesOfLedgerStoredInTheBookie`` in Java).
     """
-    return any(
-        fragment.is_open
-        or any(
-            first_stored(fragment.entries, index, metadata.ensemble_size, metadata.write_quorum_size)
-            != INVALID_ENTRY_ID
-            for index in fragment.bookie_indexes
-        )
-        for fragment in fragments_naming(metadata, frozenset({bookie_id}))
-    )
+    if bookie_id not in metadata.bookies():
+        return False
+    return any(bookie_id in row.write_set for row in write_set_rows(0, metadata))

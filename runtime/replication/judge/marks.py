@@ -19,6 +19,7 @@ from runtime.metadata.bookies.registration import Registrations
 from runtime.metadata.replication.marks import ListedMark
 from runtime.replication.judge.fragments import format_ranges
 from runtime.replication.judge.ledger_check import LedgerCheck
+from runtime.replication.judge.status_finding import first_names
 from runtime.replication.judge.verdict import (
     LedgerVerdict,
     ReplicationState,
@@ -78,21 +79,16 @@ class MarkVerdict(msgspec.Struct, frozen=True):
         return self.state in _HOPELESS
 
 
-class PlacementAnswer(msgspec.Struct, frozen=True):
-    """What is known about a ledger's placement: the broken rules (None: unknown), and whether workers repair it."""
-
-    broken: Sequence[str] | None = None
-    is_repaired: bool = True
-
-
 class MarkedLedger(msgspec.Struct, frozen=True):
     """A marked ledger: its metadata, or why it cannot be read; both None: it was deleted. ``check``: of the
-    copies of the bookies in question."""
+    copies of the bookies in question. ``broken_rules``: of placement, None: unknown."""
 
     metadata: LedgerMetadata | None = None
     problem: str | None = None
     check: LedgerCheck | None = None
-    placement: PlacementAnswer = PlacementAnswer()
+    broken_rules: Sequence[str] | None = None
+    is_placement_repaired: bool = True
+    """Whether workers repair it."""
     is_locked: bool = False
 
 
@@ -129,7 +125,7 @@ def _missing_copies(
     missing = sorted({bookie_id for row in incomplete for bookie_id in row.missing_bookies})
     if verdict.replication is ReplicationState.UNAVAILABLE:
         return MarkVerdict(
-            MarkFinding.NO_LIVE_COPY, f"all bookies that store some of its entries are down: {_named(missing)}"
+            MarkFinding.NO_LIVE_COPY, f"all bookies that store some of its entries are down: {first_names(missing)}"
         )
     quorums = metadata.write_quorum_size, metadata.ack_quorum_size
     last_first = metadata.last_segment.first_entry_id
@@ -142,23 +138,19 @@ def _missing_copies(
         return MarkVerdict(
             MarkFinding.NOT_CLOSABLE,
             f"closing it needs answers of {answers_min} bookies of each write set of its last segment; down: "
-            f"{_named(missing)}",
+            f"{first_names(missing)}",
         )
     for segment in metadata.segments:
-        needed = {
-            bookie_id
-            for row in incomplete
-            if row.write_set.segment_first_entry_id == segment.first_entry_id
-            for bookie_id in row.missing_bookies
-        }
+        rows = [row for row in incomplete if row.write_set.segment_first_entry_id == segment.first_entry_id]
+        needed = len({bookie_id for row in rows for bookie_id in row.missing_bookies})
         targets = len(set(registrations.writable).difference(segment.ensemble))
-        if targets < len(needed):
+        if targets < needed:
             return MarkVerdict(
                 MarkFinding.NOT_ENOUGH_BOOKIES,
-                f"the segment from entry {segment.first_entry_id} needs {len(needed)} writable bookies outside its "
+                f"the segment from entry {segment.first_entry_id} needs {needed} writable bookies outside its "
                 f"ensemble; there are {targets}",
             )
-    return MarkVerdict(MarkFinding.WAITING, f"down: {_named(missing)}")
+    return MarkVerdict(MarkFinding.WAITING, f"down: {first_names(missing)}")
 
 
 def _bad_copies(check: LedgerCheck | None) -> MarkVerdict | None:
@@ -170,7 +162,7 @@ def _bad_copies(check: LedgerCheck | None) -> MarkVerdict | None:
     if check.problem is not None:
         return MarkVerdict(MarkFinding.COPIES_UNKNOWN, check.problem)
     bad = check.copies_expected - check.copies_good
-    bookies = _named(sorted({defect.bookie_id for defect in check.defects}))
+    bookies = first_names(sorted({defect.bookie_id for defect in check.defects}))
     return MarkVerdict(MarkFinding.WAITING, f"{bad} of {check.copies_expected} copies are missing or bad, on {bookies}")
 
 
@@ -182,33 +174,24 @@ def _unknown_copies(mark: ListedMark, metadata: LedgerMetadata, check: LedgerChe
     unreadable = "the mark cannot be read, and " if mark.mark is None else ""
     return MarkVerdict(
         MarkFinding.COPIES_UNKNOWN,
-        f"{unreadable}these bookies are up, but may lack entries: {_named(doubtful)}; --deep reads their copies",
+        f"{unreadable}these bookies are up, but may lack entries: {first_names(doubtful)}; --deep reads their copies",
     )
 
 
 def _complete(mark: ListedMark, ledger: MarkedLedger) -> MarkVerdict:
-    if mark.mark is not None and not mark.mark.missing_bookies:
-        return _judge_placement(ledger.placement)
-    return MarkVerdict(
-        MarkFinding.COMPLETE,
-        "the bookies have all copies" if ledger.check else "none of the named bookies should store its entries",
-    )
-
-
-def _judge_placement(placement: PlacementAnswer) -> MarkVerdict:
-    if not placement.is_repaired:
+    if mark.mark is None or mark.mark.missing_bookies:
+        return MarkVerdict(
+            MarkFinding.COMPLETE,
+            "the bookies have all copies" if ledger.check else "none of the named bookies should store its entries",
+        )
+    if not ledger.is_placement_repaired:
         return MarkVerdict(MarkFinding.PLACEMENT_NOT_REPAIRED, "by the settings no worker repairs placement")
-    if placement.broken is None:
+    if ledger.broken_rules is None:
         return MarkVerdict(
             MarkFinding.PLACEMENT_UNKNOWN,
             'it asks for a repair of placement, and no source of racks is set here: set one, or policy = "random" '
             "below [client.placement] if racks do not matter",
         )
-    if placement.broken:
-        return MarkVerdict(MarkFinding.PLACEMENT_BROKEN, "; ".join(placement.broken))
+    if ledger.broken_rules:
+        return MarkVerdict(MarkFinding.PLACEMENT_BROKEN, "; ".join(ledger.broken_rules))
     return MarkVerdict(MarkFinding.PLACEMENT_KEPT, "the ledger is complete and keeps all placement rules")
-
-
-def _named(bookie_ids: Sequence[str], count_max: int = 5) -> str:
-    more = f" and {len(bookie_ids) - count_max} more" if len(bookie_ids) > count_max else ""
-    return ", ".join(bookie_ids[:count_max]) + more

@@ -164,7 +164,8 @@ class StopCheck:
         if self._is_removal:
             self._judge_targets(ledger_id, metadata)
         else:
-            self._judge_copies(ledger_id, rows)
+            answers_min = negatives_needed(metadata.write_quorum_size, metadata.ack_quorum_size)
+            self._judge_copies(ledger_id, rows, answers_min)
 
     def add_unreadable(self, ledger_id: int, problem: str) -> None:
         """A ledger whose metadata cannot be read."""
@@ -206,25 +207,26 @@ class StopCheck:
             if len(ledger_ids) < LEDGER_IDS_MAX:
                 ledger_ids.append(ledger_id)
 
-    def _judge_copies(self, ledger_id: int, rows: Sequence[WriteSetRow]) -> None:
-        """Readability while the bookies are stopped: the worst finding of the ledger."""
+    def _judge_copies(self, ledger_id: int, rows: Sequence[WriteSetRow], answers_min: int) -> None:
+        """Readability while the bookies are stopped: the worst finding of the ledger.
+
+        ``answers_min``: answers of a write set of an open segment that prove where the ledger ends.
+        """
         worst: tuple[StopReason, str] | None = None
         for row in rows:
             members = frozenset(row.write_set)
             now, after = members & self._live_now, members & self._live_after
             if after == now:
                 continue
-            needed = 1 if row.segment_last_entry_id is not None else _negatives_needed(row)
+            needed = 1 if row.segment_last_entry_id is not None else answers_min
             others = ", ".join(sorted(members - self._ids))
             if not after:
                 elsewhere = f"their other copies are on bookies that are not running ({others})"
                 worst = StopReason.UNREADABLE, elsewhere if others else "all their copies are on these bookies"
                 break
             if len(after) < needed <= len(now):
-                worst = (
-                    StopReason.UNCLOSABLE,
-                    f"too few of the other bookies are running ({others or 'there are none'})",
-                )
+                too_few = f"too few of the other bookies are running ({others or 'there are none'})"
+                worst = StopReason.UNCLOSABLE, too_few
             elif worst is None and len(after) == 1 and len(now) < len(members):
                 worst = StopReason.LAST_COPY, "another bookie with a copy is down"
         if worst is not None:
@@ -336,10 +338,3 @@ class StopCheck:
 
     def _full_note(self) -> str:
         return f" (without space for more: {', '.join(sorted(self._full))})" if self._full else ""
-
-
-def _negatives_needed(row: WriteSetRow) -> int:
-    """Answers of a write set of an open segment that prove where the ledger ends: Qw - Qa + 1."""
-    assert row.write_quorum_size is not None
-    assert row.ack_quorum_size is not None
-    return negatives_needed(row.write_quorum_size, row.ack_quorum_size)

@@ -203,9 +203,4 @@ def outside(only: frozenset[str], writable: Collection[str]) -> frozenset[str]:
 
 def rules_of_run(survey: BookieSurvey, mode: PlacementMode) -> PlacementRules:
     """The rules of the cluster, with the strictness of a recovery."""
-    is_strict = mode is PlacementMode.STRICT
-    return (
-        survey.rules
-        if survey.rules.is_strict is is_strict
-        else msgspec.structs.replace(survey.rules, is_strict=is_strict)
-    )
+    return msgspec.structs.replace(survey.rules, is_strict=mode is PlacementMode.STRICT)

@@ -26,6 +26,11 @@ class LeavingBookies(msgspec.Struct, frozen=True):
         """Those that are registered."""
         return tuple(sorted(self.writable + self.read_only))
 
+    @property
+    def not_writable(self) -> tuple[str, ...]:
+        """Those that accept no writes."""
+        return self.read_only + self.down
+
 
 class ModeWatch:
     """Watches the registrations of bookies that leave."""
@@ -53,36 +58,22 @@ class ModeWatch:
             )
         return found
 
-    async def wait_until_read_only(
-        self, bookie_ids: Collection[str], wait_s: float, on_wait: Callable[[Sequence[str]], None] = lambda _: None
-    ) -> bool:
-        """Whether none of the bookies is writable in time; ``on_wait`` is called once with those that still are."""
-        return await self._wait(lambda found: found.writable, bookie_ids, wait_s, on_wait)
-
-    async def wait_until_writable(self, bookie_ids: Collection[str], wait_s: float) -> bool:
-        """Whether all of the bookies are writable in time."""
-        return await self._wait(lambda found: found.read_only + found.down, bookie_ids, wait_s, lambda _: None)
-
-    async def wait_until_down(
-        self, bookie_ids: Collection[str], wait_s: float, on_wait: Callable[[Sequence[str]], None] = lambda _: None
-    ) -> bool:
-        """Whether no bookie is registered in time; ``on_wait`` is called once with those that still are."""
-        return await self._wait(lambda found: found.serving, bookie_ids, wait_s, on_wait)
-
-    async def _wait(
+    async def wait_until_none(
         self,
-        open_ids: Callable[[LeavingBookies], Sequence[str]],
+        state: Callable[[LeavingBookies], Sequence[str]],
         bookie_ids: Collection[str],
         wait_s: float,
-        on_wait: Callable[[Sequence[str]], None],
-    ) -> bool:
+        on_wait: Callable[[Sequence[str]], None] = lambda _: None,
+    ) -> Sequence[str]:
+        """Wait until none of the bookies is in this state; those that still are when the time is over.
+
+        ``on_wait`` is called once with those that are in it at first, if any.
+        """
         deadline_ns = self._clock.monotonic_ns() + int(wait_s * 1e9)
         is_told = False
-        while left := open_ids(await self.look(bookie_ids)):
-            if self._clock.monotonic_ns() >= deadline_ns:
-                return False
+        while (left := state(await self.look(bookie_ids))) and self._clock.monotonic_ns() < deadline_ns:
             if not is_told:
                 is_told = True
                 on_wait(left)
             await self._clock.sleep(POLL_S)
-        return True
+        return left

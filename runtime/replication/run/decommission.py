@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -27,10 +28,10 @@ from runtime.errors import (
 from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
 from runtime.metadata.store import Node
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from runtime.replication.judge.ledger_result import FailureReason
 from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from runtime.replication.run.bookie_mode import ModeWatch
-from runtime.replication.run.drain import Drain, DrainHooks, DrainOrder, DrainResult, OpenLedger
+from runtime.replication.run.drain import Drain, DrainHooks, DrainResult, OpenLedger
 from runtime.replication.run.recovery import BookieRecovery
 from runtime.replication.run.report import RecoveryReport
 from runtime.replication.survey.loss_proof import named_reasons
@@ -123,8 +124,7 @@ class Decommission:
         self._recovery = recovery
         self._cookies = cookies
         self.watch = ModeWatch(ports.registrations, ports.clock, recovery.outage)
-        self._drain = Drain(recovery, self.watch, ports)
-        self._migration = ports.ledgers.migration
+        self._ports = ports
         self._own_deletes: dict[str, bytes] = {}
         """Cookies that were deleted here, or whose delete was sent but not answered."""
 
@@ -194,71 +194,57 @@ class Decommission:
         """The given ledgers that are not proven lost, with the reason."""
         unproven = []
         for ledger_id in ledger_ids:
-            reason = await self._why_not_lost(bookie_ids, ledger_id)
+            try:
+                reason = await self._recovery.outage.outlast(
+                    partial(self._recovery.loss_proof.why_not_lost, ledger_id, bookie_ids)
+                )
+            except LedgerNotFoundError:
+                continue  # deleted meanwhile
+            except MetadataFormatError as error:
+                reason = str(error)
             if reason is not None:
                 unproven.append((ledger_id, reason))
         return unproven
 
-    async def _why_not_lost(self, bookie_ids: Sequence[str], ledger_id: int) -> str | None:
-        try:
-            return await self._recovery.outage.outlast(
-                lambda: self._recovery.loss_proof.why_not_lost(ledger_id, bookie_ids)
-            )
-        except LedgerNotFoundError:
-            return None  # deleted meanwhile
-        except MetadataFormatError as error:
-            return str(error)
-
-    def order(self, plan: DecommissionPlan, order: DrainOrder) -> DrainOrder:
-        """The order for a drain of this plan."""
+    def _drain(self, plan: DecommissionPlan, hooks: DrainHooks, live: frozenset[str]) -> Drain:
         accepted = frozenset(ledger.ledger_id for ledger in plan.accepted)
-        return msgspec.structs.replace(order, live=plan.live, accepted=accepted)
+        return Drain(self._recovery, self.watch, self._ports, hooks, live=live, accepted=accepted)
 
-    async def move(self, plan: DecommissionPlan, order: DrainOrder, hooks: DrainHooks) -> DrainResult:
+    async def move(self, plan: DecommissionPlan, wait_s: float, hooks: DrainHooks) -> DrainResult:
         """Move all ledgers away, without stopping anything. Ledgers that cannot be moved do not stop the others.
 
-        ConflictError when a live bookie is writable again. Waits during an outage of the metadata store;
-        MetadataOutageError.
+        For ``wait_s`` see ``Drain.run``. ConflictError when a live bookie is writable again. Waits during an outage of
+        the metadata store; MetadataOutageError.
         """
-        return await self._drain.run(plan.recovery, self.order(plan, order), hooks)
+        return await self._drain(plan, hooks, plan.live).run(plan.recovery, wait_s)
 
     def report(self, plan: DecommissionPlan, moved: DrainResult, *, is_drain_only: bool) -> DecommissionReport:
         """The report of a drain after which nothing more is done; only a decommission would delete cookies."""
-        remaining, accepted = _left(plan, moved.last_scan)
-        refusal = _why_left(plan, remaining, moved.open_ledgers, moved.last_scan.unreadable)
-        return DecommissionReport(
-            bookie_ids=plan.bookie_ids,
-            recoveries=moved.recoveries,
-            ledgers_scanned=moved.last_scan.ledgers_scanned,
-            remaining=remaining,
-            refusal=refusal if refusal is None or is_drain_only else refusal + plan.kept,
-            open_ledgers=moved.open_ledgers,
-            accepted=accepted,
+        report = _report(plan, moved, moved.last_scan)
+        kept = "" if is_drain_only else plan.kept
+        return msgspec.structs.replace(
+            report,
+            refusal=None if report.refusal is None else report.refusal + kept,
             is_drained_only=True,
             read_only=tuple(sorted(plan.live)),
         )
 
     async def finish(
-        self,
-        plan: DecommissionPlan,
-        moved: DrainResult,
-        order: DrainOrder,
-        hooks: DrainHooks,
-        finish: FinishHooks,
+        self, plan: DecommissionPlan, moved: DrainResult, hooks: DrainHooks, finish: FinishHooks
     ) -> DecommissionReport:
         """Delete the cookies, if nothing references the stopped bookies. Live bookies must be stopped before.
 
         A scan from before a bookie was stopped, or before an outage, proves nothing: it is repeated.
         """
         fresh = None if plan.live else moved.last_scan
-        order = msgspec.structs.replace(self.order(plan, order), live=frozenset())
+        drain = self._drain(plan, hooks, frozenset())
 
         async def attempt() -> DecommissionReport:
             nonlocal fresh
-            found, fresh = fresh or await self._drain.scan(plan.bookie_ids, order, hooks), None
-            remaining, accepted = _left(plan, found)
-            refusal = _why_left(plan, remaining, moved.open_ledgers, found.unreadable)
-            unproven = [] if refusal is not None else await self._unproven(plan.bookie_ids, accepted)
+            found, fresh = fresh or await drain.scan(plan.bookie_ids), None
+            report = _report(plan, moved, found)
+            refusal = report.refusal
+            unproven = [] if refusal is not None else await self._unproven(plan.bookie_ids, report.accepted)
             if unproven:
                 refusal = f"no longer proven lost: {named_reasons(unproven)}"
             deleted: list[str] = []
@@ -267,22 +253,16 @@ class Decommission:
             elif refusal is not None:
                 refusal += plan.kept
             elif (refusal := await self._delete_cookies(plan, finish, deleted)) is None and deleted:
-                found = await self._drain.scan(plan.bookie_ids, order, hooks)
-                remaining, accepted = _left(plan, found)
-                if (refusal := _why_left(plan, remaining, (), found.unreadable)) is not None:
-                    refusal = await self._restore_cookies(refusal)
+                report = _report(plan, moved, await drain.scan(plan.bookie_ids))
+                if report.refusal is not None:
+                    refusal = await self._restore_cookies(report.refusal)
                     deleted.clear()
             # A bookie checks its cookie after it registers, so either it or this code detects the conflict.
             again = tuple(await self._recovery.registered(plan.bookie_ids)) if refusal is None else ()
-            return DecommissionReport(
-                bookie_ids=plan.bookie_ids,
-                recoveries=moved.recoveries,
-                ledgers_scanned=found.ledgers_scanned,
-                remaining=remaining,
+            return msgspec.structs.replace(
+                report,
                 refusal=_REGISTERED_AGAIN.format(again[0]) if again else refusal,
-                open_ledgers=moved.open_ledgers,
                 cookies_deleted=tuple(deleted),
-                accepted=accepted,
                 registered_again=again,
             )
 
@@ -290,7 +270,7 @@ class Decommission:
 
     async def _delete_cookies(self, plan: DecommissionPlan, finish: FinishHooks, deleted: list[str]) -> str | None:
         """Delete the cookies at the versions of the plan; a sentence if one stays."""
-        await self._migration.require_none()
+        await self._ports.ledgers.migration.require_none()
         try:
             await self._recovery.require_down(plan.bookie_ids)
         except RefusedError as error:
@@ -300,10 +280,9 @@ class Decommission:
         for bookie_id, version in plan.cookie_versions.items():
             if version is None:
                 continue
-            refusal, is_deleted = await self._delete_cookie(plan, bookie_id, version, finish)
-            if refusal is not None:
+            if (refusal := await self._delete_cookie(plan, bookie_id, version, finish)) is not None:
                 return refusal
-            if is_deleted:
+            if bookie_id in self._own_deletes:
                 deleted.append(bookie_id)
         return None
 
@@ -317,7 +296,7 @@ class Decommission:
 
     async def _delete_cookie(
         self, plan: DecommissionPlan, bookie_id: str, version: int, finish: FinishHooks
-    ) -> tuple[str | None, bool]:
+    ) -> str | None:
         try:
             node = await self._cookies.read_node(bookie_id)
             if node.stat.version == version:
@@ -328,38 +307,36 @@ class Decommission:
                 self._own_deletes[bookie_id] = node.data
                 raise
         except RefusedError as error:
-            return f"{error}{plan.kept}", False
+            return f"{error}{plan.kept}"
         except BadVersionError:
-            return f"the cookie of bookie {bookie_id} changed in the meantime: it was not deleted", False
+            return f"the cookie of bookie {bookie_id} changed in the meantime: it was not deleted"
         except NoNodeError:
-            return None, bookie_id in self._own_deletes
+            return None
         self._own_deletes[bookie_id] = node.data
-        return None, True
+        return None
 
 
-def _left(plan: DecommissionPlan, found: RecoveryPlan) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ledgers that reference the bookies, or may; and those of them whose loss was accepted."""
+def _report(plan: DecommissionPlan, moved: DrainResult, found: RecoveryPlan) -> DecommissionReport:
+    """What a scan shows. ``refusal``: a sentence about the ledgers that reference the bookies, or may."""
     accepted = {ledger.ledger_id for ledger in plan.accepted}
     named = {ledger.ledger_id for ledger in found.ledgers}
-    unreadable = {failure.ledger_id for failure in found.unreadable}
-    return tuple(sorted(named - accepted | unreadable)), tuple(sorted(named & accepted))
-
-
-def _why_left(
-    plan: DecommissionPlan,
-    remaining: tuple[int, ...],
-    open_ledgers: Sequence[OpenLedger],
-    unreadable: Sequence[LedgerFailure],
-) -> str | None:
-    """A sentence about the ledgers that still reference the bookies, or None."""
-    if not remaining:
-        return None
-    count = len(remaining)
-    ledgers = "1 ledger still references" if count == 1 else f"{count} ledgers still reference"
-    still_open = len({each.ledger_id for each in open_ledgers}.intersection(remaining))
-    of_them = "it waits for its writer" if count == 1 else f"{still_open} of them wait for their writers"
-    waits = f"; {of_them}" if still_open else ""
-    ids = [each.ledger_id for each in unreadable]
-    newer = [each.ledger_id for each in unreadable if each.reason is FailureReason.METADATA_NEWER]
-    advice = f"; {unreadable_advice(ids[:IDS_KEPT_MAX], newer[:IDS_KEPT_MAX])}" if ids else ""
-    return f"{ledgers} {plan.names} (or could not be checked){waits}{advice}"
+    unreadable = {failure.ledger_id: failure.reason for failure in found.unreadable}
+    remaining = tuple(sorted((named - accepted) | unreadable.keys()))
+    count, refusal = len(remaining), None
+    if remaining:
+        ledgers = "1 ledger still references" if count == 1 else f"{count} ledgers still reference"
+        still_open = len({each.ledger_id for each in moved.open_ledgers}.intersection(remaining))
+        of_them = "it waits for its writer" if count == 1 else f"{still_open} of them wait for their writers"
+        waits = f"; {of_them}" if still_open else ""
+        newer = [each for each, reason in unreadable.items() if reason is FailureReason.METADATA_NEWER]
+        advice = unreadable_advice(list(unreadable)[:IDS_KEPT_MAX], newer[:IDS_KEPT_MAX]) if unreadable else ""
+        refusal = f"{ledgers} {plan.names} (or could not be checked){waits}{advice and f'; {advice}'}"
+    return DecommissionReport(
+        bookie_ids=plan.bookie_ids,
+        recoveries=moved.recoveries,
+        ledgers_scanned=found.ledgers_scanned,
+        remaining=remaining,
+        refusal=refusal,
+        open_ledgers=moved.open_ledgers,
+        accepted=tuple(sorted(named & accepted)),
+    )

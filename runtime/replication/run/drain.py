@@ -9,15 +9,15 @@ read-only. The end is a scan of all ledgers that finds no reference.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 
 import msgspec
 
 from runtime.client.ports import ClientPorts
 from runtime.errors import LedgerNotFoundError, MetadataFormatError
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
+from runtime.ledger.metadata import LedgerState
 from runtime.ledger.owner import owner_of
 from runtime.ledger.pulsar_owner import topic_of_broker
-from runtime.metadata.store import Versioned
 from runtime.replication.config import OpenLedgers
 from runtime.replication.judge.ledger_result import FailureReason
 from runtime.replication.plan.recovery_plan import RecoveryPlan
@@ -43,18 +43,6 @@ class OpenLedger(msgspec.Struct, frozen=True):
     topic: str | None = None
 
 
-class DrainOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Which bookies leave how, and how long to wait for the writers of open ledgers.
-
-    ``live``: bookies that serve; the others are down and never asked. ``accepted``: ledgers to leave alone, because
-    their loss was accepted.
-    """
-
-    live: frozenset[str] = frozenset()
-    wait_s: float = 0.0
-    accepted: frozenset[int] = frozenset()
-
-
 class DrainResult(msgspec.Struct, frozen=True):
     """What was done. ``last_scan``: all ledgers that still reference the bookies; ``open_ledgers``: the open ones."""
 
@@ -76,50 +64,63 @@ class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Drain:
-    """Drains the bookies of one cluster."""
+    """Drains the bookies of one plan."""
 
-    def __init__(self, recovery: BookieRecovery, watch: ModeWatch, ports: ClientPorts) -> None:
+    def __init__(
+        self,
+        recovery: BookieRecovery,
+        watch: ModeWatch,
+        ports: ClientPorts,
+        hooks: DrainHooks,
+        *,
+        live: frozenset[str],
+        accepted: frozenset[int],
+    ) -> None:
+        """``live``: bookies that serve; the others are down and never asked. ``accepted``: ledgers to leave alone,
+        because their loss was accepted."""
         self._recovery = recovery
         self._watch = watch
         self._ports = ports
+        self._hooks = hooks
+        self._live = live
+        self._accepted = accepted
 
-    async def run(self, plan: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> DrainResult:
+    async def run(self, plan: RecoveryPlan, wait_s: float) -> DrainResult:
         """Carry out a plan, and scan until nothing is left or nothing more can be done.
 
-        ConflictError when a live bookie is writable again. RefusedError while Pulsar migrates its metadata. Waits
-        during an outage; MetadataOutageError.
+        ``wait_s``: how long to wait for the writers of open ledgers. ConflictError when a live bookie is writable
+        again. RefusedError while Pulsar migrates its metadata. Waits during an outage; MetadataOutageError.
         """
         ids = plan.bookie_ids
         recoveries: list[RecoveryReport] = []
         still_open: tuple[OpenLedger, ...] = ()
-        scanned = plan if plan.ledgers else await self.scan(ids, order, hooks)
-        passes = 0
-        todo = scanned.without(order.accepted)
-        while todo.ledgers:
-            report = await self._run(todo, order, hooks)
+        scanned = plan if plan.ledgers else await self.scan(ids)
+        for _ in range(PASSES_MAX):
+            todo = scanned.without(self._accepted)
+            if not todo.ledgers:
+                break
+            report = await self._run(todo)
             recoveries.append(report)
             is_complete = _is_complete_but_for_open(report)
             if _open_ids(report) and self._recovery.policy.open_ledgers is OpenLedgers.WAIT:
-                later, is_moved, still_open = await self._wait_for_writers(todo, report, order, hooks)
+                later, is_moved, still_open = await self._wait_for_writers(todo, report, wait_s)
                 recoveries += later
                 is_complete = is_complete and is_moved and not still_open
             elif _open_ids(report):
                 still_open, is_complete = await self.open_ledgers(_open_ids(report), ids), False
-            scanned = await self.scan(ids, order, hooks)
-            todo = scanned.without(order.accepted)
-            passes += 1
-            if passes >= PASSES_MAX or not is_complete:
+            scanned = await self.scan(ids)
+            if not is_complete:
                 break
         return DrainResult(tuple(recoveries), scanned, still_open)
 
-    async def scan(self, bookie_ids: Collection[str], order: DrainOrder, hooks: DrainHooks) -> RecoveryPlan:
+    async def scan(self, bookie_ids: Collection[str]) -> RecoveryPlan:
         """Find current references to the bookies, with ``before_scan`` repeated after each outage."""
 
         async def scan() -> RecoveryPlan:
-            if hooks.before_scan is not None:
-                await hooks.before_scan()
-            found = await self._recovery.scan(bookie_ids, unreachable=await self._unreachable(bookie_ids, order))
-            return msgspec.structs.replace(found, is_drain=bool(order.live))
+            if self._hooks.before_scan is not None:
+                await self._hooks.before_scan()
+            found = await self._recovery.scan(bookie_ids, unreachable=await self._unreachable(bookie_ids))
+            return msgspec.structs.replace(found, is_drain=bool(self._live))
 
         return await self._recovery.outage.outlast(scan)
 
@@ -127,32 +128,32 @@ class Drain:
         """Those of the ledgers whose open last segment still references one of the bookies."""
         found = []
         for ledger_id in ledger_ids:
-            stored = await self._read(ledger_id)
-            if stored is None or stored.value.state is not LedgerState.OPEN:
+            try:
+                stored = await self._recovery.outage.outlast(partial(self._ports.ledgers.read, ledger_id))
+            except (LedgerNotFoundError, MetadataFormatError):
                 continue
             metadata = stored.value
-            if not set(bookie_ids).isdisjoint(metadata.last_segment.ensemble):
+            if metadata.state is LedgerState.OPEN and not set(bookie_ids).isdisjoint(metadata.last_segment.ensemble):
                 labels = dict(metadata.custom_metadata)
                 created_ms = metadata.created_ms(stored.ctime_ms)
                 found.append(OpenLedger(ledger_id, owner_of(labels), created_ms, topic_of_broker(labels)))
         return tuple(found)
 
-    async def _run(self, todo: RecoveryPlan, order: DrainOrder, hooks: DrainHooks) -> RecoveryReport:
+    async def _run(self, todo: RecoveryPlan) -> RecoveryReport:
         """One pass; a bookie that died meanwhile is no longer asked."""
-        unreachable = await self._unreachable(todo.bookie_ids, order)
-        todo = msgspec.structs.replace(todo, unreachable=unreachable)
-        return await self._recovery.run(todo, hooks.on_progress, job=hooks.job)
+        todo = msgspec.structs.replace(todo, unreachable=await self._unreachable(todo.bookie_ids))
+        return await self._recovery.run(todo, self._hooks.on_progress, job=self._hooks.job)
 
     async def _wait_for_writers(
-        self, todo: RecoveryPlan, first: RecoveryReport, order: DrainOrder, hooks: DrainHooks
+        self, todo: RecoveryPlan, first: RecoveryReport, wait_s: float
     ) -> tuple[list[RecoveryReport], bool, tuple[OpenLedger, ...]]:
         """Move each ledger when its writer has left the bookies, until all have, or the time is over.
 
         ``first``: the report of the pass that left the open ledgers. Returns the later reports, whether all moves
         succeeded, and the ledgers that are still open.
         """
-        clock = self._ports.clock
-        deadline_ns = clock.monotonic_ns() + int(order.wait_s * 1e9)
+        clock, hooks = self._ports.clock, self._hooks
+        deadline_ns = clock.monotonic_ns() + int(wait_s * 1e9)
         reports: list[RecoveryReport] = []
         is_moved = True
         waiting = tuple(_open_ids(first))
@@ -163,7 +164,7 @@ class Drain:
             if ready:
                 others = {ledger.ledger_id for ledger in todo.ledgers} - ready
                 some = msgspec.structs.replace(todo.without(others), unreadable=())
-                report = await self._run(some, order, hooks)
+                report = await self._run(some)
                 reports.append(report)
                 is_moved = is_moved and _is_complete_but_for_open(report)
                 waiting = tuple(sorted({*open_ids, *_open_ids(report)}))
@@ -174,20 +175,14 @@ class Drain:
             if hooks.on_progress is not None:
                 left_s = (deadline_ns - clock.monotonic_ns()) / 1e9
                 hooks.on_progress(_while_waiting(todo, [first, *reports], len(still_open), left_s))
-            await self._unreachable(todo.bookie_ids, order)
+            await self._unreachable(todo.bookie_ids)
             await clock.sleep(OPEN_POLL_S)
 
-    async def _unreachable(self, bookie_ids: Collection[str], order: DrainOrder) -> tuple[str, ...]:
+    async def _unreachable(self, bookie_ids: Collection[str]) -> tuple[str, ...]:
         """The bookies that are down; ConflictError if one that serves accepts writes, RefusedError in a migration."""
         await self._recovery.outage.outlast(self._ports.ledgers.migration.require_none)
-        found = await self._watch.require_no_writable(order.live)
-        return tuple(sorted(frozenset(bookie_ids) - order.live | set(found.down)))
-
-    async def _read(self, ledger_id: int) -> Versioned[LedgerMetadata] | None:
-        try:
-            return await self._recovery.outage.outlast(lambda: self._ports.ledgers.read(ledger_id))
-        except (LedgerNotFoundError, MetadataFormatError):
-            return None
+        found = await self._watch.require_no_writable(self._live)
+        return tuple(sorted(frozenset(bookie_ids) - self._live | set(found.down)))
 
 
 def _open_ids(report: RecoveryReport) -> list[int]:

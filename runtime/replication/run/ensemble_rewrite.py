@@ -18,7 +18,7 @@ from runtime.client.ports import ClientPorts, credentials_of
 from runtime.errors import RefusedError
 from runtime.ledger.metadata import LedgerMetadata, Segment, is_valid_bookie_id
 from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
+from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.ledgers.changes import Action, Step
 from runtime.metadata.ledgers.stored_ledgers import StoredLedger, scan_stored
@@ -49,7 +49,7 @@ class Probe(msgspec.Struct, frozen=True):
     is_certain: bool
 
 
-class RewriteSurvey(msgspec.Struct, frozen=True):
+class RewriteSurvey(msgspec.Struct):
     """Result of a scan of all ledgers.
 
     ``ledgers``: number of ledgers to rewrite, with ``segments`` changed segments. ``ends_left``: ledgers whose open
@@ -57,15 +57,15 @@ class RewriteSurvey(msgspec.Struct, frozen=True):
     the rewrite. ``unreadable``: ledgers that may reference the source. ``digest``: SHA-256 of ids and versions.
     """
 
-    scanned: int
-    ledgers: int
-    segments: int
-    ends_left: int
-    unreadable: int
-    obstacles: tuple[str, ...]
-    obstacles_count: int
-    digest: str
-    probes: tuple[Probe, ...]
+    scanned: int = 0
+    ledgers: int = 0
+    segments: int = 0
+    ends_left: int = 0
+    unreadable: int = 0
+    obstacles: list[str] = []
+    obstacles_count: int = 0
+    digest: str = ""
+    probes: tuple[Probe, ...] = ()
 
 
 class EnsembleRewrite:
@@ -114,52 +114,43 @@ class EnsembleRewrite:
 
     async def survey(self, on_progress: Callable[[int], None] | None = None) -> RewriteSurvey:
         """Read all ledgers. Memory use does not depend on their number."""
-        scanned = ledgers_count = segments_count = ends_left = unreadable = obstacles_count = 0
-        obstacles: list[str] = []
+        found = RewriteSurvey()
         certain, uncertain = (_Sample(self._ports.clock.random, self._probes_max) for _ in range(2))
         digest = hashlib.sha256()
         ledgers = scan_stored(self._store, self._ports.ledgers)
         async with contextlib.aclosing(ledgers):
             async for ledger in ledgers:
-                scanned += 1
-                if on_progress is not None and scanned % _PROGRESS_EVERY_LEDGERS == 0:
-                    on_progress(scanned)
+                found.scanned += 1
+                if on_progress is not None and found.scanned % _PROGRESS_EVERY_LEDGERS == 0:
+                    on_progress(found.scanned)
                 if ledger.metadata is None or ledger.node is None:
-                    unreadable += 1
+                    found.unreadable += 1
                     continue
                 rewrite = self._rewrite(ledger.metadata)
-                ends_left += rewrite.is_end_left
+                found.ends_left += rewrite.is_end_left
                 if rewrite.obstacle is not None:
-                    obstacles_count += 1
-                    if len(obstacles) < _NAMED_MAX:
-                        obstacles.append(f"ledger {ledger.ledger_id}: {rewrite.obstacle}")
+                    found.obstacles_count += 1
+                    if len(found.obstacles) < _NAMED_MAX:
+                        found.obstacles.append(f"ledger {ledger.ledger_id}: {rewrite.obstacle}")
                 if not rewrite.segments:
                     continue
-                ledgers_count += 1
-                segments_count += len(rewrite.segments)
+                found.ledgers += 1
+                found.segments += len(rewrite.segments)
                 digest.update(b"%d %d\n" % (ledger.ledger_id, ledger.node.stat.version))
                 probe = self._choose_probe(ledger.ledger_id, ledger.metadata, rewrite)
                 if probe is not None:
                     (certain if probe.is_certain else uncertain).add(probe)
-        return RewriteSurvey(
-            scanned,
-            ledgers_count,
-            segments_count,
-            ends_left,
-            unreadable,
-            tuple(obstacles),
-            obstacles_count,
-            digest.hexdigest(),
-            (*certain.probes, *uncertain.probes),
-        )
+        found.digest, found.probes = digest.hexdigest(), (*certain.probes, *uncertain.probes)
+        return found
 
     async def verify_identity(self, survey: RewriteSurvey) -> str:
         """A sentence that says how the destination proved to be the source; RefusedError if it did not."""
         source, destination = await self._cookies.find(self._source), await self._cookies.find(self._destination)
         has_equal_cookies = source is not None and destination is not None
         if source is not None and destination is not None:
-            difference = _difference(source.value, destination.value)
-            if difference is not None:
+            renamed = msgspec.structs.replace(source.value, bookie_id=self._destination)
+            difference = ", ".join(each.field for each in destination.value.differences(renamed))
+            if difference:
                 raise RefusedError(
                     f"nothing was changed: {self._destination} is not {self._source}: their cookies differ in "
                     f"{difference}"
@@ -247,12 +238,6 @@ class _Sample:
             self.probes[place] = probe
 
 
-def _difference(source: Cookie, destination: Cookie) -> str | None:
-    """The fields in which two cookies differ, except the name; None if there are none."""
-    differences = destination.differences(msgspec.structs.replace(source, bookie_id=destination.bookie_id))
-    return ", ".join(each.field for each in differences) or None
-
-
 class Rewrite(msgspec.Struct, frozen=True):
     """The rewrite of one ledger.
 
@@ -272,23 +257,21 @@ def rewrite_bookie(metadata: LedgerMetadata, source: str, destination: str, *, h
     The last segment of a ledger that is not closed belongs to its writer or recovery, whose next compare-and-set would
     fail. So it is changed only with ``has_open_ends``, which states that no client writes any longer.
     """
-    segments: list[Segment] = []
+    segments = list(metadata.segments)
     changed: list[int] = []
     is_end_left = False
     for index, segment in enumerate(metadata.segments):
         ensemble = segment.ensemble
         if source not in ensemble:
-            segments.append(segment)
             continue
         if destination in ensemble or ensemble.count(source) > 1:
             return Rewrite(obstacle=f"the segment at entry {segment.first_entry_id} would have {destination} twice")
-        is_open_end = index == len(metadata.segments) - 1 and not metadata.is_closed
+        is_open_end = index == len(segments) - 1 and not metadata.is_closed
         if is_open_end and not has_open_ends:
             is_end_left = True
-            segments.append(segment)
             continue
         renamed = tuple(destination if bookie_id == source else bookie_id for bookie_id in ensemble)
-        segments.append(Segment(segment.first_entry_id, renamed))
+        segments[index] = Segment(segment.first_entry_id, renamed)
         changed.append(index)
     if not changed:
         return Rewrite(is_end_left=is_end_left)

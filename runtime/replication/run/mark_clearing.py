@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import TypeVar
 
 from runtime.errors import MetadataFormatError
 from runtime.metadata.paths import Paths
@@ -18,8 +17,6 @@ from runtime.metadata.replication.format import decode_mark
 from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from runtime.metadata.replication.marks import UnderReplicationMarks
 from runtime.metadata.store import MetadataStore, Node, find_node
-
-T = TypeVar("T")
 
 _AT_ONCE_MAX = 64
 
@@ -75,12 +72,29 @@ class MarkClearing:
     ) -> dict[int, ClearOutcome]:
         outcomes: dict[int, ClearOutcome] = {}
         locks: dict[int, ReplicationLock] = {}
+        nodes: dict[int, Node] = {}
+
+        async def take(ledger_id: int) -> None:
+            """Lock the ledger, and read its mark if that still has its version."""
+            lock = await self._locks.acquire(ledger_id)
+            if lock is None:
+                outcomes[ledger_id] = ClearOutcome.LOCKED
+                return
+            locks[ledger_id] = lock
+            node = await find_node(self._store, self._paths.mark(ledger_id))
+            if node is None:
+                outcomes[ledger_id] = ClearOutcome.GONE
+            elif node.stat.version != versions[ledger_id]:
+                outcomes[ledger_id] = ClearOutcome.RENEWED
+            else:
+                nodes[ledger_id] = node
+
         try:
-            await _all(self._lock(ledger_id, locks, outcomes) for ledger_id in versions)
-            nodes = await self._read(locks, versions, outcomes)
-            needed = frozenset(await are_needed(list(nodes))) if nodes else frozenset[int]()
+            await _all(map(take, versions))
+            found = [ledger_id for ledger_id in versions if ledger_id in nodes]
+            needed = frozenset(await are_needed(found)) if found else frozenset[int]()
             outcomes |= dict.fromkeys(needed & nodes.keys(), ClearOutcome.NEEDED)
-            due = {ledger_id: node for ledger_id, node in nodes.items() if ledger_id not in needed}
+            due = {ledger_id: nodes[ledger_id] for ledger_id in found if ledger_id not in needed}
             if due:
                 keep([(self._paths.mark(ledger_id), node) for ledger_id, node in due.items()])
                 await _all(self._delete(locks[ledger_id], node, outcomes) for ledger_id, node in due.items())
@@ -88,28 +102,6 @@ class MarkClearing:
         finally:
             await asyncio.gather(*(lock.release() for lock in locks.values()))
         return {ledger_id: outcomes[ledger_id] for ledger_id in versions}
-
-    async def _lock(self, ledger_id: int, locks: dict[int, ReplicationLock], outcomes: dict[int, ClearOutcome]) -> None:
-        lock = await self._locks.acquire(ledger_id)
-        if lock is None:
-            outcomes[ledger_id] = ClearOutcome.LOCKED
-        else:
-            locks[ledger_id] = lock
-
-    async def _read(
-        self, ledger_ids: Collection[int], versions: dict[int, int], outcomes: dict[int, ClearOutcome]
-    ) -> dict[int, Node]:
-        """The marks that still have their version."""
-        found = await _all(find_node(self._store, self._paths.mark(ledger_id)) for ledger_id in ledger_ids)
-        nodes = {}
-        for ledger_id, node in zip(ledger_ids, found, strict=True):
-            if node is None:
-                outcomes[ledger_id] = ClearOutcome.GONE
-            elif node.stat.version != versions[ledger_id]:
-                outcomes[ledger_id] = ClearOutcome.RENEWED
-            else:
-                nodes[ledger_id] = node
-        return nodes
 
     async def _delete(self, lock: ReplicationLock, node: Node, outcomes: dict[int, ClearOutcome]) -> None:
         if not lock.is_held:
@@ -136,12 +128,8 @@ def _missing_bookies(node: Node) -> tuple[str, ...]:
         return ()
 
 
-async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """All results; if some work fails, its error once the rest has ended."""
-    results = await asyncio.gather(*work, return_exceptions=True)
-    found = []
-    for result in results:
-        if isinstance(result, BaseException):
+async def _all(work: Iterable[Awaitable[None]]) -> None:
+    """Do all work; if some fails, raise its error once the rest has ended."""
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if result is not None:
             raise result
-        found.append(result)
-    return found

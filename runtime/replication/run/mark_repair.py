@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 
@@ -28,7 +29,6 @@ from runtime.replication.judge.marks import (
     MarkedLedger,
     MarkFinding,
     MarkVerdict,
-    PlacementAnswer,
     bookies_in_question,
     judge_mark,
 )
@@ -105,13 +105,10 @@ class MarkRepair:
         async def are_needed(ledger_ids: Sequence[int]) -> Collection[int]:
             await self._ports.ledgers.migration.require_none()
             registrations = await self._ports.registrations.snapshot()
-            return [each for each in ledger_ids if not await self._is_still_clearable(by_id[each], registrations)]
+            again = [await self._judge(by_id[each].mark, registrations, former=by_id[each]) for each in ledger_ids]
+            return [each.ledger_id for each in again if not each.verdict.is_clearable]
 
         await self._clearing.clear([(each.ledger_id, each.mark.version) for each in judged], are_needed, keep, on_done)
-
-    async def _is_still_clearable(self, judged: JudgedMark, registrations: Registrations) -> bool:
-        again = await self._judge(judged.mark, registrations, former=judged)
-        return again.verdict.is_clearable
 
     async def _judge(
         self,
@@ -123,31 +120,29 @@ class MarkRepair:
         former: JudgedMark | None = None,
     ) -> JudgedMark:
         """Judge a mark; ``former`` has the check of the copies, which counts while the metadata is unchanged."""
+        ledger = MarkedLedger(is_locked=is_locked, is_placement_repaired=self._config.is_placement_repaired)
 
-        def verdict(ledger: MarkedLedger) -> MarkVerdict:
+        def verdict(**known: Any) -> MarkVerdict:
+            nonlocal ledger
+            ledger = msgspec.structs.replace(ledger, **known)
             return judge_mark(mark, ledger, registrations)
 
         try:
             versioned = await self._ports.ledgers.read(mark.ledger_id)
         except LedgerNotFoundError:
-            return JudgedMark(mark, verdict(MarkedLedger(is_locked=is_locked)))
+            return JudgedMark(mark, verdict())
         except (MetadataFormatError, RefusedError) as error:
-            return JudgedMark(mark, verdict(MarkedLedger(problem=str(error), is_locked=is_locked)))
+            return JudgedMark(mark, verdict(problem=str(error)))
         metadata = versioned.value
-        ledger = MarkedLedger(metadata, placement=PlacementAnswer(is_repaired=self._config.is_placement_repaired))
-        ledger = msgspec.structs.replace(ledger, is_locked=is_locked)
-        if former is not None and former.metadata_version == versioned.version:
-            ledger = msgspec.structs.replace(ledger, check=former.check)
-        found = verdict(ledger)
+        is_unchanged = former is not None and former.metadata_version == versioned.version
+        found = verdict(metadata=metadata, check=former.check if former is not None and is_unchanged else None)
         if checker is not None and (found.is_clearable or found.state in _CHECKED):
-            ledger = msgspec.structs.replace(ledger, check=await _check(checker, mark, metadata))
-            found = verdict(ledger)
+            found = verdict(check=await _check(checker, mark, metadata))
         if found.state is MarkFinding.PLACEMENT_UNKNOWN:
             broken = await self._ports.placement.broken_rules(metadata, registrations.writable)
             if broken is not None:
                 rules = [f"from entry {first}: {each}" for first, some in broken.items() for each in some]
-                ledger = msgspec.structs.replace(ledger, placement=PlacementAnswer(rules))
-                found = verdict(ledger)
+                found = verdict(broken_rules=rules)
         owner = owner_of(dict(metadata.custom_metadata))
         return JudgedMark(mark, found, versioned.version, owner, ledger.check)
 

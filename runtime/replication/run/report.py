@@ -105,16 +105,6 @@ class RecoveryTally:
         self._broken_rules: Counter[PlacementRule] = Counter()
         self._fenced: list[FencedLedger] = []
 
-    @property
-    def ledgers(self) -> int:
-        """Results so far."""
-        return self._outcomes.total()
-
-    @property
-    def ledgers_failed(self) -> int:
-        """Ledgers that could not be moved completely."""
-        return self._outcomes[LedgerOutcome.FAILED]
-
     def add(self, result: LedgerResult) -> None:
         """Count the result of one more ledger."""
         self._outcomes[result.outcome] += 1
@@ -133,11 +123,11 @@ class RecoveryTally:
         """Summarize the run. ``unreadable``: ledgers outside the plan with unreadable metadata."""
         return RecoveryReport(
             bookie_ids=bookie_ids,
-            ledgers=self.ledgers,
+            ledgers=self._outcomes.total(),
             ledgers_repaired=self._outcomes[LedgerOutcome.REPAIRED],
             ledgers_repaired_by_others=self._outcomes[LedgerOutcome.REPAIRED_BY_OTHERS],
             ledgers_deleted=self._outcomes[LedgerOutcome.DELETED],
-            ledgers_failed=self.ledgers_failed,
+            ledgers_failed=self._outcomes[LedgerOutcome.FAILED],
             ledgers_unreadable=len(unreadable),
             fenced=tuple(sorted(self._fenced, key=lambda each: each.ledger_id)),
             fragments=self._fragments,

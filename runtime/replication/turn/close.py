@@ -27,7 +27,7 @@ from runtime.metadata.store import Versioned
 from runtime.replication.judge.closing import CloseFailure, why_not_closable, why_not_closed
 from runtime.replication.survey.loss_proof import why_not_given_up
 from runtime.replication.turn.live_bookies import LiveBookies
-from runtime.replication.turn.loss_close import AcceptedLoss, LossClose
+from runtime.replication.turn.loss_close import AcceptedLoss, LossClose, bare_reason
 from storage.errors import BkctlError
 
 GRACE_POLL_S = 1.0
@@ -112,14 +112,12 @@ class LedgerCloser:
             if stored.value.is_closed:
                 return CloseResult(ledger_id, CloseOutcome.CLOSED_BY_OTHERS, stored.value)
             live = (await self._live_bookies.refresh()).live
-            reason: str | None = None
-            failure: CloseFailure | None
-            if self._consent is not None:
-                reason = why_not_given_up(stored.value, self._consent.bookie_ids, live)
-            if reason is not None:
-                failure = CloseFailure(reason=f"{reason}; it was left as it is")
-            else:
-                failure = why_not_closable(ledger_id, stored.value, live)
+            consent, refusal = self._consent, None
+            if consent is not None:
+                refusal = why_not_given_up(stored.value, consent.bookie_ids, live)
+            failure = why_not_closable(ledger_id, stored.value, live)
+            if refusal is not None:
+                failure = CloseFailure(reason=f"{refusal}; it was left as it is")
             if failure is None:
                 self._before_each()
                 recovery = LedgerRecovery(self._ports, credentials_of(ledger_id, stored.value), stored)
@@ -129,14 +127,14 @@ class LedgerCloser:
                     failure = why_not_closed(ledger_id, stored.value, error, live)
                 else:
                     return CloseResult(ledger_id, CloseOutcome.CLOSED, closed.value, corrupt_left=recovery.corrupt_left)
-            if reason is None and self._consent is not None and self._consent.closing.lost_members(stored.value):
-                return await self._close_with_loss(ledger_id, self._consent)
+            if refusal is None and consent is not None and consent.closing.lost_members(stored.value):
+                return await self._close_with_loss(ledger_id, consent)
         except LedgerNotFoundError:
             return CloseResult(ledger_id, CloseOutcome.DELETED)
         except MetadataUnavailableError:
             raise
         except BkctlError as error:
-            return _failed(ledger_id, str(error.__cause__ or error).removeprefix(f"ledger {ledger_id}: "))
+            return _failed(ledger_id, bare_reason(ledger_id, error.__cause__ or error))
         return CloseResult(ledger_id, CloseOutcome.FAILED, failure=failure)
 
     async def _close_with_loss(self, ledger_id: int, consent: LossConsent) -> CloseResult:
@@ -162,15 +160,13 @@ class LedgerCloser:
             self._before_each()
             try:
                 closed, loss = await consent.closing.close(ledger_id, stored, before_close)
+            except LedgerNotFoundError:
+                raise
             except (BookieError, LedgerError) as error:
-                if isinstance(error, LedgerNotFoundError):
-                    raise
                 if lock.is_held:
                     await consent.forget(ledger_id)
-                reason = str(error).removeprefix(f"ledger {ledger_id}: ")
-                return _failed(
-                    ledger_id, f"{reason}; it stays in recovery", "once that is corrected, run the same command again"
-                )
+                reason = f"{bare_reason(ledger_id, error)}; it stays in recovery"
+                return _failed(ledger_id, reason, "once that is corrected, run the same command again")
         if loss is None:
             return CloseResult(ledger_id, CloseOutcome.CLOSED_BY_OTHERS, closed.value)
         return CloseResult(ledger_id, CloseOutcome.CLOSED, closed.value, corrupt_left=loss.corrupt_left, loss=loss)
@@ -187,5 +183,4 @@ class LedgerCloser:
 
 
 def _failed(ledger_id: int, reason: str, next_step: str = "") -> CloseResult:
-    failure = CloseFailure(reason=reason, next_step=next_step)
-    return CloseResult(ledger_id, CloseOutcome.FAILED, failure=failure)
+    return CloseResult(ledger_id, CloseOutcome.FAILED, failure=CloseFailure(reason=reason, next_step=next_step))

@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from runtime.client.bookie_software import BookieSoftware
 from runtime.client.ensemble_change import Replacements
 from runtime.client.entry_read import EntryReader
 from runtime.client.last_entry import told_by
@@ -43,10 +42,11 @@ from runtime.metadata.store import CheckNode, Versioned
 from runtime.protocol.status import error_of
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.copy.gaps import next_listed
-from runtime.replication.copy.reader import CopyReader, batch_entries_max
-from runtime.replication.copy.writer import EntryWriter, worst_of
+from runtime.replication.copy.job import CopyTools
+from runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
+from runtime.replication.copy.writer import worst_of
 from runtime.replication.judge.copies import Copy, CopyState, marked_different
-from runtime.replication.judge.fragments import EntryRange, EntryRangeSet
+from runtime.replication.judge.fragments import EntryRange, EntryRangeSet, in_and_out_of
 from runtime.replication.survey.loss_proof import why_not_given_up
 from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
@@ -86,26 +86,6 @@ class _MemberFailedError(Exception):
         self.reason = reason
 
 
-class _FoundEntries:
-    """What was found so far in the last segment."""
-
-    def __init__(self, confirmed: int, highest_told: int) -> None:
-        self.confirmed = confirmed
-        """The last add confirmed: at least the entry before the segment."""
-        self.highest_told = highest_told
-        self.last_good = INVALID_ENTRY_ID
-        self.length: int | None = None
-        self.entries = 0
-        self.holes = EntryRangeSet()
-        self.damaged = EntryRangeSet()
-        self.corrupt_left: dict[str, list[int]] = {}
-
-    @property
-    def known(self) -> int:
-        """The highest entry that was seen, or that is confirmed."""
-        return max(self.confirmed, self.highest_told, self.last_good)
-
-
 class LossClose:
     """Closes ledgers of which only the ``lost`` bookies may have the end."""
 
@@ -113,7 +93,6 @@ class LossClose:
         self._ports = ports
         self._config = config
         self._lost = frozenset(lost)
-        self._software = BookieSoftware(ports.registrations, ports.clock)
 
     def lost_members(self, metadata: LedgerMetadata) -> tuple[str, ...]:
         """The lost bookies in the last segment."""
@@ -122,14 +101,13 @@ class LossClose:
     async def look(self, ledger_id: int, metadata: LedgerMetadata) -> int | str:
         """Why it would be refused, as far as that is known without a fence. Otherwise the highest entry that is known,
         which is not certainly the last one. Changes nothing."""
-        reason = why_not_given_up(metadata, self._lost, (await self._ports.registrations.snapshot()).live)
-        if reason is not None:
+        if (reason := await self._why_not_given_up(metadata)) is not None:
             return reason
         try:
             known = await self._ask_others(ledger_id, metadata, is_fencing=False)
             await self._replaced(ledger_id, metadata, metadata.last_segment.ensemble, self._lost, {})
         except (BookieError, LedgerError) as error:
-            return _reason(ledger_id, error)
+            return bare_reason(ledger_id, error)
         return max(known)
 
     async def close(
@@ -146,18 +124,16 @@ class LossClose:
         )
         if snapshot.is_closed:
             return local.current, None
-        found, ensemble = await self._find_and_copy(ledger_id, snapshot)
-        first_entry_id = snapshot.last_segment.first_entry_id
-        end = found.known
-        found.holes.add_range(EntryRange(max(found.last_good, first_entry_id - 1) + 1, end))
+        found = await self._find_and_copy(ledger_id, snapshot)
+        first_entry_id, end = snapshot.last_segment.first_entry_id, found.known
+        found.note_holes_until(end)
         length = found.length
         if length is None:
             length = await self._length_before(ledger_id, snapshot, min(end, first_entry_id - 1))
         await before_close()
-        reason = why_not_given_up(snapshot, self._lost, (await self._ports.registrations.snapshot()).live)
-        if reason is not None:
+        if (reason := await self._why_not_given_up(snapshot)) is not None:
             raise LedgerRecoveryError(ledger_id, f"{reason}; it stays in recovery: run bkctl ledger close {ledger_id}")
-        segment = Segment(first_entry_id, ensemble)
+        segment = Segment(first_entry_id, found.ensemble)
 
         def transform(metadata: LedgerMetadata) -> LedgerMetadata:
             if metadata.state is not LedgerState.IN_RECOVERY or metadata.last_segment != snapshot.last_segment:
@@ -173,36 +149,34 @@ class LossClose:
             entries=found.entries,
             holes=holes,
             unlisted=found.holes.count - sum(each.count for each in holes),
-            damaged=tuple(
-                EntryRange(max(each.first_entry_id, end + 1), each.last_entry_id)
-                for each in found.damaged.ranges()
-                if each.last_entry_id > end
-            ),
+            damaged=in_and_out_of(found.damaged.ranges(), (EntryRange(end + 1, ENTRY_ID_MAX),))[0],
             corrupt_left=found.corrupt_left,
         )
         return local.current, loss
 
-    async def _find_and_copy(self, ledger_id: int, snapshot: LedgerMetadata) -> tuple[_FoundEntries, tuple[str, ...]]:
+    async def _why_not_given_up(self, metadata: LedgerMetadata) -> str | None:
+        return why_not_given_up(metadata, self._lost, (await self._ports.registrations.snapshot()).live)
+
+    async def _find_and_copy(self, ledger_id: int, snapshot: LedgerMetadata) -> _SegmentCopy:
         """Fence, then copy until all members of an ensemble without lost bookies have all entries that were found."""
-        reason = why_not_given_up(snapshot, self._lost, (await self._ports.registrations.snapshot()).live)
-        if reason is not None:
+        if (reason := await self._why_not_given_up(snapshot)) is not None:
             raise LedgerRecoveryError(ledger_id, reason)
         ensemble = snapshot.last_segment.ensemble
         confirmed, told = await self._ask_others(ledger_id, snapshot, is_fencing=True)
         leaving, failed = self._lost, dict[str, str]()
         while True:
             ensemble = await self._replaced(ledger_id, snapshot, ensemble, leaving, failed)
-            found = _FoundEntries(confirmed, told)
             live = (await self._ports.registrations.snapshot()).live
+            copies = CopyReader(self._ports, self._config, live.__contains__)
+            tools = CopyTools(self._ports, copies, self._config, lambda *_: None)
+            found = _SegmentCopy(tools, ledger_id, snapshot, ensemble, self._lost, confirmed, told)
             try:
-                await _SegmentCopy(self._ports, self._config, self._software, ledger_id, snapshot, ensemble, live).run(
-                    found, self._lost
-                )
+                await found.run()
             except _MemberFailedError as error:
                 failed[error.bookie_id] = error.reason
                 leaving = frozenset({error.bookie_id})
             else:
-                return found, ensemble
+                return found
 
     async def _ask_others(self, ledger_id: int, metadata: LedgerMetadata, *, is_fencing: bool) -> tuple[int, int]:
         """The highest last add confirmed, and the highest entry, that the other members of the last segment report.
@@ -210,12 +184,11 @@ class LossClose:
         BookieError unless each of them answers. A damaged last entry is an answer: the bookie has fenced the ledger.
         """
         credentials = credentials_of(ledger_id, metadata)
-        confirmed = told = metadata.last_segment.first_entry_id - 1
+        before = metadata.last_segment.first_entry_id - 1
         others = [each for each in metadata.last_segment.ensemble if each not in self._lost]
         answers = await asyncio.gather(*(self._ask(each, credentials, is_fencing=is_fencing) for each in others))
-        for each_confirmed, each_told in answers:
-            confirmed, told = max(confirmed, each_confirmed), max(told, each_told)
-        return confirmed, told
+        confirmed, told = zip((before, before), *answers, strict=True)
+        return max(confirmed), max(told)
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials, *, is_fencing: bool) -> tuple[int, int]:
         bookies, ledger_id = self._ports.bookies, credentials.ledger_id
@@ -265,7 +238,7 @@ class LossClose:
             chosen = replacements.choose(ensemble, places, {*self._lost, *failed})
         except NotEnoughBookiesError as error:
             why = "".join(f"; {each}: {reason}" for each, reason in failed.items())
-            raise NotEnoughBookiesError(ledger_id, f"{_reason(ledger_id, error)}{why}") from error
+            raise NotEnoughBookiesError(ledger_id, f"{bare_reason(ledger_id, error)}{why}") from error
         if len(chosen) < len(places):
             missing = ", ".join(bookie_id for index, bookie_id in places.items() if index not in chosen)
             raise NotEnoughBookiesError(ledger_id, f"no writable bookie is left to replace {missing}: start another")
@@ -309,126 +282,133 @@ class _SegmentCopy:
     """Reads the last segment from all members that are not lost, and completes the copies on the new ensemble.
 
     The copies are the bytes of the writer. So a copy of an earlier attempt on a new member is as good as any other.
+    It has what was found so far: ``length``, up to the last good entry, and the number of good ``entries``.
     """
 
     def __init__(
         self,
-        ports: ClientPorts,
-        config: ReplicationConfig,
-        software: BookieSoftware,
+        tools: CopyTools,
         ledger_id: int,
         metadata: LedgerMetadata,
         ensemble: tuple[str, ...],
-        live: frozenset[str],
+        lost: frozenset[str],
+        confirmed: int,
+        highest_told: int,
     ) -> None:
-        self._ports = ports
-        self._config = config
-        self._software = software
+        """``confirmed``: the last add confirmed, at least the entry before the segment."""
+        self._tools = tools
         self._metadata = metadata
         self._old = metadata.last_segment.ensemble
-        self._new = ensemble
+        self.ensemble = ensemble
+        self._lost = lost
         self._credentials = credentials_of(ledger_id, metadata)
-        self._reader = CopyReader(ports, config, live.__contains__)
-        self._writer = EntryWriter(ports, self._reader.windows, config)
+        self.known = max(confirmed, highest_told)
+        """The highest entry that was seen, or that is confirmed."""
+        self._last_good = metadata.last_segment.first_entry_id - 1
+        self.length: int | None = None
+        self.entries = 0
+        self.holes = EntryRangeSet()
+        self.damaged = EntryRangeSet()
+        self.corrupt_left: dict[str, list[int]] = {}
 
-    async def run(self, found: _FoundEntries, lost: Collection[str]) -> None:
-        """Copy all entries; BookieError if a former member gives no answer for an entry."""
+    async def run(self) -> None:
+        """Copy all entries; LedgerRecoveryError if a former member gives no answer for an entry."""
         entry_id = self._metadata.last_segment.first_entry_id
         batch_size, largest_bytes, barren = _FIRST_BATCH, 0, 0
-        while (limit := min(found.known + LOOK_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
+        while (limit := min(self.known + LOOK_AHEAD_ENTRIES, ENTRY_ID_MAX)) >= entry_id:
             entry_ids = range(entry_id, min(entry_id + batch_size - 1, limit) + 1)
-            wanted = {each: self._members(each, lost) for each in entry_ids}
-            copies = await self._reader.read_each(wanted, self._credentials)
-            missing: dict[str, dict[int, Copy]] = {}
+            wanted = {each: self._members(each) for each in entry_ids}
+            copies = await self._tools.copies.read_each(wanted, self._credentials)
+            missing: dict[str, dict[int, bytes]] = {}
             for each in entry_ids:
-                good = self._good_copy(each, copies[each], found)
+                judged = self._judged(each, copies[each])
+                good = self._good_body(each, judged)
                 barren += 1
                 if good is not None:
                     barren = 0
-                    largest_bytes = max(largest_bytes, len(good.body))
-                    for bookie_id in await self._incomplete(each, copies[each], found):
+                    largest_bytes = max(largest_bytes, len(good))
+                    for bookie_id in await self._incomplete(each, judged):
                         missing.setdefault(bookie_id, {})[each] = good
-            await asyncio.gather(*(self._write(each, entries) for each, entries in missing.items()))
+            await asyncio.gather(*(self._write(each, bodies) for each, bodies in missing.items()))
             entry_id = entry_ids[-1] + 1
             batch_size = batch_entries_max(largest_bytes)
             if barren >= LOOK_AHEAD_ENTRIES and barren % LOOK_AHEAD_ENTRIES < len(entry_ids):
-                entry_id = await self._after_gap(entry_id, barren, lost)
+                entry_id = await self._after_gap(entry_id, barren)
 
-    async def _after_gap(self, entry_id: int, barren: int, lost: Collection[str]) -> int:
+    def note_holes_until(self, entry_id: int) -> None:
+        """No entry after the last good one, up to this one, has a good copy."""
+        self.holes.add_range(EntryRange(self._last_good + 1, entry_id))
+
+    async def _after_gap(self, entry_id: int, barren: int) -> int:
         """Where to go on after ``barren`` entries without a good copy: an entry may claim any end, like 2**62."""
         ledger_id = self._credentials.ledger_id
-        members = {*self._old, *self._new}.difference(lost)
-        listed = await next_listed(self._ports.bookies, ledger_id, members, entry_id)
-        if listed is None and barren >= self._config.barren_entries_max:
+        members = {*self._old, *self.ensemble} - self._lost
+        listed = await next_listed(self._tools.ports.bookies, ledger_id, members, entry_id)
+        if listed is None and barren >= self._tools.config.barren_entries_max:
             raise LedgerRecoveryError(ledger_id, f"no bookie has a good copy of the {barren} entries before {entry_id}")
         return entry_id if listed is None else listed
 
-    def _write_set(self, entry_id: int) -> tuple[int, ...]:
-        return write_set(entry_id, self._metadata.ensemble_size, self._metadata.write_quorum_size)
+    def _write_set(self, entry_id: int, ensemble: tuple[str, ...]) -> list[str]:
+        indexes = write_set(entry_id, self._metadata.ensemble_size, self._metadata.write_quorum_size)
+        return [ensemble[index] for index in indexes]
 
-    def _members(self, entry_id: int, lost: Collection[str]) -> list[str]:
+    def _members(self, entry_id: int) -> list[str]:
         """The bookies that may have the entry, and those that are to have it."""
-        indexes = self._write_set(entry_id)
-        members = dict.fromkeys([self._old[index] for index in indexes] + [self._new[index] for index in indexes])
-        return [each for each in members if each not in lost]
+        members = self._write_set(entry_id, self._old) + self._write_set(entry_id, self.ensemble)
+        return [each for each in dict.fromkeys(members) if each not in self._lost]
 
-    def _good_copy(self, entry_id: int, copies: Mapping[str, Copy], found: _FoundEntries) -> Copy | None:
-        """The copy that counts. Notes what is known of the entry; a bookie that gave no answer proves nothing."""
+    def _judged(self, entry_id: int, copies: Mapping[str, Copy]) -> list[Copy]:
+        """The copies of an entry as they count; a bookie that gave no answer proves nothing."""
         for copy in copies.values():
             if copy.state is CopyState.UNREACHABLE or (copy.state is CopyState.FAILED and not copy.is_damaged):
-                reason = f"entry {entry_id} may exist on it: {copy.reason}"
-                if copy.bookie_id in self._old:
-                    raise LedgerRecoveryError(self._credentials.ledger_id, f"bookie {copy.bookie_id}: {reason}")
-                raise _MemberFailedError(copy.bookie_id, copy.reason)
-        judged = marked_different(list(copies.values()))
-        copies_good = [each for each in judged if each.state is CopyState.PRESENT]
-        good = next((each for each in copies_good if each.entry is not None and each.entry.length >= 0), None)
-        if good is None:
-            if any(each.state is not CopyState.MISSING for each in judged):
-                found.damaged.add(entry_id)
-            return None
-        assert good.entry is not None
-        start = self._metadata.last_segment.first_entry_id
-        found.holes.add_range(EntryRange(max(found.last_good, start - 1) + 1, entry_id - 1))
-        found.entries += 1
-        found.last_good, found.length = entry_id, good.entry.length
-        found.confirmed = max(found.confirmed, good.entry.credible_last_add_confirmed)
-        return good
+                if copy.bookie_id not in self._old:
+                    raise _MemberFailedError(copy.bookie_id, copy.reason)
+                reason = f"bookie {copy.bookie_id}: entry {entry_id} may exist on it: {copy.reason}"
+                raise LedgerRecoveryError(self._credentials.ledger_id, reason)
+        return marked_different(list(copies.values()))
 
-    async def _incomplete(self, entry_id: int, copies: Mapping[str, Copy], found: _FoundEntries) -> list[str]:
+    def _good_body(self, entry_id: int, judged: Sequence[Copy]) -> bytes | None:
+        """The copy that counts; notes what is known of the entry."""
+        for copy in judged:
+            if copy.state is CopyState.PRESENT and copy.entry is not None and copy.entry.length >= 0:
+                self.note_holes_until(entry_id - 1)
+                self.entries += 1
+                self._last_good, self.length = entry_id, copy.entry.length
+                self.known = max(self.known, entry_id, copy.entry.credible_last_add_confirmed)
+                return copy.body
+        if any(each.state is not CopyState.MISSING for each in judged):
+            self.damaged.add(entry_id)
+        return None
+
+    async def _incomplete(self, entry_id: int, judged: Sequence[Copy]) -> list[str]:
         """The members that have no good copy of an entry and can get one. A corrupt copy is written over only on a
         bkctl bookie (H18); a former member keeps it, a new one is not used."""
         bookie_ids = []
-        states = {each.bookie_id: each.state for each in marked_different(list(copies.values()))}
-        for bookie_id in dict.fromkeys(self._new[index] for index in self._write_set(entry_id)):
+        states = {each.bookie_id: each.state for each in judged}
+        for bookie_id in dict.fromkeys(self._write_set(entry_id, self.ensemble)):
             state = states[bookie_id]
             if state is CopyState.PRESENT:
                 continue
-            if state is CopyState.MISSING or await self._software.is_bkctl(bookie_id):
+            if state is CopyState.MISSING or await self._tools.software.is_bkctl(bookie_id):
                 bookie_ids.append(bookie_id)
             elif bookie_id in self._old:
-                found.corrupt_left.setdefault(bookie_id, []).append(entry_id)
+                self.corrupt_left.setdefault(bookie_id, []).append(entry_id)
             else:
                 raise _MemberFailedError(bookie_id, f"it has a corrupt copy of entry {entry_id}, which stays there")
         return bookie_ids
 
-    async def _write(self, bookie_id: str, entries: Mapping[int, Copy]) -> None:
+    async def _write(self, bookie_id: str, bodies: Mapping[int, bytes]) -> None:
         """Write the entries to the bookie and read them back; _MemberFailedError."""
-        credentials = self._credentials
-        adds = [(entry_id, copy.body) for entry_id, copy in entries.items()]
-        failures = await self._writer.add(bookie_id, credentials, adds, is_patient=True)
+        failures = await self._tools.writer.add(bookie_id, self._credentials, list(bodies.items()), is_patient=True)
         if failures:
-            self._ports.suspects.add(bookie_id)
-            raise _MemberFailedError(bookie_id, _plain(error_of(worst_of(failures), bookie_id)))
-        written = await self._reader.read_many(bookie_id, credentials, list(entries))
-        for copy, good in zip(written, entries.values(), strict=True):
-            if copy.body != good.body:
+            self._tools.ports.suspects.add(bookie_id)
+            raise _MemberFailedError(bookie_id, reason_of(error_of(worst_of(failures), bookie_id)))
+        written = await self._tools.copies.read_many(bookie_id, self._credentials, list(bodies))
+        for copy, body in zip(written, bodies.values(), strict=True):
+            if copy.body != body:
                 raise _MemberFailedError(bookie_id, f"a new copy cannot be read back: {copy.reason or 'it differs'}")
 
 
-def _plain(error: BookieError) -> str:
-    return str(error).removeprefix(f"bookie {error.bookie_id}: ")
-
-
-def _reason(ledger_id: int, error: Exception) -> str:
+def bare_reason(ledger_id: int, error: BaseException) -> str:
+    """The error without the ledger that its sentence begins with."""
     return str(error).removeprefix(f"ledger {ledger_id}: ")

@@ -24,7 +24,7 @@ from runtime.replication.judge.fragments import segment_entries
 from runtime.replication.judge.ledger_check import LedgerCheck
 from runtime.replication.policy import Policy
 from runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport, FinishHooks
-from runtime.replication.run.drain import DrainHooks, DrainOrder
+from runtime.replication.run.drain import DrainHooks
 from runtime.replication.run.recovery import BookieRecovery
 from runtime.replication.run.report import RecoveryReport
 from runtime.replication.survey.checker import LedgerChecker
@@ -139,12 +139,11 @@ async def carry_out(
     decommission: Decommission,
     plan: DecommissionPlan,
     finish: FinishHooks | None = None,
-    order: DrainOrder | None = None,
 ) -> DecommissionReport:
     """Move all ledgers away, then delete the cookies: what the command does with bookies that are down."""
-    order, hooks = order or DrainOrder(), DrainHooks()
-    moved = await decommission.move(plan, order, hooks)
-    return await decommission.finish(plan, moved, order, hooks, finish or FinishHooks())
+    hooks = DrainHooks()
+    moved = await decommission.move(plan, 0.0, hooks)
+    return await decommission.finish(plan, moved, hooks, finish or FinishHooks())
 
 
 def length_of(entry_count: int) -> int:

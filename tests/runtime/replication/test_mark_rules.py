@@ -20,7 +20,6 @@ from runtime.replication.judge.marks import (
     MarkedLedger,
     MarkFinding,
     MarkVerdict,
-    PlacementAnswer,
     judge_mark,
 )
 from runtime.replication.judge.verdict import ReplicationState
@@ -73,16 +72,16 @@ def test_a_mark_is_cleared_only_if_all_bookies_are_live_and_the_copies_of_those_
         named = [each for each in BOOKIES if source.random() < 0.3]
         mark = mark_of(*named, is_readable=source.random() < 0.8)
         check = source.choice([None, GOOD])
-        placement = PlacementAnswer(source.choice([None, [], ["rule"]]), is_repaired=source.random() < 0.7)
+        rules, is_repaired = source.choice([None, [], ["rule"]]), source.random() < 0.7
         verdict = judge(
             mark,
-            MarkedLedger(metadata, check=check, placement=placement),
+            MarkedLedger(metadata, check=check, broken_rules=rules, is_placement_repaired=is_repaired),
             writable=writable,
             read_only=live - writable,
         )
         is_complete = brute_force(metadata, live) in {ReplicationState.EMPTY, ReplicationState.REPLICATED}
         is_proven = check is not None or not stores_entries(metadata, BOOKIES if mark.mark is None else named)
-        is_placed = mark.mark is None or bool(named) or not placement.is_repaired or placement.broken == []
+        is_placed = mark.mark is None or bool(named) or not is_repaired or rules == []
         assert verdict.is_clearable is (is_complete and is_proven and is_placed), (metadata, live, mark, verdict)
         assert not verdict.is_hopeless or not is_complete
         if brute_force(metadata, live) is ReplicationState.UNAVAILABLE:
