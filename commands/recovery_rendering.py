@@ -169,7 +169,7 @@ def _is_unclosable(ledger: LedgerPlan, *, leaves_writers: bool) -> bool:
 
 
 def _why_not_closed(ledger: LedgerPlan) -> str:
-    from runtime.replication.judge.closing import joined
+    from runtime.replication.judge.closability import joined
 
     return f"it cannot be closed: entries may exist that only {joined(ledger.close_needs)} can have"
 

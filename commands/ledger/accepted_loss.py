@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from commands.session import Session
     from runtime.client import LedgerClient
     from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from runtime.replication.close.accepted_loss import AcceptedLoss, LossClose
+    from runtime.replication.close.ledger_closer import LossConsent
     from runtime.replication.config import ReplicationConfig
-    from runtime.replication.turn.close import LossConsent
-    from runtime.replication.turn.loss_close import AcceptedLoss, LossClose
 
 LostBookies = Annotated[
     list[str] | None,
@@ -67,8 +67,8 @@ async def loss_sentences(
 
     Fences nothing.
     """
-    from runtime.replication.judge.closing import joined, why_not_closable
-    from runtime.replication.turn.loss_close import LossClose
+    from runtime.replication.close.accepted_loss import LossClose
+    from runtime.replication.judge.closability import joined, why_not_closable
 
     require_lost(ledgers, lost, live)
     closing = LossClose(client.ports, config, lost)
@@ -100,8 +100,8 @@ async def loss_consent(
     from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
     from runtime.net.host import canonical_host_name
-    from runtime.replication.turn.close import LossConsent
-    from runtime.replication.turn.loss_close import LossClose
+    from runtime.replication.close.accepted_loss import LossClose
+    from runtime.replication.close.ledger_closer import LossConsent
 
     notes = RecoveryNotes(session.store, session.root).given_up
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from runtime.client import LedgerClient
     from runtime.metadata.bookies.registration import Registrations
     from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from runtime.replication.turn.close import CloseResult, LossConsent
+    from runtime.replication.close.ledger_closer import CloseResult, LossConsent
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -127,9 +127,9 @@ class _Report:
 
     def add(self, result: CloseResult, owner: str | None) -> None:
         """One ledger that was open at first."""
+        from runtime.replication.close.ledger_closer import CloseOutcome
         from runtime.replication.judge.fragments import EntryRange, format_ranges, joined
         from runtime.replication.judge.ledger_result import FailureReason
-        from runtime.replication.turn.close import CloseOutcome
 
         for bookie_id, entry_ids in sorted(result.corrupt_left.items()):
             entries = format_ranges(joined(EntryRange(each, each) for each in entry_ids))
@@ -171,7 +171,7 @@ class _Report:
     @property
     def counts(self) -> dict[str, int]:
         """Numbers of ledgers."""
-        from runtime.replication.turn.close import CloseOutcome
+        from runtime.replication.close.ledger_closer import CloseOutcome
 
         closed = sum(row["outcome"] == CloseOutcome.CLOSED.value for row in self.rows)
         return {
@@ -257,7 +257,7 @@ def _done_already(report: _Report) -> str:
 
 def _doubtful(found: list[StoredLedger], live: Collection[str]) -> list[str]:
     """Ledgers that cannot be closed with the bookies that are registered now."""
-    from runtime.replication.judge.closing import why_not_closable
+    from runtime.replication.judge.closability import why_not_closable
 
     sentences = []
     for each in found:
@@ -298,7 +298,7 @@ async def _close(
 ) -> None:
     from contextlib import aclosing
 
-    from runtime.replication.turn.close import LedgerCloser
+    from runtime.replication.close.ledger_closer import LedgerCloser
 
     owners = {each.ledger_id: None if each.metadata is None else owner_text(each.metadata) for each in found}
     closer = LedgerCloser(client.ports, change.require_lock, consent)

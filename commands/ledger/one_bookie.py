@@ -94,8 +94,8 @@ class FoundCopies:
         """What the bookie has after the entry that it names as its last one, until many in a row do not exist."""
         from runtime.client.reader import Entry
         from runtime.errors import NoSuchEntryError
+        from runtime.replication.close.accepted_loss import LOOK_AHEAD_ENTRIES
         from runtime.replication.judge.fragments import EntryRange
-        from runtime.replication.turn.loss_close import LOOK_AHEAD_ENTRIES
         from storage.ids import ENTRY_ID_MAX
 
         first, last = max(end + 1, self._first), ENTRY_ID_MAX if self._last is None else self._last

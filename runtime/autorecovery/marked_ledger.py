@@ -1,7 +1,7 @@
 """Repairs one marked ledger under its replication lock. Source: replication sections 5 and 8.
 
 Members that are not registered are replaced. Members that are registered but that the mark names may lack entries:
-their copies are read, and bad ones are written again in place, or moved (``in_place_plan``).
+their copies are read, and bad ones are written again in place, or moved (``judge/bad_copies.py``).
 A mark without bookies asks for a repair of placement.
 """
 

@@ -31,5 +31,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """Whether an open ledger that may have a writer is left alone: in a drain, its writer moves on by itself."""
         return self.open_ledgers is OpenLedgers.SKIP or (is_drain and self.open_ledgers is OpenLedgers.WAIT)
 
+    def gives_writers_time(self, *, is_drain: bool) -> bool:
+        """Whether such a ledger is closed, but only if its last segment has stayed the same for some time."""
+        return self.open_ledgers is OpenLedgers.WAIT and not is_drain
+
 
 DEFAULT_POLICY = Policy()

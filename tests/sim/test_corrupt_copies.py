@@ -11,10 +11,10 @@ from runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
 from runtime.ledger.metadata import LedgerState
 from runtime.metadata.bookies.registration import BookieMode
 from runtime.protocol.status import Status
+from runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
 from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.turn.close import CloseOutcome, CloseResult, LedgerCloser
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.autorecovery_cluster import marks_of, serving, until_unmarked, worker_on

@@ -55,7 +55,8 @@ class StripeJob(msgspec.Struct, frozen=True):
 
 
 class StripeOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Result for one stripe. All entries are on the target and verified if and only if ``is_complete``.
+    """Result for one stripe. All entries are on the target, and verified as the config says, if and
+    only if ``is_complete``.
 
     ``target_failure``: why the target cannot be used; try another. ``lost``: entries for which all sources answered and
     none has a good copy. ``unreadable``: entries without a good copy for which a source failed or did not answer. If a

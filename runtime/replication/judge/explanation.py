@@ -13,7 +13,7 @@ from runtime.ledger.write_set import write_set
 from runtime.placement.choice import PlacementNeed, Refusal, refusals
 from runtime.placement.isolation import isolation_demand
 from runtime.placement.rules import BrokenRule, judge_ensemble
-from runtime.replication.judge.closing import joined, last_resort, what_helps
+from runtime.replication.judge.closability import joined, last_resort, what_helps
 from runtime.replication.judge.fragments import Fragment
 from runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
 from runtime.replication.judge.targets import stripe_bytes

@@ -1,4 +1,4 @@
-"""Outcome of each ledger of a recovery, and the report of the run. Pure."""
+"""What was done with one ledger, and what is left of it, with the reason. Pure."""
 
 from __future__ import annotations
 

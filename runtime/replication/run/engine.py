@@ -81,7 +81,7 @@ class Engine:
             ),
             outage=self.outage,
             policy=policy,
-            unusable={},
+            silent_members={},
         )
         self._current: dict[int, LedgerActivity] = {}
         self.entries_copied = 0
@@ -108,13 +108,13 @@ class Engine:
 
     async def repair_locked(self, lock: ReplicationLock, task: LedgerTask, activity: LedgerActivity) -> LedgerResult:
         """The result for a ledger whose lock the caller holds, see ``LedgerTurn``; MetadataUnavailableError."""
-        tools = dataclasses.replace(self._tools, unusable={})  # its caller tries again, and may run for months
+        tools = dataclasses.replace(self._tools, silent_members={})  # its caller tries again, and may run for months
         return await LedgerTurn(tools, task, activity).run_locked(lock)
 
     def _note_outage(self, outage: MetadataOutage) -> None:
         self.live_bookies.note_outage(is_over=outage.is_over)
         self.copies.note_outage()
-        self._tools.unusable.clear()
+        self._tools.silent_members.clear()
         self._on_outage(outage)
 
     def _count_copied(self, entries: int, bytes_copied: int) -> None:

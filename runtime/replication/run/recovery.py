@@ -16,7 +16,6 @@ from runtime.metadata.bookies.cookies import CookieStore
 from runtime.metadata.bookies.registration import RegistrationClient
 from runtime.metadata.outage import MetadataOutage, OutageWait
 from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.replication.config import OpenLedgers
 from runtime.replication.copy.reader import SILENCE, reason_of
 from runtime.replication.plan.job_file import JobRest
 from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
@@ -198,7 +197,7 @@ class BookieRecovery:
     async def _tasks(self, plan: RecoveryPlan, run: LedgerRun, job: RecoveryJob | None) -> AsyncIterator[LedgerTask]:
         """The ledgers in the order of work; those that wait for their writers come last, after the wait."""
         leaving, unreachable = frozenset(plan.bookie_ids), frozenset(plan.unreachable)
-        waits = self.policy.open_ledgers is OpenLedgers.WAIT and not plan.is_drain
+        waits = self.policy.gives_writers_time(is_drain=plan.is_drain)
 
         def task(ledger: LedgerPlan) -> LedgerTask:
             return LedgerTask(
@@ -208,7 +207,7 @@ class BookieRecovery:
                 seen=None if ledger.open_look is None else ledger.open_look.segment,
                 ranges=() if job is None else job.file.ranges_of(ledger.ledger_id),
                 stored=plan.seen.pop(ledger.ledger_id, None),
-                has_time=plan.is_drain,
+                is_drain=plan.is_drain,
             )
 
         for ledger in plan.ledgers:

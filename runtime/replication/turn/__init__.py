@@ -2,5 +2,6 @@
 
 Enters: a ledger and what is to be done with it.
 Leaves: its result: what was done, and what is left with its reason.
-The process that copies a ledger holds its replication lock; the metadata names only copies that were verified.
+The process that copies a ledger holds its replication lock. The metadata names only copies that were read back, as far
+as ``--verify`` asks for that.
 """

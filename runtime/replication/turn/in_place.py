@@ -24,7 +24,9 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
                 continue
             for index in fragment.bookie_indexes:
                 job = StripeJob(credentials, metadata, fragment, index, bookie_id, frozenset(), bad=inside)
-                outcome = await turn.tools.replicator.copy(job, turn.activity, turn.require_lock, turn.tools.unusable)
+                outcome = await turn.tools.replicator.copy(
+                    job, turn.activity, turn.require_lock, turn.tools.silent_members
+                )
                 turn.written.copies += outcome.entries
                 turn.written.size_bytes += outcome.bytes_copied
                 turn.bad_left += outcome.left

@@ -15,14 +15,14 @@ from runtime.ledger.metadata import LedgerMetadata
 from runtime.replication.copy.reader import pause_s
 from runtime.replication.judge.bad_copies import MUST_MOVE, left_copies
 from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult, failed
-from runtime.replication.turn.closing import read_closed
+from runtime.replication.turn.close_first import read_closed
 from runtime.replication.turn.in_place import rewrite
 from runtime.replication.turn.metadata_switch import TargetGoneError, switch_metadata
 from runtime.replication.turn.moves import prepare, require_targets
 from runtime.replication.turn.state import ZOOKEEPER, BadStripe, StripePlace, TurnState
 
 
-async def run_locked(turn: TurnState) -> LedgerResult:
+async def work_on(turn: TurnState) -> LedgerResult:
     """Repair until only reported failures still reference the leaving bookies."""
     attempt = 0
     while attempt < turn.tools.policy.config.metadata_attempts_max:

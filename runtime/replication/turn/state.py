@@ -69,7 +69,7 @@ class TurnTools:
     targets: TargetChooser
     outage: OutageWait
     policy: Policy
-    unusable: dict[str, str]
+    silent_members: dict[str, str]
     """Bookies that stopped answering to adds, with the reason: their bad copies are left until the next outage ends."""
 
 

@@ -11,6 +11,7 @@ from runtime.metadata.store import Versioned
 from runtime.replication.config import OpenLedgers
 from runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
 from runtime.replication.plan.job_file import JobRange
+from runtime.replication.policy import Policy
 
 
 class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,12 +20,12 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     ``leaving``: bookies to replace wherever the ledger names them; one that still serves is the preferred source of its
     own entries. ``leaving_segments``: the same, but only in the segments that begin with these entries. ``bad``:
     entries whose copies were found bad, by the bookie that the metadata names for them. ``unreachable``: bookies that
-    are never asked. None of all these are targets.
+    are never asked. No stripe moves to any of these.
 
     ``seen``: the last segment of an open ledger at a first look, long enough ago for its writer to replace a leaving
     bookie; None: there was no such look. ``ranges``: what an earlier run copied of the ledger. ``stored``: metadata
-    that was read before, used if its version is still stored. ``has_time``: the leaving bookies serve, so a writer
-    moves on with its next add: only ``FENCE`` closes its ledger. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
+    that was read before, used if its version is still stored. ``is_drain``: the leaving bookies serve, so a writer
+    moves on with its next add. ``is_data_first``, ``must_improve``: see ``CopyNeed``.
     """
 
     ledger_id: int
@@ -35,7 +36,7 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
     seen: Segment | None = None
     ranges: tuple[JobRange, ...] = ()
     stored: Versioned[LedgerMetadata] | None = None
-    has_time: bool = False
+    is_drain: bool = False
     is_data_first: bool = False
     must_improve: bool = False
 
@@ -56,13 +57,12 @@ class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):
         """The bookies to replace in the segment that begins with this entry."""
         return self.leaving | self.leaving_segments.get(first_entry_id, frozenset())
 
-    def why_left_open(self, metadata: LedgerMetadata, policy: OpenLedgers) -> str | None:
+    def why_left_open(self, metadata: LedgerMetadata, policy: Policy) -> str | None:
         """Why an open last segment with a leaving bookie must be left alone; None: fence and close the ledger."""
-        if policy is OpenLedgers.FENCE or metadata.state is not LedgerState.OPEN:
+        if policy.open_ledgers is OpenLedgers.FENCE or metadata.state is not LedgerState.OPEN:
             return None
         last = metadata.last_segment
-        leaving = self.leaving_in(last.first_entry_id)
-        names = ", ".join(sorted(leaving.intersection(last.ensemble)))
-        if policy is OpenLedgers.WAIT and self.seen is not None and not self.has_time:
-            return None if self.seen == last else f"its writer is active and its last segment still references {names}"
-        return f"its last segment is open and references {names}"
+        names = ", ".join(sorted(self.leaving_in(last.first_entry_id).intersection(last.ensemble)))
+        if self.seen is None or policy.leaves_writers(is_drain=self.is_drain):
+            return f"its last segment is open and references {names}"
+        return None if self.seen == last else f"its writer is active and its last segment still references {names}"

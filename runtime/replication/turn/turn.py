@@ -12,7 +12,7 @@ from runtime.metadata.replication.lock import ReplicationLock
 from runtime.metadata.store import CheckNode
 from runtime.replication.copy.activity import LedgerActivity
 from runtime.replication.judge.ledger_result import FailureReason, LedgerResult, failed
-from runtime.replication.turn.locked import run_locked
+from runtime.replication.turn.locked import work_on
 from runtime.replication.turn.metadata_switch import LockLostError
 from runtime.replication.turn.state import ZOOKEEPER, TurnState, TurnTools, WrittenInPlace
 from runtime.replication.turn.task import LedgerTask
@@ -82,7 +82,7 @@ class LedgerTurn:
             is_rewritten=is_rewritten,
         )
         try:
-            return await run_locked(turn)
+            return await work_on(turn)
         except LockLostError:
             # With a new session, lock and read again (replication section 15.1, item 11).
             self._tools.live_bookies.note_outage()

@@ -12,10 +12,10 @@ from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
 from runtime.protocol.status import Status
+from runtime.replication.close.accepted_loss import LossClose
+from runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser, LossConsent
 from runtime.replication.config import ReplicationConfig
 from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.turn.close import CloseOutcome, CloseResult, LedgerCloser, LossConsent
-from runtime.replication.turn.loss_close import LossClose
 from tests.runtime.replication.samples import ledger
 from tests.sim.ledger_cluster import ROOT, LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated

@@ -13,7 +13,7 @@ from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.store import Versioned
 from runtime.placement.choice import NoChoice
 from runtime.replication.config import OpenLedgers
-from runtime.replication.judge.closing import why_not_closable
+from runtime.replication.judge.closability import why_not_closable
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import (
     EntryRange,
@@ -40,7 +40,7 @@ async def read_closed(turn: TurnState) -> Versioned[LedgerMetadata]:
         or place in turn.failures
     ):
         return versioned
-    if (reason := turn.task.why_left_open(metadata, turn.tools.policy.open_ledgers)) is not None:
+    if (reason := turn.task.why_left_open(metadata, turn.tools.policy)) is not None:
         turn.fail(metadata, place, FailureReason.OPEN, (), reason)
         return versioned
     unclosable = why_not_closable(turn.task.ledger_id, metadata, (await turn.tools.live_bookies.refresh()).live)

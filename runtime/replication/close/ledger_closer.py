@@ -24,10 +24,10 @@ from runtime.ledger.metadata import LedgerMetadata, LedgerState
 from runtime.metadata.pipeline import each_of, pipelined
 from runtime.metadata.replication.lock import ReplicationLocks
 from runtime.metadata.store import Versioned
-from runtime.replication.judge.closing import CloseFailure, why_not_closable, why_not_closed
+from runtime.replication.close.accepted_loss import AcceptedLoss, LossClose, bare_reason
+from runtime.replication.judge.closability import CloseFailure, why_not_closable, why_not_closed
 from runtime.replication.survey.loss_proof import why_not_given_up
 from runtime.replication.turn.live_bookies import LiveBookies
-from runtime.replication.turn.loss_close import AcceptedLoss, LossClose, bare_reason
 from storage.errors import BkctlError
 
 GRACE_POLL_S = 1.0
