@@ -608,3 +608,30 @@ def test_a_worker_notices_that_a_bookie_was_handed_back_to_java() -> None:
         assert [each for each in cluster.requests if (each.kind, each.ledger_id) == ("add", second)] == []
 
     simulate(scenario)
+
+
+@pytest.mark.parametrize("cut_after_s", [3.0, 8.0, 16.0])
+@pytest.mark.parametrize("outage_s", [20.0, 100.0])
+def test_an_outage_while_missing_copies_are_written_does_not_end_the_turn_before_its_move(
+    cut_after_s: float, outage_s: float
+) -> None:
+    """The list of bookies is read again between the writes in place and the move of the corrupt copy's stripe."""
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        ledger_id = await cluster.store(ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=4999, length=50_000))
+        spoil(cluster, "b1", ledger_id, 5)
+        for entry_id in [each for each in cluster.copies["b1"][ledger_id] if each > 20]:
+            del cluster.copies["b1"][ledger_id][entry_id]
+        found = await plan(cluster, ledger_id)
+        cluster.clock.call_later(cut_after_s, cluster.link.cut)
+        cluster.clock.call_later(cut_after_s + outage_s, cluster.link.restore)
+
+        report = await repair_of(cluster, 40_000).run(found, lambda _: None)
+
+        assert report.is_complete, report.left
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+        assert (report.copies_moved, report.stripes_moved) == (1, 1)
+        assert await cluster.locks.look_at(ledger_id) is None
+
+    simulate(scenario)

@@ -17,6 +17,8 @@ from runtime.replication.turn.state import BadStripe, StripePlace, TurnState
 async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
     """Write bad copies again. Stripes with bad records that must not be written over leave their bookies, too."""
     credentials = credentials_of(turn.task.ledger_id, metadata)
+    turn.bad_left.clear()
+    turn.bad_stripes.clear()
     for bookie_id, entries in turn.task.bad.items():
         for fragment in fragments_naming(metadata, (bookie_id,)):
             inside, _ = in_and_out_of(entries, (fragment.entries,))
@@ -34,11 +36,11 @@ async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:
                     place = StripePlace(fragment.entries.first_entry_id, index)
                     bad = BadStripe(bookie_id, outcome.must_move_count, outcome.must_move)
                     turn.bad_stripes[place] = bad
-    turn.is_rewritten = True
-    if not turn.bad_stripes:
-        return
-    leaving: dict[int, frozenset[str]] = {}
-    for place, bad in turn.bad_stripes.items():
-        leaving[place.first_entry_id] = leaving.get(place.first_entry_id, frozenset()) | {bad.bookie_id}
-    down = metadata.bookies() - (await turn.tools.live_bookies.refresh()).live
-    turn.task = msgspec.structs.replace(turn.task, leaving_segments=leaving, unreachable=turn.task.unreachable | down)
+    if turn.bad_stripes:
+        leaving: dict[int, frozenset[str]] = {}
+        for place, bad in turn.bad_stripes.items():
+            leaving[place.first_entry_id] = leaving.get(place.first_entry_id, frozenset()) | {bad.bookie_id}
+        down = metadata.bookies() - (await turn.tools.live_bookies.refresh()).live
+        unreachable = turn.task.unreachable | down
+        turn.task = msgspec.structs.replace(turn.task, leaving_segments=leaving, unreachable=unreachable)
+    turn.is_rewritten = True  # last: after an error, all this begins again
