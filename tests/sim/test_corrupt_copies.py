@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 
@@ -15,6 +16,10 @@ from runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, L
 from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange
 from runtime.replication.judge.ledger_result import FailureReason
+from runtime.replication.plan.job_file import JobFile, JobRange, JobStart, JobWork
+from runtime.replication.policy import DEFAULT_POLICY
+from runtime.replication.run.ledgers import RecoveryJob
+from storage.adapters.sqlite import memory_database
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.autorecovery_cluster import marks_of, serving, until_unmarked, worker_on
@@ -22,6 +27,7 @@ from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.sim.test_in_place_repair import adds, left, plan, recover, repair_of
 from tests.sim.test_replication_worker import failure_of, marked, until_failed
+from tests.sim.workers import LoopWorkers
 
 TEN = ledger({0: ["b1", "b2", "b3"]}, 3, 2, last_entry_id=9, length=100)
 
@@ -633,5 +639,42 @@ def test_an_outage_while_missing_copies_are_written_does_not_end_the_turn_before
         assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
         assert (report.copies_moved, report.stripes_moved) == (1, 1)
         assert await cluster.locks.look_at(ledger_id) is None
+
+    simulate(scenario)
+
+
+def test_a_continued_job_does_not_copy_again_what_the_target_has() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await start(cluster, "b1", "b2", "b3")
+        ledger_id = await cluster.store(TEN)
+        spoil(cluster, "b1", ledger_id, 5)
+        found = await plan(cluster, ledger_id)
+        whole = cluster.copies["b2"][ledger_id] | cluster.copies["b3"][ledger_id]
+        cluster.copies["b4"][ledger_id] = {each: whole[each] for each in cluster.holds("b1", ledger_id)}
+        policy = DEFAULT_POLICY
+        begun = JobStart(
+            job_id="a1",
+            command="recover ledger",
+            root="/ledgers",
+            instance_id=None,
+            is_of_ledgers=True,
+            open_ledgers=policy.open_ledgers,
+            placement=policy.config.placement,
+            verify=policy.config.verify,
+            started_ms=1,
+        )
+        database = memory_database()
+        with contextlib.closing(JobFile.create(database, begun, [JobWork(0, ledger_id)])) as job_file:
+            job_file.append(
+                JobRange(ledger_id=ledger_id, first_entry_id=0, ensemble_index=0, target="b4", last_entry_id=9)
+            )
+            job_file.write()
+            job = RecoveryJob(JobFile(database), LoopWorkers(), lambda: None, pytest.fail)
+
+            report = await repair_of(cluster).run(found, lambda _: None, job)
+
+        assert report.is_complete
+        assert await cluster.ensembles(ledger_id) == {0: ("b4", "b2", "b3")}
+        assert adds(cluster) == []
 
     simulate(scenario)

@@ -52,9 +52,9 @@ class DrainResult(msgspec.Struct, frozen=True):
 
 
 class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls during a drain, and where it runs. ``before_scan``: before each scan that may be the last one.
+    """Calls during a drain, and its job. ``before_scan``: before each scan that may be the last one.
 
-    ``job`` and ``processes``: see ``BookieRecovery.run``.
+    ``job``: see ``RecoveryJob``.
     """
 
     on_progress: Callable[[RecoveryProgress], None] | None = None

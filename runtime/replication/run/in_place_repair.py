@@ -149,8 +149,11 @@ class InPlaceRepair:
             on_range=run.note_range,
             on_outage=self.on_outage,
         )
-        tasks = each_of([LedgerTask(ledger_id=ledger_id, bad=ledger.bad) for ledger_id, ledger in planned.items()])
-        seconds = await run.run(engine, tasks)
+        tasks = [
+            LedgerTask(ledger_id=ledger_id, bad=ledger.bad, ranges=() if job is None else job.file.ranges_of(ledger_id))
+            for ledger_id, ledger in planned.items()
+        ]
+        seconds = await run.run(engine, each_of(tasks))
         results.sort(key=lambda result: result.ledger_id)
         left = [each for result in results for each in _left_of(result, planned[result.ledger_id])]
         left = sorted([*plan.left, *left], key=lambda each: (each.ledger_id, each.bookie_id))
