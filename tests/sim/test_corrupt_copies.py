@@ -678,3 +678,20 @@ def test_a_continued_job_does_not_copy_again_what_the_target_has() -> None:
         assert adds(cluster) == []
 
     simulate(scenario)
+
+
+def test_an_overload_does_not_hide_a_corrupt_copy_that_the_target_has() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1", "b2", "b3")
+        await cluster.start("b4", software=None)
+        metadata = ledger({0: ["b4", "b2", "b3"], 6: ["b1", "b2", "b3"]}, 3, 3, last_entry_id=9, length=100)
+        ledger_id = await cluster.store(metadata)
+        spoil(cluster, "b4", ledger_id, 8)
+        cluster.refuse("read", "b4", Status.TOO_MANY_REQUESTS, 6, 7, times=2)
+        await cluster.stop("b1")
+
+        assert not (await cluster.recover("b1")).is_complete
+
+        assert (cluster.copies["b4"][ledger_id][8], adds(cluster)) == (b"?", [])
+
+    simulate(scenario)

@@ -24,6 +24,7 @@ from runtime.replication.copy.rewrite import StripeRewrite
 from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, SourceReader
 from runtime.replication.copy.tasks import for_each_bounded
 from runtime.replication.copy.writer import worst_of
+from runtime.replication.judge.copies import CopyState
 from runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
 
 _SAMPLED_SHARE = 0.01
@@ -191,6 +192,17 @@ class _StripeCopy:
             found = await self._tools.copies.read_verified(
                 job.target, job.credentials, entry_ids, self._reader.entry_bytes
             )
+        if found.unanswered and not await self._tools.software.is_bkctl(job.target):
+            rest = list(found.unanswered)
+            for entry_id, copy in zip(
+                rest, await self._tools.copies.read_many(job.target, job.credentials, rest), strict=True
+            ):
+                if copy.state is CopyState.UNREACHABLE:  # it may have a bad record
+                    self._give_up_target(
+                        f"bookie {job.target}: cannot read its copy of entry {entry_id}: {copy.reason}"
+                    )
+                if copy.state is not CopyState.PRESENT:
+                    found.bad[entry_id] = copy
         records = {entry_id: copy for entry_id, copy in found.bad.items() if copy.has_bad_record}
         if records and not await self._tools.software.is_bkctl(job.target):
             entry_id, copy = next(iter(records.items()))
