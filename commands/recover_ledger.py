@@ -96,7 +96,7 @@ async def recover_ledger(
             rest = read_rest_of_ledgers(flags.resume, ledger_ids, session)
             policy = policy_of(context, as_recorded(rest.start, flags, None).flags)
             repair = await _repair(context, session, policy)
-            found = _left_of(rest)
+            found = plan_of_rest(rest)
         else:
             ranges = {} if findings is None else _found_before(session, findings, ledger_ids)
             repair = await _repair(context, session, policy)
@@ -108,22 +108,28 @@ async def recover_ledger(
     return _outcome(report)
 
 
-def _left_of(rest: JobRest) -> InPlacePlan:
+def plan_of_rest(rest: JobRest) -> InPlacePlan:
     """What an interrupted job has left. Every copy is read again before it is written."""
     import msgspec
 
     from runtime.replication.judge.bad_copies import InPlacePlan, LedgerInPlace
 
-    return InPlacePlan(tuple(msgspec.json.decode(plan, type=LedgerInPlace) for plan in rest.plans if plan is not None))
+    ledgers = [msgspec.json.decode(plan, type=LedgerInPlace) for plan in rest.plans if plan is not None]
+    for plan in rest.done_plans:  # the bad copies that the plan had left are left still
+        done = msgspec.json.decode(plan, type=LedgerInPlace)
+        ledgers.append(msgspec.structs.replace(done, changes=()))
+    return InPlacePlan(tuple(sorted(ledgers, key=lambda ledger: ledger.ledger_id)))
 
 
-def _work_of(found: InPlacePlan) -> Iterator[JobWork]:
+def work_of_repair(found: InPlacePlan) -> Iterator[JobWork]:
+    """What a job records: also what stays bad, so that a continued one reports it."""
     import msgspec
 
     from runtime.replication.plan.job_file import JobWork
 
-    for ledger in found.to_repair:
-        yield JobWork(0, ledger.ledger_id, msgspec.json.encode(ledger))
+    for ledger in found.ledgers:
+        if ledger.changes or ledger.left:
+            yield JobWork(0, ledger.ledger_id, msgspec.json.encode(ledger))
 
 
 def _outcome(report: InPlaceReport) -> Outcome:
@@ -197,7 +203,7 @@ async def _carry_out(
     ):
         start = start_of(context, session, repair.policy, change.operation_id)
         async with (
-            open_job(context, flags, start, _work_of(found)) as opened,
+            open_job(context, flags, start, work_of_repair(found)) as opened,
             recovery_progress(context.console, "recovering") as progress,
         ):
             job.show, job.file = progress.show, opened.path

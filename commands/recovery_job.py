@@ -84,17 +84,17 @@ def read_rest(path: str, bookie_ids: Collection[str], session: Session) -> JobRe
 def read_rest_of_ledgers(path: str, ledger_ids: Collection[int], session: Session) -> JobRest:
     """What a job of ``recover ledger`` has left; ConflictError if it is another one; errors of ``_reopen``.
 
-    ``ledger_ids``: those of the command line, which may repeat all of the job.
+    ``ledger_ids``: those of the command line, which may be repeated; the job has those with bad copies.
     """
     with contextlib.closing(_reopen(path)) as job_file:
         rest, planned = job_file.rest, job_file.ledger_ids
     _require_of_cluster(path, rest.start, session)
     if rest.start.bookie_ids:
         raise ConflictError(f"nothing was changed: {path} is a job for {', '.join(rest.start.bookie_ids)}")
-    if ledger_ids and set(ledger_ids) != planned:
+    if ledger_ids and not planned <= set(ledger_ids):
         raise ConflictError(
-            f"nothing was changed: {path} is a job of {counted(len(planned), 'ledger')}, and not of these: leave out "
-            "LEDGER"
+            f"nothing was changed: {path} is a job of {counted(len(planned), 'ledger')}, which are not all among "
+            "these: leave out LEDGER"
         )
     return rest
 

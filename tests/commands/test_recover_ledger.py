@@ -13,14 +13,20 @@ import plyvel
 import pytest
 from kazoo.client import KazooClient
 
+from commands.recover_ledger import plan_of_rest, work_of_repair
 from commands.rendering import counted
 from runtime.metadata.bookies.service_info import BookieServiceInfo, decode_service_info, encode_service_info
 from runtime.metadata.uri import parse_metadata_uri
+from runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace, left_copies
+from runtime.replication.judge.copies import CopyState
+from runtime.replication.judge.fragments import EntryRange
+from runtime.replication.judge.ledger_result import FailureReason
 from runtime.replication.plan.job_file import JobFile
-from storage.adapters.sqlite import SqliteDatabase
+from storage.adapters.sqlite import SqliteDatabase, memory_database
 from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed
 from tests.commands.test_recovery_job import count_of
 from tests.processes import COMMAND_TIMEOUT_S, BookieProcess, Cluster, run_bkctl, start_bkctl
+from tests.runtime.replication.test_job_file import START, done
 
 pytestmark = pytest.mark.cluster
 
@@ -137,6 +143,32 @@ def test_what_cannot_be_recovered_in_place_is_reported(cluster: Cluster, tmp_pat
     assert (other.exit_code, "is about another cluster" in other.stderr) == (2, True)
 
 
+def test_a_continued_repair_still_reports_what_its_plan_had_left() -> None:
+    def planned(ledger_id: int, *, has_changes: bool) -> LedgerInPlace:
+        bad = BadCopies(
+            bookie_id="b1",
+            states=(CopyState.MISSING,),
+            copies=1,
+            entries=(EntryRange(0, 0),),
+            sources=("b2",),
+            bytes_to_copy=10,
+        )
+        left = left_copies(ledger_id, FailureReason.LOST, "b2", 1, (EntryRange(1, 1),), "entry 1")
+        return LedgerInPlace(ledger_id=ledger_id, changes=(bad,) if has_changes else (), left=(left,))
+
+    clean = LedgerInPlace(ledger_id=6)
+    found = InPlacePlan((clean, *(planned(each, has_changes=each != 7) for each in (7, 8, 9))))
+    job_file = JobFile.create(memory_database(), START, work_of_repair(found))
+    job_file.append(done(8))
+    job_file.write()
+
+    again = plan_of_rest(job_file.rest)
+
+    assert [ledger.ledger_id for ledger in again.to_repair] == [9]
+    assert [left.ledger_id for left in again.left] == [7, 8, 9]
+    job_file.close()
+
+
 @pytest.mark.battery
 def test_a_killed_repair_goes_on_with_resume_and_verifies_nothing_twice(cluster: Cluster, tmp_path: Path) -> None:
     sizes = ("-E", "3", "-W", "3", "--entry-size", "1024", "--no-read-back")
@@ -169,7 +201,7 @@ def test_a_killed_repair_goes_on_with_resume_and_verifies_nothing_twice(cluster:
     killed.wait()
     (job_file,) = jobs.glob("*.sqlite")
     for arguments, code, sentence in (
-        ((ledger_ids[0], "--resume", str(job_file)), 5, "is a job of 12 ledgers, and not of these"),
+        ((ledger_ids[0], "--resume", str(job_file)), 5, "is a job of 12 ledgers, which are not all among these"),
         (("--resume", str(job_file), "--findings", "bad"), 2, "leave out --findings"),
     ):
         refused = cluster.run("recover", "ledger", *arguments, "--yes")

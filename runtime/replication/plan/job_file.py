@@ -32,6 +32,7 @@ _TABLES: Final = (
 _NOT_DONE: Final = (
     f"SELECT ledger_id, plan FROM ledger WHERE ledger_id NOT IN (SELECT ledger_id FROM done) {ORDER_OF_WORK}"  # noqa: S608  constants
 )
+_DONE_PLANS: Final = "SELECT plan FROM ledger JOIN done USING (ledger_id) WHERE plan IS NOT NULL"
 # A continued job verifies again what its target has, and reports how far it has come with that.
 _ADD_RANGE: Final = (
     "INSERT INTO range VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET target = excluded.target, last_entry_id = "
@@ -89,11 +90,15 @@ JobRecord: TypeAlias = JobRange | JobDone
 
 
 class JobRest(NamedTuple):
-    """What an interrupted job has left to do, in the order of work. ``plans``: of jobs that recorded them."""
+    """What an interrupted job has left to do, in the order of work.
+
+    ``plans`` of these ledgers and ``done_plans`` of the others: for jobs that recorded plans.
+    """
 
     start: JobStart
     ledger_ids: tuple[int, ...]
     plans: tuple[bytes | None, ...] = ()
+    done_plans: tuple[bytes, ...] = ()
 
 
 class JobWork(NamedTuple):
@@ -140,7 +145,8 @@ class JobFile:
     def rest(self) -> JobRest:
         """What is left to do."""
         rows = list(self._database.execute(_NOT_DONE))
-        return JobRest(self.start, tuple(ledger_id for ledger_id, _ in rows), tuple(plan for _, plan in rows))
+        done = tuple(plan for (plan,) in self._database.execute(_DONE_PLANS))
+        return JobRest(self.start, tuple(ledger_id for ledger_id, _ in rows), tuple(plan for _, plan in rows), done)
 
     @property
     def ledger_ids(self) -> frozenset[int]:

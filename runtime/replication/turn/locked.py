@@ -6,6 +6,8 @@ metadata. Copies that were already made are used only if they still fit.
 
 from __future__ import annotations
 
+import msgspec
+
 from runtime.errors import (
     BadVersionError,
     LedgerNotFoundError,
@@ -57,7 +59,9 @@ async def work_on(turn: TurnState) -> LedgerResult:
             if turn.stored is not None:
                 attempt = 0  # a part was committed
     detail = f"another process changed it first, {turn.tools.policy.config.metadata_attempts_max} times in a row"
-    return failed(turn.task.ledger_id, FailureReason.CONFLICT, detail)
+    given_up = failed(turn.task.ledger_id, FailureReason.CONFLICT, detail)
+    written = turn.written
+    return msgspec.structs.replace(given_up, copies_written=written.copies, bytes_copied=written.size_bytes)
 
 
 async def _pass(turn: TurnState) -> LedgerResult | None:
