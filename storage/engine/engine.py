@@ -167,12 +167,12 @@ class LedgerDirectoryEngine:
     def note_last_stored(
         self, ledger_id: LedgerId, last_entry: tuple[EntryId, bytes] | None, read_generation: int
     ) -> EntryId | None:
-        """Take the result of ``find_last`` into account; returns the highest LAC known, None when there is none.
+        """Take the result of ``find_last`` into account; returns the highest LAC known. StorageError like ``ledger``.
 
-        ``read_generation`` is the value from when ``find_last`` was requested. If it has changed, the ledger may have
-        been deleted and created again, and the result does not count for the new one.
+        If ``read_generation``, of the request for ``find_last``, has changed, the result may be of a deleted ledger.
         """
-        stored = INVALID_ENTRY_ID if last_entry is None else _LAST_ADD_CONFIRMED.unpack_from(last_entry[1])[0]
+        lasts = filter(None, (last_entry, self.last_cached(ledger_id)))  # a dropped row took the LAC of adds along
+        stored = max((_LAST_ADD_CONFIRMED.unpack_from(body)[0] for _, body in lasts), default=INVALID_ENTRY_ID)
         row = self._ledgers.find(ledger_id)
         if row is None or read_generation != self._read_generation:
             return max(stored, self._last_add_confirmed.get(ledger_id, INVALID_ENTRY_ID))

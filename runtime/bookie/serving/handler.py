@@ -163,7 +163,10 @@ class BookieRequestHandler:
             status, found = (Status.OK, body) if body is not None else _join(job, cached, outcome, may_lack)
             lac = engine.last_add_confirmed(ledger_id)
             if outcome.is_end_known:
-                lac = engine.note_last_stored(ledger_id, outcome.last_entry, job.read_generation)
+                try:
+                    lac = engine.note_last_stored(ledger_id, outcome.last_entry, job.read_generation)
+                except StorageError as error:  # the row was dropped since the request came
+                    logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
             lac = lac if status is Status.OK and not may_lack else None
             connection.answer(call, ReadAnswer(call.txn_id, status, found, lac))
 
@@ -185,7 +188,12 @@ class BookieRequestHandler:
 
         def finish(outcome: ReadOutcome) -> None:
             status, last_body = _join(job, cached, outcome, may_lack)
-            now = engine.ledger(ledger_id)
+            try:
+                now = engine.ledger(ledger_id)
+            except StorageError as error:  # the row was dropped since the request came
+                logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
+                connection.answer(call, Status.IO_ERROR)
+                return
             explicit = now.explicit_lac if now is not None else None
             if status is Status.NO_SUCH_ENTRY and explicit is not None:
                 status = Status.OK

@@ -15,7 +15,7 @@ import pytest
 
 from runtime.config import BookieConfig
 from runtime.errors import TooManyRequestsError
-from runtime.protocol.messages import ReadCall
+from runtime.protocol.messages import ReadCall, ReadLacCall
 from runtime.protocol.status import Status
 from storage.adapters.index_store import PlyvelIndexStore, open_plyvel
 from storage.config import EngineConfig
@@ -239,3 +239,30 @@ async def test_very_many_ledgers(bookie_config: BookieConfig, ledger_count: int,
             assert await crowd.each(functools.partial(peer.read, entry_id=0), everyone) == bodies
             assert len(rows) == ledger_count
     assert bytes_max // 2 < max(peaks) <= bytes_max
+
+
+async def test_a_dropped_row_does_not_lower_the_lac_of_entries_in_the_write_cache(stage: Stage) -> None:
+    await stage.fill()
+    bookie, rows = stage.bookie, stage.rows
+    for entry_id in range(1, 6):
+        assert await bookie.add(0, entry_id) is Status.OK
+    assert await bookie.read(0, 5) == (Status.OK, entry(0, 5, b""), 4)
+    for ledger_id in MANY[1:]:
+        rows.find(ledger_id)
+    assert not rows.is_kept(0)
+    assert await bookie.read(0, 5) == (Status.OK, entry(0, 5, b""), 4)
+
+
+async def test_a_row_that_is_lost_during_a_read_leaves_no_request_without_an_answer(stage: Stage) -> None:
+    await stage.fill()
+    bookie, rows = stage.bookie, stage.rows
+    for ledger_id in (0, 1):
+        rows.find(ledger_id)
+    asked = [bookie.ask(ReadCall(1, 0, -1, None, False)), *(bookie.ask(ReadLacCall(1, each)) for each in (0, 1))]
+    for ledger_id in MANY[2:]:
+        rows.find(ledger_id)
+    assert rows.needs_read(0)
+    stage.set_damaged(True)
+    async with asyncio.timeout(20):  # else a lost answer is waited for without end
+        statuses = [await each.status() for each in asked]
+    assert statuses[1:] == [Status.IO_ERROR] * 2
