@@ -91,7 +91,8 @@ class FoundCopies:
             raise NoSuchLedgerError(copies.bookie_id, f"it does not have ledger {copies.ledger_id}") from error
 
     async def _after(self, end: int) -> AsyncGenerator[Entry | NoGoodCopy, None]:
-        """What the bookie has after the entry that it names as its last one, until many in a row do not exist."""
+        """What the bookie has after the entry that it names as its last one, until many in a row do not exist, or, if
+        no end was given, cannot be read."""
         from runtime.client.reader import Entry
         from runtime.errors import NoSuchEntryError
         from runtime.replication.close.accepted_loss import LOOK_AHEAD_ENTRIES
@@ -100,13 +101,17 @@ class FoundCopies:
 
         first, last = max(end + 1, self._first), ENTRY_ID_MAX if self._last is None else self._last
         known, absent = first - 1, None
+        good = known
         async with contextlib.aclosing(self._copies.entries(first, last)) as found:
             async for each in found:
                 if isinstance(each, Entry) or not isinstance(each.error, NoSuchEntryError):
                     if absent is not None:
                         self._note(EntryRange(absent.entry_id, each.entry_id - 1), absent.error)
                     known, absent = each.entry_id, None
+                    good = known if isinstance(each, Entry) else good
                     yield each
+                    if self._last is None and known - good >= LOOK_AHEAD_ENTRIES:
+                        break
                     continue
                 absent = absent or each
                 if each.entry_id - known >= LOOK_AHEAD_ENTRIES:

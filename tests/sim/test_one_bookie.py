@@ -7,10 +7,13 @@ import pytest
 from commands.errors import NotFoundError
 from commands.ledger.one_bookie import FoundCopies
 from runtime.client.bookie_copies import BookieCopies
+from runtime.errors import BookieIOError
+from runtime.protocol.entry_list import EntryGroup, EntryList
 from runtime.protocol.status import Status
 from tests.runtime.client.world import credentials
+from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate
-from tests.sim.test_endless_ledgers import claim, name_as_last, put
+from tests.sim.test_endless_ledgers import claim, limit_requests, name_as_last, put
 
 
 def has(cluster: RepairCluster, ledger_id: int, *ranges: range) -> None:
@@ -46,5 +49,37 @@ def test_all_that_the_bookie_has_is_read(has_list: bool) -> None:
         assert left == "bookie b1: it does not have entry 10-499, 600-1000000 of ledger 0"
         with pytest.raises(NotFoundError, match="no entry from 600 on: its last one is"):
             await read(cluster, ledger_id, 600)
+
+    simulate(scenario)
+
+
+def test_a_list_that_claims_entries_without_end_is_not_believed() -> None:
+    everything = EntryList([EntryGroup(0, 0, 2**31 - 1, 0)])
+
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1")
+        ledger_id = await claim(cluster, ensemble=["b1"], quorum=1, last=5)
+        has(cluster, ledger_id, range(6))
+        cluster.rules.append(lambda request: everything if request.kind == "list" else None)  # type: ignore[arg-type, return-value]
+        limit_requests(cluster, 20_000)
+        assert (await read(cluster, ledger_id))[0] == [*range(6)]
+
+    simulate(scenario)
+
+
+def test_a_bookie_that_can_read_nothing_beyond_its_last_entry_is_not_asked_for_ever() -> None:
+    async def scenario(cluster: RepairCluster) -> None:
+        await cluster.start("b1")
+        ledger_id = await claim(cluster, ensemble=["b1"], quorum=1, last=5)
+        has(cluster, ledger_id, range(6))
+        cluster.refuse("list", "b1", Status.TIMEOUT)
+
+        def broken(request: BookieRequest) -> None:
+            if request.kind == "read" and request.entry_id > 5:
+                raise BookieIOError("b1", "its disk is broken")
+
+        cluster.rules.append(broken)
+        limit_requests(cluster, 20_000)
+        assert (await read(cluster, ledger_id))[0] == [*range(6)]
 
     simulate(scenario)
