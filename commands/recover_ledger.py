@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from commands.command import command
@@ -110,8 +110,6 @@ async def recover_ledger(
 
 def plan_of_rest(rest: JobRest) -> InPlacePlan:
     """What an interrupted job has left. Every copy is read again before it is written."""
-    import msgspec
-
     from runtime.replication.judge.bad_copies import InPlacePlan, LedgerInPlace
 
     ledgers = [msgspec.json.decode(plan, type=LedgerInPlace) for plan in rest.plans if plan is not None]
@@ -123,8 +121,6 @@ def plan_of_rest(rest: JobRest) -> InPlacePlan:
 
 def work_of_repair(found: InPlacePlan) -> Iterator[JobWork]:
     """What a job records: also what stays bad, so that a continued one reports it."""
-    import msgspec
-
     from runtime.replication.plan.job_file import JobWork
 
     for ledger in found.ledgers:
@@ -149,13 +145,10 @@ def _found_before(session: Session, path: str, ledger_ids: Sequence[int]) -> dic
 
 
 async def _repair(context: CommandContext, session: Session, policy: Policy) -> InPlaceRepair:
-    from runtime.metadata.replication.lock import ReplicationLocks
-    from runtime.net.host import canonical_host_name
     from runtime.replication.run.in_place_repair import InPlaceRepair
 
     ports = (await session.client()).ports
-    locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
-    return InPlaceRepair(ports, locks, policy, partial(report_outage, context.console))
+    return InPlaceRepair(ports, await session.locks(), policy, partial(report_outage, context.console))
 
 
 async def _verify(

@@ -110,7 +110,7 @@ def _reopen(path: str, *, is_exclusive: bool = False) -> JobFile:
     from storage.adapters.sqlite import SqliteDatabase
 
     try:
-        head = _head(path)
+        head = _head(path, max(len(_HEAD), len(_OLD_HEAD)))
         if head.startswith(_OLD_HEAD):
             raise ConfigurationError(
                 f"{path} is a job file of an older bkctl: continue it with the bkctl that began it, or start a new job"
@@ -126,9 +126,9 @@ def _reopen(path: str, *, is_exclusive: bool = False) -> JobFile:
         raise InvalidArgumentError(f"cannot open the job file {path}: {error.strerror}") from error
 
 
-def _head(path: str) -> bytes:
+def _head(path: str, size_bytes: int) -> bytes:
     with contextlib.closing(OsFileSystem().open(path)) as file:
-        return file.pread(_START_BYTES_MAX, 0)
+        return file.pread(size_bytes, 0)
 
 
 @asynccontextmanager
@@ -163,7 +163,7 @@ async def open_job(
         done = job_file.done_before
         copied = f"{counted(done.ledgers, 'ledger')} done before ({size(done.bytes_copied)} copied)"
         context.console.say(f"continues a job with {copied}")
-    if job_file.ledger_ids:
+    if job_file.has_ledgers:
         context.console.say(f"job file {path}; the byte rates in {rates.path} can be changed at any time")
     workers = LaneWorkers()
     opened: OpenedJob | None = None
@@ -207,7 +207,7 @@ def _read_start(path: str) -> JobStart:
     from runtime.replication.plan.job_file import JobStart
 
     if path.endswith(_OLD_SUFFIX):
-        return msgspec.json.decode(_head(path).partition(b"\n")[0], type=JobStart)
+        return msgspec.json.decode(_head(path, _START_BYTES_MAX).partition(b"\n")[0], type=JobStart)
     with contextlib.closing(_reopen(path)) as job_file:
         return job_file.start
 

@@ -97,11 +97,7 @@ def policy_of(context: CommandContext, flags: CopyFlags, open_ledgers: OpenLedge
 
 async def replication_access(context: CommandContext, session: Session, policy: Policy) -> ReplicationAccess:
     """Parts for one run; ClusterNotFoundError."""
-    import asyncio
-
     from runtime.metadata.cluster.operation_lock import leaving_bookies
-    from runtime.metadata.replication.lock import ReplicationLocks
-    from runtime.net.host import canonical_host_name
     from runtime.replication.run.recovery import BookieRecovery
     from storage.adapters.sqlite import temporary_database
 
@@ -110,7 +106,7 @@ async def replication_access(context: CommandContext, session: Session, policy: 
         ports,
         session.registrations,
         session.cookies,
-        ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name)),
+        await session.locks(),
         policy,
         partial(report_outage, context.console),
         partial(leaving_bookies, session.store, session.root),

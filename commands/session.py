@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from runtime.metadata.ledgers.ledgers import LedgerStore
     from runtime.metadata.outage import MetadataOutage
     from runtime.metadata.replication.directories import ForeignNames
+    from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.metadata.replication.switches import ReplicationSwitches
     from runtime.metadata.store import MetadataStore
     from runtime.metadata.uri import MetadataUri
@@ -65,6 +66,15 @@ class Session:
         from runtime.metadata.replication.switches import ReplicationSwitches
 
         return ReplicationSwitches(self.store, self.root)
+
+    async def locks(self) -> ReplicationLocks:
+        """Replication locks, held in the name that Java would give this host."""
+        import asyncio
+
+        from runtime.metadata.replication.lock import ReplicationLocks
+        from runtime.net.host import canonical_host_name
+
+        return ReplicationLocks(self.store, self.root, await asyncio.to_thread(canonical_host_name))
 
     @cached_property
     def foreign(self) -> ForeignNames:

@@ -90,15 +90,10 @@ async def repair_marks(
 
 async def mark_repair(context: CommandContext, session: Session) -> MarkRepair:
     """The examination and clearing of marks with the parts of a session."""
-    import asyncio
-
-    from runtime.metadata.replication.lock import ReplicationLocks
-    from runtime.net.host import canonical_host_name
     from runtime.replication.run.mark_repair import MarkRepair
 
     ports = (await session.client()).ports
-    locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
-    return MarkRepair(ports, session.store, locks, context.settings.replication)
+    return MarkRepair(ports, session.store, await session.locks(), context.settings.replication)
 
 
 def _plan(session: Session, judged: Sequence[JudgedMark], clearable: Sequence[JudgedMark], *, is_deep: bool) -> Plan:

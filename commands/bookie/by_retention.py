@@ -16,7 +16,7 @@ from runtime.metadata.outage import OutageWait
 from runtime.replication.run.bookie_mode import ModeWatch
 
 if TYPE_CHECKING:
-    from runtime.replication.judge.retention import RetentionTally
+    from runtime.replication.survey.retention import RetentionTally
 
 _OWNER_TABLE = Table(
     "Owners",
@@ -34,7 +34,7 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
     """
     from commands.safety.gate import nothing_to_change, open_change
     from commands.safety.mode_turn import mode_turn
-    from runtime.replication.judge.retention import scan_for_retention
+    from runtime.replication.survey.retention import scan_for_retention
 
     ids = sorted(set(request.bookie_ids))
     async with open_session(context) as session:

@@ -95,11 +95,7 @@ async def loss_consent(
     client: LedgerClient, session: Session, config: ReplicationConfig, lost: frozenset[str], change: Change
 ) -> LossConsent:
     """The consent that the operator gave by confirming the plan of ``change``."""
-    import asyncio
-
-    from runtime.metadata.replication.lock import ReplicationLocks
     from runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
-    from runtime.net.host import canonical_host_name
     from runtime.replication.close.accepted_loss import LossClose
     from runtime.replication.close.ledger_closer import LossConsent
 
@@ -118,9 +114,8 @@ async def loss_consent(
     async def forget(ledger_id: int) -> None:
         await notes.remove(str(ledger_id))
 
-    locks = ReplicationLocks(session.store, session.root, await asyncio.to_thread(canonical_host_name))
     closing: LossClose = LossClose(client.ports, config, lost)
-    return LossConsent(lost, closing, locks, keep, note, forget)
+    return LossConsent(lost, closing, await session.locks(), keep, note, forget)
 
 
 def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:

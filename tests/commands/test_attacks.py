@@ -19,7 +19,7 @@ LAST = 2**62
 
 
 def test_a_ledger_that_claims_to_have_more_entries_than_can_be_asked_for_is_verified(cluster: Cluster) -> None:
-    """Whoever can write to ZooKeeper can close a ledger at any last entry."""
+    """A ledger may claim any last entry: all that is needed is the right to write to ZooKeeper."""
 
     async def claim() -> int:
         async with await LedgerClient.connect(cluster.metadata_uri) as client:

@@ -96,7 +96,7 @@ def test_no_window_sees_more_than_the_rate_and_the_burst(
 
         total = sum(real for _, real in taken)
         if taken:
-            # Nobody waits while the rate would allow more, and who was cancelled cost nothing.
+            # No caller waits while the rate would allow more, and a cancelled one costs nothing.
             assert taken[-1][0] <= 3.0 + total / per_s + 1e-5
 
     simulate(scenario)

@@ -14,10 +14,6 @@ TIMEOUTS_MAX = 1
 """Timeouts allowed per batch of adds: the bookie may be overloaded without reporting it."""
 
 
-def _always() -> None:
-    """Adds need no permission."""
-
-
 class EntryWriter:
     """Writes for all ledgers of a run, within the window of each bookie."""
 
@@ -32,7 +28,7 @@ class EntryWriter:
         bookie_id: str,
         credentials: LedgerCredentials,
         adds: Sequence[tuple[int, bytes]],
-        before_add: Callable[[], None] = _always,
+        before_add: Callable[[], None] = lambda: None,
         *,
         is_patient: bool = False,
     ) -> dict[int, Status]:

@@ -149,6 +149,11 @@ class JobFile:
         return JobRest(self.start, tuple(ledger_id for ledger_id, _ in rows), tuple(plan for _, plan in rows), done)
 
     @property
+    def has_ledgers(self) -> bool:
+        """Whether the job was begun with any ledger."""
+        return any(self._database.execute("SELECT 1 FROM ledger LIMIT 1"))
+
+    @property
     def ledger_ids(self) -> frozenset[int]:
         """All ledgers of the job, done or not."""
         return frozenset(ledger_id for (ledger_id,) in self._database.execute("SELECT ledger_id FROM ledger"))

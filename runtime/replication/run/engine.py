@@ -54,21 +54,13 @@ class Engine:
         self._on_outage = on_outage
         self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage)
         self.live_bookies = LiveBookies(registration, ports.clock, config.registration_wait_s, known)
-        self.copies = CopyReader(ports, config, self.live_bookies.__contains__)
+        self._copies = CopyReader(ports, config, self.live_bookies.__contains__)
         self.pacer = SharedPacer(ports.clock)
         self.set_pace(policy.pace)
-        self.replicator = Replicator(
-            ports,
-            self.copies,
-            config,
-            self._count_copied,
-            self._note_verified,
-            self.pacer,
-        )
         self._tools = TurnTools(
             ports=ports,
             locks=locks,
-            replicator=self.replicator,
+            replicator=Replicator(ports, self._copies, config, self._count_copied, self._note_verified, self.pacer),
             live_bookies=self.live_bookies,
             targets=TargetChooser(
                 self.live_bookies,
@@ -113,7 +105,7 @@ class Engine:
 
     def _note_outage(self, outage: MetadataOutage) -> None:
         self.live_bookies.note_outage(is_over=outage.is_over)
-        self.copies.note_outage()
+        self._copies.note_outage()
         self._tools.silent_members.clear()
         self._on_outage(outage)
 

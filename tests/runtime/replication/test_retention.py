@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from runtime.ledger.metadata import LedgerState
-from runtime.replication.judge.retention import RetentionTally
+from runtime.replication.survey.retention import RetentionTally
 from tests.runtime.replication.samples import ledger
 
 

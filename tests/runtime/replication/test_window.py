@@ -18,7 +18,7 @@ async def test_items_are_admitted_in_order_while_they_fit() -> None:
         small = asyncio.create_task(window.lease(10).acquire())
         await asyncio.sleep(0)
         assert not large.done()
-        assert not small.done(), "nobody overtakes"
+        assert not small.done(), "the order of the calls stays"
         first.resize(40)
         await asyncio.sleep(0)
         assert large.done()
