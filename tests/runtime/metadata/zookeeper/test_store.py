@@ -140,7 +140,8 @@ async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
 ) -> None:
     async with await EmbeddedZooKeeper.start(str(tmp_path)) as server:
         port = server.port
-        async with await ZooKeeperStore.connect(server.connect_string, CONFIG) as store:
+        outlasting = ZooKeeperConfig(session_timeout_ms=60_000, operation_timeout_s=90.0)  # restarts on a busy machine
+        async with await ZooKeeperStore.connect(server.connect_string, outlasting) as store:
             assert is_connected(store)
             await server.stop()
             while is_connected(store):  # noqa: ASYNC110  no event is set for a lost connection
