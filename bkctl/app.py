@@ -9,11 +9,11 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from commands.command import take_parameters
-from commands.config import GlobalFlags
-from commands.context import Invocation
-from commands.help_page import HelpGroup, OptionsPage
-from commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
+from bkctl.commands.command import take_parameters
+from bkctl.commands.config import GlobalFlags
+from bkctl.commands.context import Invocation
+from bkctl.commands.help_page import HelpGroup, OptionsPage
+from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
 
 
 class _Member(NamedTuple):
@@ -23,21 +23,23 @@ class _Member(NamedTuple):
 
 
 _MEMBERS = {
-    "status": _Member("commands.status", "Show what is down, at risk or in repair, and what to do."),
-    "bookie": _Member("commands.bookie.app", "Run a bookie; list and check the cluster's bookies."),
-    "cluster": _Member("commands.cluster.app", "Create, inspect, back up, restore or delete cluster metadata."),
-    "cookie": _Member("commands.cookie.app", "Inspect and repair cookies; find why a bookie cannot start."),
-    "storage": _Member("commands.storage.app", "Inspect, check and repair the files of a local bookie."),
-    "ledger": _Member("commands.ledger.app", "List, read, verify, close, export, import and delete ledgers."),
-    "metadata": _Member("commands.metadata.app", "Examine the metadata of a whole cluster."),
-    "autorecovery": _Member("commands.autorecovery.app", "Show and control autorecovery: queue, workers, auditor."),
-    "recover": _Member("commands.recover", "Re-replicate failed bookies and bad copies of ledgers."),
-    "decommission": _Member(
-        "commands.decommission", "Move the ledgers of live or dead bookies away, then delete their cookies."
+    "status": _Member("bkctl.commands.status", "Show what is down, at risk or in repair, and what to do."),
+    "bookie": _Member("bkctl.commands.bookie.app", "Run a bookie; list and check the cluster's bookies."),
+    "cluster": _Member("bkctl.commands.cluster.app", "Create, inspect, back up, restore or delete cluster metadata."),
+    "cookie": _Member("bkctl.commands.cookie.app", "Inspect and repair cookies; find why a bookie cannot start."),
+    "storage": _Member("bkctl.commands.storage.app", "Inspect, check and repair the files of a local bookie."),
+    "ledger": _Member("bkctl.commands.ledger.app", "List, read, verify, close, export, import and delete ledgers."),
+    "metadata": _Member("bkctl.commands.metadata.app", "Examine the metadata of a whole cluster."),
+    "autorecovery": _Member(
+        "bkctl.commands.autorecovery.app", "Show and control autorecovery: queue, workers, auditor."
     ),
-    "audit": _Member("commands.audit.app", "Count live copies, and list under-replicated ledgers."),
-    "config": _Member("commands.configuration", "Show and explain settings, with the source of each value."),
-    "dev": _Member("commands.dev.app", "Run servers on this machine: a cluster, or only ZooKeeper."),
+    "recover": _Member("bkctl.commands.recover", "Re-replicate failed bookies and bad copies of ledgers."),
+    "decommission": _Member(
+        "bkctl.commands.decommission", "Move the ledgers of live or dead bookies away, then delete their cookies."
+    ),
+    "audit": _Member("bkctl.commands.audit.app", "Count live copies, and list under-replicated ledgers."),
+    "config": _Member("bkctl.commands.configuration", "Show and explain settings, with the source of each value."),
+    "dev": _Member("bkctl.commands.dev.app", "Run servers on this machine: a cluster, or only ZooKeeper."),
 }
 _HELP = """Operations toolkit for Apache BookKeeper: run bookies, inspect ledgers, recover failed bookies."""
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bkctl.commands.context import DaemonFlags, DaemonSettings, LogSettings
+from bkctl.commands.session import require_supported_security
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig, DaemonConfig
+from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.setting_readers import (
     Given,
     Givens,
@@ -13,10 +17,6 @@ from bkctl.setting_readers import (
     variable_values,
 )
 from bkctl.settings import Sources, resolve_metadata_uri, resolve_settings, server_zookeeper_values
-from commands.context import DaemonFlags, DaemonSettings, LogSettings
-from commands.session import require_supported_security
-from runtime.autorecovery.config import AutorecoveryConfig, DaemonConfig
-from runtime.config import ZooKeeperConfig
 
 _SECTION = "autorecovery"
 _LOG_NAMES = LogSettings.__struct_fields__

@@ -5,8 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from bkctl.autorecovery_settings import resolve_daemon_of_bookie
+from bkctl.commands.context import BookieFlags, BookieSettings, JavaComparison, LogSettings
+from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import REFUSED, ignored_keys, is_refused, missing_feature_notes, unknown_key_notes
+from bkctl.runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
+from bkctl.runtime.errors import ConfigurationError
 from bkctl.setting_readers import (
     Given,
     Givens,
@@ -23,13 +27,9 @@ from bkctl.settings import (
     resolve_metadata_uri,
     server_zookeeper_values,
 )
-from commands.context import BookieFlags, BookieSettings, JavaComparison, LogSettings
-from commands.errors import InvalidArgumentError, NoDirectoryError
-from runtime.config import AdminConfig, BookieConfig, ZooKeeperConfig
-from runtime.errors import ConfigurationError
-from storage.config import normal_directory
-from storage.journal.format import EXPLICIT_LAC_VERSION_MIN
-from storage.setting import described
+from bkctl.storage.config import normal_directory
+from bkctl.storage.journal.format import EXPLICIT_LAC_VERSION_MIN
+from bkctl.storage.setting import described
 
 DATA_DIRECTORY = "bkctl-data"
 """Directory for all data if nothing is configured."""

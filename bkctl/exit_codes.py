@@ -6,9 +6,9 @@ import enum
 import signal
 from collections.abc import Mapping
 
-from commands.errors import InvalidArgumentError, NotFoundError, Outcome, StoppedBySignalError, WaitTimeoutError
-from runtime import errors as runtime_errors
-from storage import errors as storage_errors
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome, StoppedBySignalError, WaitTimeoutError
+from bkctl.runtime import errors as runtime_errors
+from bkctl.storage import errors as storage_errors
 
 
 class ExitCode(enum.IntEnum):

@@ -14,8 +14,8 @@ from types import MappingProxyType
 
 import javaproperties
 
-from runtime.errors import ConfigurationError
-from storage.adapters.given_files import read_given_file
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.storage.adapters.given_files import read_given_file
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _DEPTH_MAX = 16

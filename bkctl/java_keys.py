@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
+from bkctl.commands.parse import near_miss
 from bkctl.setting_readers import all_settings
-from commands.parse import near_miss
 
 JavaSetting: TypeAlias = tuple[str, str | None, str]
 """A key, its value (None for an empty one) and its source."""

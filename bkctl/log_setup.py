@@ -6,17 +6,17 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from commands.config import Settings
-from commands.rendering import clean
+from bkctl.commands.config import Settings
+from bkctl.commands.rendering import clean
 
 if TYPE_CHECKING:
     import logging
 
 _FORM = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _ABOUT_BAD_NODES = (
-    "runtime.metadata.replication.directories",
-    "runtime.metadata.ledgers.listing",
-    "runtime.metadata.bookies.registration",
+    "bkctl.runtime.metadata.replication.directories",
+    "bkctl.runtime.metadata.ledgers.listing",
+    "bkctl.runtime.metadata.bookies.registration",
 )
 """These warn about nodes in the cluster that are skipped. Every command shows their warnings."""
 
@@ -39,7 +39,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
         levels[logging.getLogger("py4j")] = logging.WARNING  # logs every call between Python and Spark's JVM
         if not settings.is_debug:
             handler.addFilter(_without_traceback_of_exhaustion())
-            levels[logging.getLogger("runtime.metadata.zookeeper.store.kazoo")] = logging.ERROR  # every attempt
+            levels[logging.getLogger("bkctl.runtime.metadata.zookeeper.store.kazoo")] = logging.ERROR  # every attempt
     else:
         handler = logging.NullHandler()  # without any handler Python would print warnings
     tellers = [] if levels else [logging.getLogger(name) for name in _ABOUT_BAD_NODES]
@@ -61,7 +61,7 @@ def configure_logging(settings: Settings, *, is_server: bool) -> Callable[[], No
 
 def _without_traceback_of_exhaustion() -> Callable[[logging.LogRecord], bool]:
     """A filter: no traceback if there is no memory or thread, which ends the server with a sentence."""
-    from runtime.net.exhaustion import is_exhaustion
+    from bkctl.runtime.net.exhaustion import is_exhaustion
 
     def shorten(record: logging.LogRecord) -> bool:
         if record.exc_info and is_exhaustion(record.exc_info[1]):

@@ -22,12 +22,9 @@ import typer
 
 from bkctl import exit_codes
 from bkctl.app import build_app
-from bkctl.log_setup import configure_logging
-from bkctl.settings import Sources, read_sources, resolve_settings
-from bkctl.variables import variable_warnings
-from commands.config import GlobalFlags, Settings
-from commands.console import Console, standard_console
-from commands.context import (
+from bkctl.commands.config import GlobalFlags, Settings
+from bkctl.commands.console import Console, standard_console
+from bkctl.commands.context import (
     BookieFlags,
     BookieSettings,
     CommandContext,
@@ -35,9 +32,12 @@ from commands.context import (
     DaemonSettings,
     SettingsOverview,
 )
-from commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
-from runtime.errors import MetadataOutageError, MetadataUnavailableError
-from storage.errors import BkctlError
+from bkctl.commands.errors import ChangeCutOffError, ReaderGoneError, StoppedBySignalError
+from bkctl.log_setup import configure_logging
+from bkctl.runtime.errors import MetadataOutageError, MetadataUnavailableError
+from bkctl.settings import Sources, read_sources, resolve_settings
+from bkctl.storage.errors import BkctlError
+from bkctl.variables import variable_warnings
 
 _GROUPS_WITH_DATA = frozenset({"autorecovery", "bookie", "dev", "storage"})
 """Groups of commands that write directories of bookies and servers."""

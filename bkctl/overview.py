@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bkctl.autorecovery_settings import daemon_values
 from bkctl.bookie_settings import bookie_values, build_bookie, has_file
+from bkctl.commands.context import BookieFlags, DaemonFlags, SettingInfo, SettingsOverview, shown_secret
 from bkctl.java_keys import IGNORED, MISSING, OLDER_URI, REFUSED
 from bkctl.setting_readers import Given, Givens, all_settings
 from bkctl.settings import Sources, general_values, resolve_metadata_uri, section_values, zookeeper_values
-from commands.context import BookieFlags, DaemonFlags, SettingInfo, SettingsOverview, shown_secret
-from storage.setting import Described
+from bkctl.storage.setting import Described
 
 _DEFAULT = "default"
 _REQUIRED: Givens = {

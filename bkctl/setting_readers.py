@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from commands.config import GeneralConfig
-from commands.context import LogSettings
-from commands.errors import InvalidArgumentError
-from commands.parse import near_miss
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
-from runtime.errors import ConfigurationError
-from runtime.replication.config import ReplicationConfig
-from storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting, described
+from bkctl.commands.config import GeneralConfig
+from bkctl.commands.context import LogSettings
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.parse import near_miss
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.storage.setting import DURATION_S_MAX, MEBIBYTE, Described, Java, Setting, described
 
 if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf

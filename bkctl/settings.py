@@ -16,12 +16,12 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
 
     [contexts.prod.zookeeper]   # [zookeeper] for this cluster only
 
-    [zookeeper]                 # fields of runtime.config.ZooKeeperConfig; also [zookeeper.sasl] and [zookeeper.tls]
+    [zookeeper]                 # fields of bkctl.runtime.config.ZooKeeperConfig; also [zookeeper.sasl] and [zookeeper.tls]
     digest = "file:/etc/bkctl/zookeeper-digest"     # secrets: where they are, file:PATH or env:VARIABLE
-    [client]                    # fields of runtime.config.ClientConfig
-    [replication]               # fields of runtime.replication.config.ReplicationConfig
-    [autorecovery]              # fields of runtime.autorecovery.config.AutorecoveryConfig, and the log
-    [bookie]                    # fields of runtime.config.BookieConfig, and the three lists of directories
+    [client]                    # fields of bkctl.runtime.config.ClientConfig
+    [replication]               # fields of bkctl.runtime.replication.config.ReplicationConfig
+    [autorecovery]              # fields of bkctl.runtime.autorecovery.config.AutorecoveryConfig, and the log
+    [bookie]                    # fields of bkctl.runtime.config.BookieConfig, and the three lists of directories
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from bkctl.commands.config import GeneralConfig, GlobalFlags, Settings
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.parse import parse_duration_s
+from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.setting_readers import (
     FALSE,
     SECTIONS,
@@ -45,13 +51,7 @@ from bkctl.setting_readers import (
     toml_values,
     variable_values,
 )
-from commands.config import GeneralConfig, GlobalFlags, Settings
-from commands.errors import InvalidArgumentError
-from commands.parse import parse_duration_s
-from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import ConfigurationError
-from runtime.replication.config import ReplicationConfig
-from storage.adapters.given_files import read_given_file
+from bkctl.storage.adapters.given_files import read_given_file
 
 if TYPE_CHECKING:
     from bkctl.java_conf import JavaConf
@@ -242,7 +242,7 @@ def resolve_metadata_uri(sources: Sources) -> tuple[str | None, str]:
 def _refuse_credentials(uri: str | None, origin: str) -> None:
     """A metadata URI with a password must not get into an error or a log; ConfigurationError."""
     if uri is not None and "@" in uri:  # most invocations need no parser of URIs
-        from runtime.metadata.uri import refuse_credentials
+        from bkctl.runtime.metadata.uri import refuse_credentials
 
         try:
             refuse_credentials(uri)
@@ -295,7 +295,7 @@ def java_metadata_uri(conf: JavaConf) -> str | None:
     servers = conf.texts("zkServers")
     if not servers:
         return None
-    from runtime.metadata.uri import legacy_metadata_uri
+    from bkctl.runtime.metadata.uri import legacy_metadata_uri
 
     root, factory_class = conf.text("zkLedgersRootPath"), conf.text("ledgerManagerFactoryClass")
     _refuse_credentials(",".join(servers), conf.origin)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from bkctl.commands.parse import near_miss
+from bkctl.runtime.errors import ConfigurationError
 from bkctl.setting_readers import all_settings
-from commands.parse import near_miss
-from runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from bkctl.settings import Sources

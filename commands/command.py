@@ -13,13 +13,13 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_args
 
 import typer
 
-from commands.config import GlobalFlags, Settings
-from commands.context import Invocation
-from commands.effect import Effect
-from commands.errors import Outcome, PlanShown
-from commands.help_page import HelpCommand, HelpGroup
-from commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS, declarations
-from runtime.errors import RefusedError
+from bkctl.commands.config import GlobalFlags, Settings
+from bkctl.commands.context import Invocation
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import Outcome, PlanShown
+from bkctl.commands.help_page import HelpCommand, HelpGroup
+from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS, declarations
+from bkctl.runtime.errors import RefusedError
 
 CommandFunction: TypeAlias = Callable[..., Outcome | None] | Callable[..., Coroutine[Any, Any, Outcome | None]]
 
@@ -157,6 +157,6 @@ def _hidden_unless(parameter: inspect.Parameter, shown: Collection[str]) -> insp
 def _finish(result: Outcome | Coroutine[Any, Any, Outcome | None] | None) -> Outcome | None:
     if result is None or isinstance(result, Outcome):
         return result
-    from commands.event_loop import run_to_end
+    from bkctl.commands.event_loop import run_to_end
 
     return run_to_end(result)

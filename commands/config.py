@@ -7,9 +7,9 @@ from typing import Annotated
 
 import msgspec
 
-from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.replication.config import ReplicationConfig
-from storage.setting import Java, Setting
+from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.storage.setting import Java, Setting
 
 
 class OutputForm(enum.StrEnum):

@@ -7,12 +7,12 @@ from typing import Annotated
 import msgspec
 import typer
 
-from commands.command import command, group
-from commands.context import CommandContext, SettingInfo, SettingsOverview
-from commands.errors import NotFoundError
-from commands.parse import near_miss
-from commands.rendering import Column, Table
-from storage.setting import size_text
+from bkctl.commands.command import command, group
+from bkctl.commands.context import CommandContext, SettingInfo, SettingsOverview
+from bkctl.commands.errors import NotFoundError
+from bkctl.commands.parse import near_miss
+from bkctl.commands.rendering import Column, Table
+from bkctl.storage.setting import size_text
 
 _SIMILARITY_MIN = 0.6
 _VALUES = Table("Settings", Column("name", "SETTING"), Column("value", "VALUE"), name="name")

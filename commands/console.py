@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, TextIO
 
-from commands import rendering, table_layout
-from commands.config import ColorMode, OutputForm, Settings
-from commands.errors import ReaderGoneError
-from commands.listing import Listing
-from commands.progress import Progress, Silence, progress_bar
-from commands.rendering import Column, Lines, Row, Table
-from commands.table_layout import Layout
-from runtime.errors import RefusedError
+from bkctl.commands import rendering, table_layout
+from bkctl.commands.config import ColorMode, OutputForm, Settings
+from bkctl.commands.errors import ReaderGoneError
+from bkctl.commands.listing import Listing
+from bkctl.commands.progress import Progress, Silence, progress_bar
+from bkctl.commands.rendering import Column, Lines, Row, Table
+from bkctl.commands.table_layout import Layout
+from bkctl.runtime.errors import RefusedError
 
 if TYPE_CHECKING:
     import logging

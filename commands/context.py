@@ -8,16 +8,16 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 
-from commands.config import GlobalFlags, Settings
-from commands.console import Console
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError
-from commands.parse import parse_bookie_id
-from runtime.autorecovery.config import DaemonConfig
-from runtime.config import BookieConfig
-from runtime.log_level import LogLevel
-from runtime.replication.config import PlacementMode, VerifyMode
-from storage.setting import Java, Setting, described
+from bkctl.commands.config import GlobalFlags, Settings
+from bkctl.commands.console import Console
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.parse import parse_bookie_id
+from bkctl.runtime.autorecovery.config import DaemonConfig
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.log_level import LogLevel
+from bkctl.runtime.replication.config import PlacementMode, VerifyMode
+from bkctl.storage.setting import Java, Setting, described
 
 
 class LogFormat(StrEnum):
@@ -237,8 +237,8 @@ def load_config(context: CommandContext, flags: BookieFlags, bookie_id: str | No
 
 def id_by_settings(config: BookieConfig) -> str:
     """Id that ``bookie start`` would use; ConfigurationError, InvalidArgumentError."""
-    from runtime.bookie.identity import resolve_identity
-    from runtime.net.host import OsHost
+    from bkctl.runtime.bookie.identity import resolve_identity
+    from bkctl.runtime.net.host import OsHost
 
     if config.bookie_id is None and config.port == 0:
         raise InvalidArgumentError("the port is not known before the bookie starts: use --bookie-id or --port")

@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from commands.bookie.admin_access import read_token
-from commands.bookie.by_retention import wait_for_retention
-from commands.bookie.leaving import (
+from bkctl.commands.bookie.admin_access import read_token
+from bkctl.commands.bookie.by_retention import wait_for_retention
+from bkctl.commands.bookie.leaving import (
     WAIT_DEFAULT,
     LeavingIds,
     LeavingRequest,
@@ -19,14 +19,14 @@ from commands.bookie.leaving import (
     WaitOption,
     let_leave,
 )
-from commands.bookie.leaving_report import leaving_outcome, print_leaving
-from commands.bookie.stop_command import parse_stop_command
-from commands.command import command, group
-from commands.context import CommandContext, CopyFlags
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, Outcome
-from commands.parse import parse_bookie_id, parse_duration_s, read_ledger_ids
-from commands.shared_options import takes_copy_options
+from bkctl.commands.bookie.leaving_report import leaving_outcome, print_leaving
+from bkctl.commands.bookie.stop_command import parse_stop_command
+from bkctl.commands.command import command, group
+from bkctl.commands.context import CommandContext, CopyFlags
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.parse import parse_bookie_id, parse_duration_s, read_ledger_ids
+from bkctl.commands.shared_options import takes_copy_options
 
 
 @command("decommission", example="decommission b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)

@@ -1,7 +1,7 @@
 """What a command may do to a cluster, to a bookie's files or to the servers of this machine.
 
 A command declares its effect once (``command(effect=...)``). The effect determines its options and what the gate
-(``commands.safety.gate``) requires before a change.
+(``bkctl.commands.safety.gate``) requires before a change.
 """
 
 from __future__ import annotations

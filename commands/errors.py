@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import enum
 
-from runtime.errors import ConfigurationError, MetadataUnavailableError
-from storage.errors import BkctlError
+from bkctl.runtime.errors import ConfigurationError, MetadataUnavailableError
+from bkctl.storage.errors import BkctlError
 
 
 class InvalidArgumentError(BkctlError):

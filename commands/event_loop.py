@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import uvloop
 
-from commands.errors import StoppedBySignalError
+from bkctl.commands.errors import StoppedBySignalError
 
 T = TypeVar("T")
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from commands.errors import InvalidArgumentError, unreadable_file
-from commands.rendering import envelope, to_json_line
-from runtime.new_file import whole_file
-from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.commands.errors import InvalidArgumentError, unreadable_file
+from bkctl.commands.rendering import envelope, to_json_line
+from bkctl.runtime.new_file import whole_file
+from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 
 if TYPE_CHECKING:
-    from runtime.replication.judge.findings import CopyFinding
-    from runtime.replication.judge.ledger_check import LedgerCheck
+    from bkctl.runtime.replication.judge.findings import CopyFinding
+    from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def new_findings_file(path: str, root: str, instance_id: str | None) -> Iterator
 
     ConflictError if it exists; OSError.
     """
-    from runtime.replication.judge.findings import (
+    from bkctl.runtime.replication.judge.findings import (
         END_KIND,
         KIND,
         FindingsHeader,
@@ -52,7 +52,7 @@ def new_findings_file(path: str, root: str, instance_id: str | None) -> Iterator
 
 def read_findings(path: str, root: str, instance_id: str | None) -> tuple[CopyFinding, ...]:
     """The bad copies in a file; NotFoundError, InvalidArgumentError for an invalid file or one of another cluster."""
-    from runtime.replication.judge.findings import FindingsFormatError, decode_findings
+    from bkctl.runtime.replication.judge.findings import FindingsFormatError, decode_findings
 
     try:
         header, findings = decode_findings(read_given_file(path, DATA_BYTES_MAX).splitlines())

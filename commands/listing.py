@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from commands import rendering
-from commands.config import OutputForm, Settings
-from commands.errors import InvalidArgumentError
-from commands.rendering import Column, Row, Table
-from commands.table_layout import Layout
+from bkctl.commands import rendering
+from bkctl.commands.config import OutputForm, Settings
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.rendering import Column, Row, Table
+from bkctl.commands.table_layout import Layout
 
 _ROWS_MEASURED = 1000
 _DIRECTIONS = ("asc", "desc")

@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from commands.console import Console
-from commands.context import CommandContext
-from commands.errors import ChangeCutOffError
-from commands.rendering import counted, size
-from commands.safety.audit_trail import mask_secrets
-from runtime.errors import MetadataUnavailableError
-from storage.errors import BkctlError
+from bkctl.commands.console import Console
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import ChangeCutOffError
+from bkctl.commands.rendering import counted, size
+from bkctl.commands.safety.audit_trail import mask_secrets
+from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.storage.errors import BkctlError
 
 if TYPE_CHECKING:
-    from runtime.metadata.outage import MetadataOutage
-    from runtime.replication.run.ledgers import RecoveryProgress
+    from bkctl.runtime.metadata.outage import MetadataOutage
+    from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 
 
 def report_outage(console: Console, outage: MetadataOutage) -> None:

@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Iterable
 
-from commands.errors import InvalidArgumentError, unreadable_file
-from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
-from storage.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
-from storage.setting import DURATION_S_MAX
+from bkctl.commands.errors import InvalidArgumentError, unreadable_file
+from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.storage.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
+from bkctl.storage.setting import DURATION_S_MAX
 
 _DECIMAL = re.compile(r"[0-9]{1,39}")
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,32}")
@@ -133,7 +133,7 @@ def parse_entry_range(text: str | None) -> tuple[int, int | None]:
 
 def parse_bookie_id(text: str) -> str:
     """Check a bookie id and return it. An invalid id would make every Java client hang, so it is refused."""
-    from runtime.ledger.metadata import is_valid_bookie_id
+    from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 
     if not is_valid_bookie_id(text):
         raise InvalidArgumentError(

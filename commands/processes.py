@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from storage.adapters.filesystem import OsFileSystem, open_to_append
-from storage.json_text import JsonTextError, decode_json
+from bkctl.storage.adapters.filesystem import OsFileSystem, open_to_append
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 _POLL_INTERVAL_S = 0.02
 _BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.command import command, group
-from commands.context import CommandContext, CopyFlags
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, Outcome
-from commands.help_page import COPYING, HelpCommand, HelpGroup
-from commands.outages import told_when_cut_off
-from commands.parse import all_ledger_ids, parse_bookie_id
-from commands.recover_ledger import recover_ledger
-from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
-from commands.recovery_progress import recovery_progress
-from commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
-from commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
-from commands.session import open_session
-from commands.shared_options import takes_copy_options
-from runtime.replication.config import OpenLedgers
+from bkctl.commands.command import command, group
+from bkctl.commands.context import CommandContext, CopyFlags
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.help_page import COPYING, HelpCommand, HelpGroup
+from bkctl.commands.outages import told_when_cut_off
+from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
+from bkctl.commands.recover_ledger import recover_ledger
+from bkctl.commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
+from bkctl.commands.recovery_progress import recovery_progress
+from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
+from bkctl.commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
+from bkctl.commands.session import open_session
+from bkctl.commands.shared_options import takes_copy_options
+from bkctl.runtime.replication.config import OpenLedgers
 
 if TYPE_CHECKING:
-    from runtime.replication.run.report import RecoveryReport
+    from bkctl.runtime.replication.run.report import RecoveryReport
 
 FAILED_BOOKIE = "failed-bookie"
 
@@ -74,7 +74,7 @@ async def failed_bookie(
     flags: CopyFlags,
 ) -> Outcome:
     """Copy the entries of failed bookies to others, and replace the failed ones. Short form: bkctl recover ID..."""
-    from commands.safety.gate import nothing_to_change
+    from bkctl.commands.safety.gate import nothing_to_change
 
     for bookie_id in [*bookie_ids, *(to or ())]:
         parse_bookie_id(bookie_id)

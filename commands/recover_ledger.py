@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.command import command
-from commands.context import CommandContext, CopyFlags
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, Outcome
-from commands.findings_file import read_findings
-from commands.outages import report_outage, told_when_cut_off
-from commands.parse import all_ledger_ids
-from commands.recovery_job import as_recorded, delete_job, open_job, read_rest_of_ledgers, start_of
-from commands.recovery_progress import recovery_progress
-from commands.rendering import Column, Table, counted, decimal, size
-from commands.replication_access import note_end, policy_of
-from commands.session import Session, open_session
-from commands.shared_options import takes_copy_options
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext, CopyFlags
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.findings_file import read_findings
+from bkctl.commands.outages import report_outage, told_when_cut_off
+from bkctl.commands.parse import all_ledger_ids
+from bkctl.commands.recovery_job import as_recorded, delete_job, open_job, read_rest_of_ledgers, start_of
+from bkctl.commands.recovery_progress import recovery_progress
+from bkctl.commands.rendering import Column, Table, counted, decimal, size
+from bkctl.commands.replication_access import note_end, policy_of
+from bkctl.commands.session import Session, open_session
+from bkctl.commands.shared_options import takes_copy_options
 
 if TYPE_CHECKING:
-    from commands.safety.plan import Plan
-    from runtime.metadata.ledgers.ledgers import LedgerStore
-    from runtime.replication.judge.bad_copies import (
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+    from bkctl.runtime.replication.judge.bad_copies import (
         BadCopies,
         InPlacePlan,
         LedgerInPlace,
     )
-    from runtime.replication.judge.fragments import EntryRange
-    from runtime.replication.plan.job_file import JobRest, JobWork
-    from runtime.replication.policy import Policy
-    from runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
+    from bkctl.runtime.replication.judge.fragments import EntryRange
+    from bkctl.runtime.replication.plan.job_file import JobRest, JobWork
+    from bkctl.runtime.replication.policy import Policy
+    from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 
 _IDS_SHOWN_MAX = 5
 _ENTRIES_SHOWN_MAX = 60
@@ -110,7 +110,7 @@ async def recover_ledger(
 
 def plan_of_rest(rest: JobRest) -> InPlacePlan:
     """What an interrupted job has left. Every copy is read again before it is written."""
-    from runtime.replication.judge.bad_copies import InPlacePlan, LedgerInPlace
+    from bkctl.runtime.replication.judge.bad_copies import InPlacePlan, LedgerInPlace
 
     ledgers = [msgspec.json.decode(plan, type=LedgerInPlace) for plan in rest.plans if plan is not None]
     for plan in rest.done_plans:  # the bad copies that the plan had left are left still
@@ -121,7 +121,7 @@ def plan_of_rest(rest: JobRest) -> InPlacePlan:
 
 def work_of_repair(found: InPlacePlan) -> Iterator[JobWork]:
     """What a job records: also what stays bad, so that a continued one reports it."""
-    from runtime.replication.plan.job_file import JobWork
+    from bkctl.runtime.replication.plan.job_file import JobWork
 
     for ledger in found.ledgers:
         if ledger.changes or ledger.left:
@@ -145,7 +145,7 @@ def _found_before(session: Session, path: str, ledger_ids: Sequence[int]) -> dic
 
 
 async def _repair(context: CommandContext, session: Session, policy: Policy) -> InPlaceRepair:
-    from runtime.replication.run.in_place_repair import InPlaceRepair
+    from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair
 
     ports = (await session.client()).ports
     return InPlaceRepair(ports, await session.locks(), policy, partial(report_outage, context.console))
@@ -164,7 +164,7 @@ async def _verify(
 
 
 def _require_all_found(found: InPlacePlan) -> None:
-    from runtime.errors import LedgerNotFoundError
+    from bkctl.runtime.errors import LedgerNotFoundError
 
     if found.deleted:
         raise LedgerNotFoundError(found.deleted[0], "no such ledger")
@@ -173,7 +173,7 @@ def _require_all_found(found: InPlacePlan) -> None:
 async def _carry_out(
     context: CommandContext, session: Session, repair: InPlaceRepair, found: InPlacePlan, flags: CopyFlags
 ) -> InPlaceReport:
-    from commands.safety.gate import nothing_to_change, open_change
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
 
     plan = _plan(session, repair.ports.ledgers, found)
     if not found.to_repair:
@@ -207,7 +207,7 @@ async def _carry_out(
 
 
 def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
-    from runtime.replication.judge.fragments import format_ranges
+    from bkctl.runtime.replication.judge.fragments import format_ranges
 
     items = []
     for ledger in found.to_repair:
@@ -233,7 +233,7 @@ def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
 
 
 def _sentences(found: InPlacePlan) -> list[str]:
-    from runtime.replication.judge.copies import CopyState
+    from bkctl.runtime.replication.judge.copies import CopyState
 
     verified = counted(len(found.ledgers), "ledger")
     writes = [(ledger, each) for ledger in found.to_repair for each in ledger.writes]
@@ -318,7 +318,7 @@ def _report_body(report: InPlaceReport) -> dict[str, object]:
 
 
 def _print(context: CommandContext, report: InPlaceReport) -> None:
-    from runtime.replication.judge.fragments import format_ranges
+    from bkctl.runtime.replication.judge.fragments import format_ranges
 
     left = [
         {

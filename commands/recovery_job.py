@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from commands.context import CommandContext, CopyFlags
-from commands.errors import InvalidArgumentError, NotFoundError
-from commands.parse import parse_bytes_per_second
-from commands.rendering import counted, size
-from commands.safety.state_folder import state_folder
-from runtime.errors import ConfigurationError, ConflictError, RefusedError
-from runtime.new_file import write_whole
-from storage.adapters.filesystem import OsFileSystem
-from storage.advice import without_path
-from storage.errors import BkctlError
+from bkctl.commands.context import CommandContext, CopyFlags
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError
+from bkctl.commands.parse import parse_bytes_per_second
+from bkctl.commands.rendering import counted, size
+from bkctl.commands.safety.state_folder import state_folder
+from bkctl.runtime.errors import ConfigurationError, ConflictError, RefusedError
+from bkctl.runtime.new_file import write_whole
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.advice import without_path
+from bkctl.storage.errors import BkctlError
 
 if TYPE_CHECKING:
-    from commands.console import Console
-    from commands.session import Session
-    from runtime.replication.config import OpenLedgers
-    from runtime.replication.plan.job_file import JobFile, JobRest, JobStart, JobWork
-    from runtime.replication.plan.recovery_plan import RecoveryPlan
-    from runtime.replication.policy import CopyPace, Policy
-    from runtime.replication.run.ledgers import RecoveryJob
+    from bkctl.commands.console import Console
+    from bkctl.commands.session import Session
+    from bkctl.runtime.replication.config import OpenLedgers
+    from bkctl.runtime.replication.plan.job_file import JobFile, JobRest, JobStart, JobWork
+    from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
+    from bkctl.runtime.replication.policy import CopyPace, Policy
+    from bkctl.runtime.replication.run.ledgers import RecoveryJob
 
 _NO_LIMIT = "none"
 _SUFFIX = ".sqlite"
@@ -106,8 +106,8 @@ def _require_of_cluster(path: str, start: JobStart, session: Session) -> None:
 
 def _reopen(path: str, *, is_exclusive: bool = False) -> JobFile:
     """An existing job file; NotFoundError, InvalidArgumentError, ConfigurationError, ConflictError if it is in use."""
-    from runtime.replication.plan.job_file import JobFile, no_job_file
-    from storage.adapters.sqlite import SqliteDatabase
+    from bkctl.runtime.replication.plan.job_file import JobFile, no_job_file
+    from bkctl.storage.adapters.sqlite import SqliteDatabase
 
     try:
         head = _head(path, max(len(_HEAD), len(_OLD_HEAD)))
@@ -139,10 +139,10 @@ async def open_job(
 
     The first line that is printed names it, and the file with its byte rates. Both are deleted if it is finished.
     """
-    from runtime.net.loop import LaneWorkers
-    from runtime.replication.plan.job_file import JobFile
-    from runtime.replication.run.ledgers import RecoveryJob
-    from storage.adapters.sqlite import create_database
+    from bkctl.runtime.net.loop import LaneWorkers
+    from bkctl.runtime.replication.plan.job_file import JobFile
+    from bkctl.runtime.replication.run.ledgers import RecoveryJob
+    from bkctl.storage.adapters.sqlite import create_database
 
     path = flags.resume or os.path.join(state_folder(context.settings, "jobs"), f"{start.job_id}{_SUFFIX}")
     rates = RatesFile(_rates_path(path), context.console)
@@ -204,7 +204,7 @@ def delete_finished_jobs(
 
 def _read_start(path: str) -> JobStart:
     """What a job is for, also one of an older bkctl; errors of ``_reopen``, OSError, DecodeError."""
-    from runtime.replication.plan.job_file import JobStart
+    from bkctl.runtime.replication.plan.job_file import JobStart
 
     if path.endswith(_OLD_SUFFIX):
         return msgspec.json.decode(_head(path, _START_BYTES_MAX).partition(b"\n")[0], type=JobStart)
@@ -235,7 +235,7 @@ def start_of(
     context: CommandContext, session: Session, policy: Policy, operation_id: str, plan: RecoveryPlan | None = None
 ) -> JobStart:
     """What a new job is for. ``plan`` None: ledgers are repaired in place."""
-    from runtime.replication.plan.job_file import JobStart
+    from bkctl.runtime.replication.plan.job_file import JobStart
 
     return JobStart(
         job_id=operation_id,
@@ -254,7 +254,7 @@ def start_of(
 
 def work_of(plan: RecoveryPlan) -> Iterator[JobWork]:
     """The ledgers of a plan. Their metadata is read again, so no more is recorded."""
-    from runtime.replication.plan.job_file import JobWork
+    from bkctl.runtime.replication.plan.job_file import JobWork
 
     for ledger in plan.ledgers:
         yield JobWork(ledger.surviving_copies, ledger.ledger_id)
@@ -266,7 +266,7 @@ class RatesFile:
     """The byte rates of a running job, in a file that an operator may edit: ``KEY = RATE`` lines."""
 
     def __init__(self, path: str, console: Console) -> None:
-        from runtime.replication.policy import CopyPace
+        from bkctl.runtime.replication.policy import CopyPace
 
         self.path = path
         self._console = console

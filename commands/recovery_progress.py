@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from commands.console import Console
-from commands.progress import Progress
-from commands.rendering import counted, duration, size
+from bkctl.commands.console import Console
+from bkctl.commands.progress import Progress
+from bkctl.commands.rendering import counted, duration, size
 
 if TYPE_CHECKING:
-    from runtime.replication.run.ledgers import RecoveryProgress
+    from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 
 LINE_INTERVAL_S = 10.0
 RATE_WINDOW = 30

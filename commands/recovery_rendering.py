@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, overload
 
-from commands.context import CommandContext
-from commands.rendering import Column, Table, counted, decimal, duration, size, time_text
-from runtime.replication.config import OpenLedgers, PlacementMode
-from runtime.replication.policy import DEFAULT_POLICY, Policy
+from bkctl.commands.context import CommandContext
+from bkctl.commands.rendering import Column, Table, counted, decimal, duration, size, time_text
+from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
+from bkctl.runtime.replication.policy import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
-    from runtime.replication.judge.ledger_result import LedgerFailure
-    from runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, PlanTotals, RecoveryPlan
-    from runtime.replication.run.report import RecoveryReport
+    from bkctl.runtime.replication.judge.ledger_result import LedgerFailure
+    from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, PlanTotals, RecoveryPlan
+    from bkctl.runtime.replication.run.report import RecoveryReport
 
 PLAN_TABLE = Table(
     "Changes",
@@ -72,7 +72,7 @@ _NAMED_MAX = 5
 
 def plan_body(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY) -> dict[str, object]:
     """A plan as a structured result."""
-    from runtime.replication.judge.ledger_result import rule_counts
+    from bkctl.runtime.replication.judge.ledger_result import rule_counts
 
     totals = plan.totals
     left = 0
@@ -169,7 +169,7 @@ def _is_unclosable(ledger: LedgerPlan, *, leaves_writers: bool) -> bool:
 
 
 def _why_not_closed(ledger: LedgerPlan) -> str:
-    from runtime.replication.judge.closability import joined
+    from bkctl.runtime.replication.judge.closability import joined
 
     return f"it cannot be closed: entries may exist that only {joined(ledger.close_needs)} can have"
 
@@ -179,8 +179,8 @@ def plan_summary(plan: RecoveryPlan, policy: Policy = DEFAULT_POLICY, drain_wait
 
     ``drain_wait_s``: how long writers get to leave bookies that serve.
     """
-    from runtime.replication.judge.ledger_result import rule_counts
-    from runtime.replication.plan.recovery_plan import PlanTotals
+    from bkctl.runtime.replication.judge.ledger_result import rule_counts
+    from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
 
     leaves_writers = policy.leaves_writers(is_drain=plan.is_drain)
     scanned = counted(plan.ledgers_scanned, "ledger")

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 
-from commands.config import OutputForm
+from bkctl.commands.config import OutputForm
 
 API_VERSION = "bkctl/v1"
 UNKNOWN = "-"

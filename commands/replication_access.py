@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from commands.context import CommandContext, CopyFlags
-from commands.errors import Outcome
-from commands.outages import report_outage
-from commands.parse import parse_bytes_per_second, parse_duration_s
-from commands.recovery_rendering import PLAN_TABLE, PlanItems, plan_body, plan_row, plan_summary
-from commands.rendering import Table
-from commands.session import Session
-from runtime.replication.config import OpenLedgers
-from runtime.replication.policy import CopyPace, Policy
+from bkctl.commands.context import CommandContext, CopyFlags
+from bkctl.commands.errors import Outcome
+from bkctl.commands.outages import report_outage
+from bkctl.commands.parse import parse_bytes_per_second, parse_duration_s
+from bkctl.commands.recovery_rendering import PLAN_TABLE, PlanItems, plan_body, plan_row, plan_summary
+from bkctl.commands.rendering import Table
+from bkctl.commands.session import Session
+from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.policy import CopyPace, Policy
 
 if TYPE_CHECKING:
-    from commands.safety.gate import Change
-    from commands.safety.plan import Plan
-    from runtime.metadata.ledgers.ledgers import LedgerStore
-    from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
-    from runtime.replication.run.recovery import BookieRecovery
+    from bkctl.commands.safety.gate import Change
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+    from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
+    from bkctl.runtime.replication.run.recovery import BookieRecovery
 
 
 class ReplicationAccess(NamedTuple):
@@ -67,7 +67,7 @@ class ReplicationAccess(NamedTuple):
         self, context: CommandContext, plan: Plan, found: RecoveryPlan, table: Table = PLAN_TABLE
     ) -> AbstractAsyncContextManager[Change]:
         """The gate for a plan about these bookies: locks only them, and waits out an outage."""
-        from commands.safety.gate import open_change
+        from bkctl.commands.safety.gate import open_change
 
         return open_change(
             context,
@@ -97,9 +97,9 @@ def policy_of(context: CommandContext, flags: CopyFlags, open_ledgers: OpenLedge
 
 async def replication_access(context: CommandContext, session: Session, policy: Policy) -> ReplicationAccess:
     """Parts for one run; ClusterNotFoundError."""
-    from runtime.metadata.cluster.operation_lock import leaving_bookies
-    from runtime.replication.run.recovery import BookieRecovery
-    from storage.adapters.sqlite import temporary_database
+    from bkctl.runtime.metadata.cluster.operation_lock import leaving_bookies
+    from bkctl.runtime.replication.run.recovery import BookieRecovery
+    from bkctl.storage.adapters.sqlite import temporary_database
 
     ports = (await session.client()).ports
     recovery = BookieRecovery(

@@ -6,10 +6,10 @@ import contextlib
 import logging
 import os
 
-from commands.context import LogFormat, LogSettings
-from commands.json_log import JsonFormatter, log_what_python_prints
-from runtime.errors import ConfigurationError
-from runtime.log_level import change_log_level, log_level
+from bkctl.commands.context import LogFormat, LogSettings
+from bkctl.commands.json_log import JsonFormatter, log_what_python_prints
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.log_level import change_log_level, log_level
 
 logger = logging.getLogger(__name__)
 

@@ -9,25 +9,25 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from commands.config import Settings
-from commands.context import CommandContext
-from runtime.errors import ConfigurationError
+from bkctl.commands.config import Settings
+from bkctl.commands.context import CommandContext
+from bkctl.runtime.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from commands.safety.plan import Plan
-    from runtime.client import LedgerClient
-    from runtime.metadata.bookies.cookies import CookieStore
-    from runtime.metadata.bookies.registration import RegistrationClient
-    from runtime.metadata.budgeted_store import BudgetedStore
-    from runtime.metadata.ledgers.ledgers import LedgerStore
-    from runtime.metadata.outage import MetadataOutage
-    from runtime.metadata.replication.directories import ForeignNames
-    from runtime.metadata.replication.lock import ReplicationLocks
-    from runtime.metadata.replication.switches import ReplicationSwitches
-    from runtime.metadata.store import MetadataStore
-    from runtime.metadata.uri import MetadataUri
-    from runtime.metadata.zookeeper.store import ZooKeeperStore
-    from runtime.net.pool import BookiePool
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.metadata.bookies.cookies import CookieStore
+    from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+    from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+    from bkctl.runtime.metadata.outage import MetadataOutage
+    from bkctl.runtime.metadata.replication.directories import ForeignNames
+    from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+    from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+    from bkctl.runtime.metadata.store import MetadataStore
+    from bkctl.runtime.metadata.uri import MetadataUri
+    from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+    from bkctl.runtime.net.pool import BookiePool
 
 
 GC_THRESHOLDS = (20_000, 20, 100)
@@ -49,21 +49,21 @@ class Session:
     @cached_property
     def registrations(self) -> RegistrationClient:
         """The bookies that are registered."""
-        from runtime.metadata.bookies.registration import RegistrationClient
+        from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 
         return RegistrationClient(self.store, self.root)
 
     @cached_property
     def cookies(self) -> CookieStore:
         """The stored cookies."""
-        from runtime.metadata.bookies.cookies import CookieStore
+        from bkctl.runtime.metadata.bookies.cookies import CookieStore
 
         return CookieStore(self.store, self.root)
 
     @cached_property
     def switches(self) -> ReplicationSwitches:
         """The switches of automatic replication."""
-        from runtime.metadata.replication.switches import ReplicationSwitches
+        from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 
         return ReplicationSwitches(self.store, self.root)
 
@@ -71,22 +71,22 @@ class Session:
         """Replication locks, held in the name that Java would give this host."""
         import asyncio
 
-        from runtime.metadata.replication.lock import ReplicationLocks
-        from runtime.net.host import canonical_host_name
+        from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+        from bkctl.runtime.net.host import canonical_host_name
 
         return ReplicationLocks(self.store, self.root, await asyncio.to_thread(canonical_host_name))
 
     @cached_property
     def foreign(self) -> ForeignNames:
         """Warns once about each node whose name is not BookKeeper's."""
-        from runtime.metadata.replication.directories import ForeignNames
+        from bkctl.runtime.metadata.replication.directories import ForeignNames
 
         return ForeignNames(self._context.console.warn)
 
     @cached_property
     def now_ms(self) -> int:
         """Time of the command's view of the cluster, to compute ages."""
-        from runtime.net.loop import LoopClock
+        from bkctl.runtime.net.loop import LoopClock
 
         return LoopClock().now_ms()
 
@@ -96,21 +96,21 @@ class Session:
 
     async def identify(self) -> None:
         """ClusterNotFoundError unless the cluster exists; then ``instance_id`` is known."""
-        from runtime.metadata.cluster.root import read_instance_id, require_cluster
+        from bkctl.runtime.metadata.cluster.root import read_instance_id, require_cluster
 
         await require_cluster(self.store, self.root)
         self.instance_id = await read_instance_id(self.store, self.root)
 
     async def ledgers(self) -> LedgerStore:
         """The ledgers' metadata; ClusterNotFoundError."""
-        from runtime.metadata.ledgers.ledgers import open_ledger_store
+        from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 
         layout_config = self._context.settings.zookeeper.layout
         return await open_ledger_store(self.store, self.root, self.uri.tree, layout_config=layout_config)
 
     async def client(self) -> LedgerClient:
         """A ledger client on this session; ClusterNotFoundError."""
-        from runtime.client import LedgerClient
+        from bkctl.runtime.client import LedgerClient
 
         require_supported_security(self._context.settings)
         client = LedgerClient.on_session(self.store, await self.ledgers(), self._context.settings.client)
@@ -124,8 +124,8 @@ class Session:
         """
         import msgspec
 
-        from runtime.net.loop import LoopClock
-        from runtime.net.pool import BookiePool
+        from bkctl.runtime.net.loop import LoopClock
+        from bkctl.runtime.net.pool import BookiePool
 
         require_supported_security(self._context.settings)
         config = self._context.settings.client
@@ -148,7 +148,7 @@ class Session:
         tier: int = 0,
     ) -> Plan:
         """A plan of the command for this cluster; the fields are those of ``Plan``."""
-        from commands.safety.plan import Plan
+        from bkctl.commands.safety.plan import Plan
 
         return Plan(
             root=self.root,
@@ -193,8 +193,8 @@ async def open_session(
     ZooKeeper, and it is called when one begins and ends; only for commands that change nothing. ConfigurationError,
     MetadataUnavailableError, MetadataAuthError, ClusterNotFoundError.
     """
-    from runtime.metadata.uri import parse_metadata_uri
-    from runtime.metadata.zookeeper.store import ZooKeeperStore
+    from bkctl.runtime.metadata.uri import parse_metadata_uri
+    from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
     if not metadata_uri:  # with one, the settings are those of a bookie, which judges its file itself
         require_supported_security(context.settings)
@@ -216,23 +216,23 @@ async def open_session(
 def _budgeted(
     context: CommandContext, store: ZooKeeperStore, on_outage: Callable[[MetadataOutage], None] | None
 ) -> BudgetedStore:
-    from runtime.metadata.budgeted_store import BudgetedStore
-    from runtime.metadata.request_budget import share_of_budget
-    from runtime.net.loop import LoopClock
+    from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+    from bkctl.runtime.metadata.request_budget import share_of_budget
+    from bkctl.runtime.net.loop import LoopClock
 
     clock = LoopClock()
     budget = share_of_budget(clock, context.settings.zookeeper)
     if on_outage is None:
         return BudgetedStore(store, budget)
-    from runtime.replication.run.outlasting_reads import OutlastingReads
+    from bkctl.runtime.replication.run.outlasting_reads import OutlastingReads
 
     wait_max_s = context.settings.replication.metadata_outage_max_s
     return OutlastingReads(store, budget, clock, wait_max_s, on_outage)
 
 
 async def _warn_of_unfinished_restore(context: CommandContext, session: Session) -> None:
-    from runtime.errors import MetadataAuthError
-    from runtime.metadata.cluster.root import is_restore_unfinished, unfinished_restore_text
+    from bkctl.runtime.errors import MetadataAuthError
+    from bkctl.runtime.metadata.cluster.root import is_restore_unfinished, unfinished_restore_text
 
     # Only the command knows whether it needs to read the root itself.
     with contextlib.suppress(MetadataAuthError):

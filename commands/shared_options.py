@@ -10,13 +10,13 @@ from typing import Annotated, Any, get_args
 import msgspec
 import typer
 
-from commands.config import ColorMode, OutputForm
-from commands.context import BookieFlags, CopyFlags
-from commands.help_page import BOOKIE, CHANGE, CLUSTER, COPYING, GENERAL, LISTING, STORAGE
-from runtime.config import BookieConfig
-from runtime.replication.config import PlacementMode, ReplicationConfig, VerifyMode
-from storage.config import StorageConfig
-from storage.setting import described
+from bkctl.commands.config import ColorMode, OutputForm
+from bkctl.commands.context import BookieFlags, CopyFlags
+from bkctl.commands.help_page import BOOKIE, CHANGE, CLUSTER, COPYING, GENERAL, LISTING, STORAGE
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.replication.config import PlacementMode, ReplicationConfig, VerifyMode
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.setting import described
 
 
 def setting_option(

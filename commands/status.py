@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
-from commands.command import command, group
-from commands.context import CommandContext
-from commands.errors import Outcome
-from commands.rendering import Column, Lines, Table, counted, percent, size, time_text
-from commands.session import open_session, require_metadata_uri
-from commands.watch import clear_screen, parse_watch
+from bkctl.commands.command import command, group
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import Outcome
+from bkctl.commands.rendering import Column, Lines, Table, counted, percent, size, time_text
+from bkctl.commands.session import open_session, require_metadata_uri
+from bkctl.commands.watch import clear_screen, parse_watch
 
 if TYPE_CHECKING:
-    from runtime.metadata.replication.recovery_look import RecoveryLook
-    from runtime.replication.judge.cluster_status import BookieLook, ClusterLook
-    from runtime.replication.judge.status_finding import StatusFinding, Urgency
+    from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+    from bkctl.runtime.replication.judge.cluster_status import BookieLook, ClusterLook
+    from bkctl.runtime.replication.judge.status_finding import StatusFinding, Urgency
 
 _TIMEOUT_S = 1.5
 """Longest wait for a session with ZooKeeper, and for the answer of a bookie."""
@@ -66,7 +66,7 @@ async def _watch(context: CommandContext, interval_s: float) -> None:
     """Until the command is interrupted."""
     import asyncio
 
-    from runtime.replication.judge.cluster_status import first_counted, seconds_left
+    from bkctl.runtime.replication.judge.cluster_status import first_counted, seconds_left
 
     first: ClusterLook | None = None
     while True:
@@ -82,10 +82,10 @@ async def _look(context: CommandContext) -> ClusterLook:
     import asyncio
     from contextlib import AsyncExitStack, suppress
 
-    from runtime.errors import MetadataUnavailableError
-    from runtime.net.loop import LoopClock
-    from runtime.replication.judge.cluster_status import ClusterLook
-    from runtime.replication.survey.status import StatusLimits, StatusSurvey
+    from bkctl.runtime.errors import MetadataUnavailableError
+    from bkctl.runtime.net.loop import LoopClock
+    from bkctl.runtime.replication.judge.cluster_status import ClusterLook
+    from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 
     zookeeper = context.settings.zookeeper
     timeout_s = min(zookeeper.operation_timeout_s, _TIMEOUT_S)
@@ -107,7 +107,7 @@ async def _look(context: CommandContext) -> ClusterLook:
 
 
 def _print(context: CommandContext, look: _Look) -> Outcome:
-    from runtime.replication.judge.cluster_status import findings_of, worst
+    from bkctl.runtime.replication.judge.cluster_status import findings_of, worst
 
     console = context.console
     findings = findings_of(look.status)
@@ -127,7 +127,7 @@ def _print(context: CommandContext, look: _Look) -> Outcome:
 
 
 def _outcome(status: ClusterLook, severity: Urgency) -> Outcome:
-    from runtime.replication.judge.status_finding import Urgency
+    from bkctl.runtime.replication.judge.status_finding import Urgency
 
     if status.zookeeper_ms is None:
         return Outcome.METADATA_UNAVAILABLE
@@ -261,7 +261,7 @@ def _bookies_text(status: ClusterLook) -> str:
 
 def _why_unknown(status: ClusterLook) -> str | None:
     """Why marks do not say what is at risk: an auditor may not have marked the ledgers of a bookie that is down."""
-    from runtime.replication.judge.cluster_status import down_bookies
+    from bkctl.runtime.replication.judge.cluster_status import down_bookies
 
     down = down_bookies(status)
     return None if down is None else f"unknown ({down} down; bkctl audit counts)"
@@ -296,7 +296,7 @@ def _repairs_text(status: ClusterLook) -> str:
 
 
 def _time_left_text(look: _Look) -> str:
-    from runtime.replication.judge.status_finding import age_text
+    from bkctl.runtime.replication.judge.status_finding import age_text
 
     why_unknown = _why_unknown(look.status)
     if look.seconds_left is not None:
@@ -341,7 +341,7 @@ def _kind_text(recovery: RecoveryLook | None) -> str:
 
 
 def _age(status: ClusterLook, since_ms: int) -> str:
-    from runtime.replication.judge.status_finding import age_text
+    from bkctl.runtime.replication.judge.status_finding import age_text
 
     return age_text(max(0, status.now_ms - since_ms) / 1000)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from commands.rendering import COLUMN_GAP, Column, Row, table_widths
+from bkctl.commands.rendering import COLUMN_GAP, Column, Row, table_widths
 
 _LABEL_GAP = "  "
 _WRAPPED_WIDTH_MIN = 20

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from commands.config import OutputForm
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError
-from commands.parse import parse_duration_s
+from bkctl.commands.config import OutputForm
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.parse import parse_duration_s
 
 _CLEAR = b"\x1b[H\x1b[2J"
 

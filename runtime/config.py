@@ -1,4 +1,4 @@
-"""Settings of the runtime layer; see ``storage.setting``."""
+"""Settings of the runtime layer; see ``bkctl.storage.setting``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from storage.config import StorageConfig
-from storage.setting import WHOLE_NUMBER_MAX, Java, Setting
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.setting import WHOLE_NUMBER_MAX, Java, Setting
 
 _INT_MAX = 2**31 - 1
 

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from storage.errors import BkctlError
+from bkctl.storage.errors import BkctlError
 
 
 class ConfigurationError(BkctlError):

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from runtime.errors import ConflictError
-from storage.adapters.filesystem import OsFileSystem
-from storage.ports import FileSystem
+from bkctl.runtime.errors import ConflictError
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.ports import FileSystem
 
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """Errors that report a file system without hard links."""

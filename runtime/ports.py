@@ -1,8 +1,8 @@
-"""Ports of the runtime layer. The port of the metadata store is in ``runtime.metadata.store``.
+"""Ports of the runtime layer. The port of the metadata store is in ``bkctl.runtime.metadata.store``.
 
-Real adapters: ``LoopClock`` and ``LaneWorkers`` in ``runtime.net.loop``, ``BookiePool`` in ``runtime.net.pool``,
-``OsHost`` and ``listen_tcp`` in ``runtime.net.host``, ``Systemd`` in
-``runtime.net.systemd``. A simulator implements the same protocols.
+Real adapters: ``LoopClock`` and ``LaneWorkers`` in ``bkctl.runtime.net.loop``, ``BookiePool`` in ``bkctl.runtime.net.pool``,
+``OsHost`` and ``listen_tcp`` in ``bkctl.runtime.net.host``, ``Systemd`` in
+``bkctl.runtime.net.systemd``. A simulator implements the same protocols.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import ParamSpec, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from runtime.protocol.entry_list import EntryList
-from runtime.protocol.messages import BookieAnswer, BookieCall, ReadAnswer, ReadCall
-from runtime.protocol.status import Status
+from bkctl.runtime.protocol.entry_list import EntryList
+from bkctl.runtime.protocol.messages import BookieAnswer, BookieCall, ReadAnswer, ReadCall
+from bkctl.runtime.protocol.status import Status
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from runtime.ports import Clock
+from bkctl.runtime.ports import Clock
 
 _EARLY_S = 1e-6
 """A wait of less than this is none: timers may be early by about so much. It is not lost, because the debt remains."""

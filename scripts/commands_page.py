@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from bkctl.app import build_app
-from commands.effect import Effect
-from commands.help_page import BOOKIE, CHANGE, CLUSTER, GENERAL, LISTING, STORAGE, group_of
+from bkctl.commands.effect import Effect
+from bkctl.commands.help_page import BOOKIE, CHANGE, CLUSTER, GENERAL, LISTING, STORAGE, group_of
 
 HEAD = """# Commands
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 
-from runtime.metadata.doctor.catalogue import RULES, Rule, Severity
+from bkctl.runtime.metadata.doctor.catalogue import RULES, Rule, Severity
 
 HEAD = """# Metadata doctor
 

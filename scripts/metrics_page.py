@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 from prometheus_client import GC_COLLECTOR, PROCESS_COLLECTOR
 
-from runtime.admin.exposition import FAILURES_HELP, FAILURES_NAME
-from runtime.admin.metric import AnyMetric, MetricType
-from runtime.autorecovery.metrics import catalogue_of
-from runtime.bookie.metrics.catalogue import CATALOGUE
-from runtime.bookie.metrics.java_only import MISSING
+from bkctl.runtime.admin.exposition import FAILURES_HELP, FAILURES_NAME
+from bkctl.runtime.admin.metric import AnyMetric, MetricType
+from bkctl.runtime.autorecovery.metrics import catalogue_of
+from bkctl.runtime.bookie.metrics.catalogue import CATALOGUE
+from bkctl.runtime.bookie.metrics.java_only import MISSING
 
 HEAD = """# Metrics
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from bkctl.commands.configuration import value_text
 from bkctl.overview import setting_info
 from bkctl.setting_readers import all_settings
-from commands.configuration import value_text
-from storage.setting import Described
+from bkctl.storage.setting import Described
 
 HEAD = """# Settings
 

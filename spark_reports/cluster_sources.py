@@ -23,14 +23,14 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from runtime.metadata.bookies.bookie_rows import BookieRow, read_bookies
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import ListedMark, list_marks
-from runtime.metadata.snapshot.cluster import MarksInFile, find_cluster
-from runtime.metadata.uri import parse_metadata_uri
-from spark_reports.inventory_source import InventorySource
-from spark_reports.rows import schema_of
-from spark_reports.write_set_source import (
+from bkctl.runtime.metadata.bookies.bookie_rows import BookieRow, read_bookies
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.marks import ListedMark, list_marks
+from bkctl.runtime.metadata.snapshot.cluster import MarksInFile, find_cluster
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.spark_reports.inventory_source import InventorySource
+from bkctl.spark_reports.rows import schema_of
+from bkctl.spark_reports.write_set_source import (
     ROWS_PER_BATCH,
     AuditSource,
     LedgersPartition,

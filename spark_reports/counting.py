@@ -7,17 +7,23 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.store import Versioned
-from runtime.replication.cluster_audit.counter import AuditCounter
-from runtime.replication.cluster_audit.facts import AuditFacts
-from runtime.replication.cluster_audit.totals import AuditTotals
-from runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, WriteSetRow, judge_ledger, write_set_rows
-from spark_reports.live import LOOKUP_BATCH, LiveLookup
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
+from bkctl.runtime.replication.judge.verdict import (
+    LedgerVerdict,
+    ReplicationState,
+    WriteSetRow,
+    judge_ledger,
+    write_set_rows,
+)
+from bkctl.spark_reports.live import LOOKUP_BATCH, LiveLookup
 
 if TYPE_CHECKING:
-    from spark_reports.rows import WriteSetFile
+    from bkctl.spark_reports.rows import WriteSetFile
 
 
 FoundLedgers: TypeAlias = AsyncGenerator[tuple[int, Versioned[LedgerMetadata] | MetadataFormatError], None]
@@ -108,7 +114,7 @@ def _write_set_file(out_directory: str | None, part_number: int) -> Iterator[Wri
     if out_directory is None:
         yield None
         return
-    from spark_reports.rows import WriteSetFile  # noqa: PLC0415
+    from bkctl.spark_reports.rows import WriteSetFile  # noqa: PLC0415
 
     with WriteSetFile(out_directory, part_number) as file:
         yield file

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.errors import BkctlError
+from bkctl.storage.errors import BkctlError
 
 
 class SparkReportError(BkctlError):

@@ -9,7 +9,7 @@ import importlib.util
 import os
 import zipfile
 
-from runtime.errors import ConfigurationError
+from bkctl.runtime.errors import ConfigurationError
 
 ARCHIVE_NAME = "bkctl.zip"
 

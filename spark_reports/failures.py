@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from runtime.errors import MetadataAuthError, MetadataFormatError, MetadataOutageError
-from spark_reports.errors import SparkReportError
-from storage.errors import BkctlError
+from bkctl.runtime.errors import MetadataAuthError, MetadataFormatError, MetadataOutageError
+from bkctl.spark_reports.errors import SparkReportError
+from bkctl.storage.errors import BkctlError
 
 _RAISED = re.compile(r"(?:[A-Za-z_]+\.)*([A-Za-z_]*Error): (?:\[Errno \d+\] )?")
 _KINDS: dict[str, type[BkctlError]] = {

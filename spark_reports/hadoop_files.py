@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from runtime.metadata.snapshot.opening import ENDS_BYTES
-from spark_reports.errors import SparkReportError
-from spark_reports.failures import reason_of
+from bkctl.runtime.metadata.snapshot.opening import ENDS_BYTES
+from bkctl.spark_reports.errors import SparkReportError
+from bkctl.spark_reports.failures import reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,11 +24,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from runtime.errors import ConfigurationError
-from runtime.ledger.metadata import is_valid_bookie_id
-from spark_reports.errors import SparkReportError
-from spark_reports.rows import schema_of
-from spark_reports.write_set_source import ROWS_PER_BATCH, path_here
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.spark_reports.errors import SparkReportError
+from bkctl.spark_reports.rows import schema_of
+from bkctl.spark_reports.write_set_source import ROWS_PER_BATCH, path_here
 
 INVENTORY_NAME = "bookkeeper_inventory"
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Self, TypeAlias
 
-from runtime.errors import LedgerNotFoundError, MetadataFormatError
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.replication.cluster_audit.counter import AuditCounter
-from runtime.replication.judge.verdict import (
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
+from bkctl.runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,
     LedgerVerdict,
     ReplicationState,

@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from runtime.errors import RefusedError
-from runtime.replication.cluster_audit.report import TABLES
-from spark_reports.errors import SparkReportError
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.replication.cluster_audit.report import TABLES
+from bkctl.spark_reports.errors import SparkReportError
+from bkctl.storage.adapters.filesystem import OsFileSystem
 
 WRITE_SETS = "write_sets"
-"""Directory with one row per write set: ``spark_reports.rows.REPLICATION_SCHEMA``."""
+"""Directory with one row per write set: ``bkctl.spark_reports.rows.REPLICATION_SCHEMA``."""
 
 DATASETS = (WRITE_SETS, *TABLES)
 """A report has these directories of Parquet files."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-from runtime.errors import ConfigurationError
+from bkctl.runtime.errors import ConfigurationError
 
 LARGE_LEDGERS = 1_000_000
 """From this many ledgers on, Spark's own speed counts for more than the time of its start."""

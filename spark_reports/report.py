@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from runtime.config import ZooKeeperConfig
-from runtime.metadata.snapshot.cluster import ClusterFile
-from runtime.replication.cluster_audit.facts import AuditFacts
-from runtime.replication.cluster_audit.report import AuditReport
-from runtime.replication.cluster_audit.result import report_of
-from runtime.replication.cluster_audit.totals import AuditTotals
-from spark_reports.counting import FoundLedgers, count_ledgers
-from spark_reports.errors import SparkReportError
-from spark_reports.failures import failure_of
-from spark_reports.hadoop_files import fetch_file
-from spark_reports.job_progress import PartsProgress, watched_job
-from spark_reports.live import LiveLookup
-from spark_reports.output import finish_write_sets, new_report
-from spark_reports.place import SparkPlace, is_growing
-from spark_reports.secrets import take_secrets
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.report import AuditReport
+from bkctl.runtime.replication.cluster_audit.result import report_of
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
+from bkctl.spark_reports.counting import FoundLedgers, count_ledgers
+from bkctl.spark_reports.errors import SparkReportError
+from bkctl.spark_reports.failures import failure_of
+from bkctl.spark_reports.hadoop_files import fetch_file
+from bkctl.spark_reports.job_progress import PartsProgress, watched_job
+from bkctl.spark_reports.live import LiveLookup
+from bkctl.spark_reports.output import finish_write_sets, new_report
+from bkctl.spark_reports.place import SparkPlace, is_growing
+from bkctl.spark_reports.secrets import take_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +83,7 @@ def audit_with_spark(
     ConfigurationError when SPARK_HOME is wrong; RefusedError when ``out_directory`` is not empty; SparkReportError when
     Spark does not start or a task fails. What Spark itself reported is then logged, for debugging.
     """
-    from spark_reports.session import spark_session  # noqa: PLC0415
+    from bkctl.spark_reports.session import spark_session  # noqa: PLC0415
 
     with (
         new_report(out_directory),
@@ -140,7 +140,7 @@ def audit_in_session(
     from pyspark import StorageLevel  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    from spark_reports.write_set_source import AUDIT_NAME, AuditSource, with_secrets  # noqa: PLC0415
+    from bkctl.spark_reports.write_set_source import AUDIT_NAME, AuditSource, with_secrets  # noqa: PLC0415
 
     config, secrets = take_secrets(zookeeper or ZooKeeperConfig(), os.environ)
     session.dataSource.register(with_secrets(AuditSource, secrets))
@@ -181,8 +181,8 @@ def audit_in_session(
 def _finish(totals: AuditTotals, facts: AuditFacts, out_directory: str | None) -> AuditReport:
     report = report_of(totals, facts)
     if out_directory is not None:
-        from spark_reports.report_file import write_report_files  # noqa: PLC0415
-        from spark_reports.rows import write_report  # noqa: PLC0415
+        from bkctl.spark_reports.report_file import write_report_files  # noqa: PLC0415
+        from bkctl.spark_reports.rows import write_report  # noqa: PLC0415
 
         write_report(out_directory, report)
         write_report_files(out_directory, report)

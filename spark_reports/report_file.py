@@ -7,11 +7,11 @@ from typing import Literal
 
 import msgspec
 
-from runtime.errors import MetadataFormatError
-from runtime.new_file import write_whole
-from runtime.replication.cluster_audit.report import TABLES, AuditReport
-from spark_reports.output import REPORT_JSON, REPORT_PAGE
-from spark_reports.report_page import report_page
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.new_file import write_whole
+from bkctl.runtime.replication.cluster_audit.report import TABLES, AuditReport
+from bkctl.spark_reports.output import REPORT_JSON, REPORT_PAGE
+from bkctl.spark_reports.report_page import report_page
 
 
 class ReportFile(AuditReport, frozen=True, kw_only=True):

@@ -15,9 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from jinja2.filters import do_filesizeformat
 from markupsafe import Markup
 
-from runtime.replication.cluster_audit.report import TABLES, AuditReport, AuditSummary, BookieReplication
-from runtime.replication.judge.verdict import ReplicationState
-from spark_reports.charts import Bar, bar_chart, stacked_bar
+from bkctl.runtime.replication.cluster_audit.report import TABLES, AuditReport, AuditSummary, BookieReplication
+from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.spark_reports.charts import Bar, bar_chart, stacked_bar
 
 TABLE_ROWS_MAX = 1000
 """Rows of one table on the page; a page of all of them would be too large for a browser."""

@@ -11,10 +11,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.replication.cluster_audit.report import TABLES, AuditReport
-from runtime.replication.judge.verdict import ReplicationRow, WriteSetRow
-from spark_reports.errors import SparkReportError
-from spark_reports.output import UNFINISHED_SUFFIX, WRITE_SETS
+from bkctl.runtime.replication.cluster_audit.report import TABLES, AuditReport
+from bkctl.runtime.replication.judge.verdict import ReplicationRow, WriteSetRow
+from bkctl.spark_reports.errors import SparkReportError
+from bkctl.spark_reports.output import UNFINISHED_SUFFIX, WRITE_SETS
 
 _ARROW_TYPES = {str: pa.string(), int: pa.int64(), bool: pa.bool_(), tuple: pa.list_(pa.string())}
 
@@ -40,7 +40,7 @@ WRITE_SET_SCHEMA = pa.schema(
         pa.field("length", pa.int64()),
     ]
 )
-"""Columns of ``runtime.replication.judge.verdict.WriteSetRow``: ids and counts, sizes in payload bytes of one copy."""
+"""Columns of ``bkctl.runtime.replication.judge.verdict.WriteSetRow``: ids and counts, sizes in payload bytes of one copy."""
 
 REPLICATION_SCHEMA = pa.schema(
     [

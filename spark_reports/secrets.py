@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from runtime.config import ZooKeeperConfig
-from runtime.metadata.zookeeper.access import read_secret
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.metadata.zookeeper.access import read_secret
 
 _VARIABLE = "BKCTL_SECRET_"
 

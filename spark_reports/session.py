@@ -15,13 +15,13 @@ from contextlib import ExitStack, contextmanager
 
 from pyspark.sql import SparkSession
 
-from runtime.errors import ConfigurationError
-from runtime.new_file import write_whole
-from spark_reports.errors import SparkReportError
-from spark_reports.executor_code import code_archive
-from spark_reports.place import LOOPBACK, SparkPlace, is_growing, query_settings, start_settings
-from spark_reports.private_directory import private_directory
-from storage.adapters.filesystem import open_to_append
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.new_file import write_whole
+from bkctl.spark_reports.errors import SparkReportError
+from bkctl.spark_reports.executor_code import code_archive
+from bkctl.spark_reports.place import LOOPBACK, SparkPlace, is_growing, query_settings, start_settings
+from bkctl.spark_reports.private_directory import private_directory
+from bkctl.storage.adapters.filesystem import open_to_append
 
 _LOG = logging.getLogger(__name__)
 _APP_NAME = "bkctl audit"

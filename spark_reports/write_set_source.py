@@ -1,7 +1,7 @@
 """Spark data sources over the ledgers of a cluster, which the executors read.
 
 ``bookkeeper_write_sets``: one row per write set of every ledger, with the columns of
-``spark_reports.rows.WRITE_SET_SCHEMA``.
+``bkctl.spark_reports.rows.WRITE_SET_SCHEMA``.
 
     spark.dataSource.register(WriteSetSource)
     frame = spark.read.format("bookkeeper_write_sets").option("metadata_uri", uri).load()
@@ -43,29 +43,29 @@ from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import ConfigurationError
-from runtime.metadata.bookies.bookie_rows import usual_racks_path
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.outage import OutageWait
-from runtime.metadata.request_budget import share_of_budget
-from runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile, describes_cluster, find_cluster
-from runtime.metadata.snapshot.node_file import SnapshotFile, SnapshotSurvey
-from runtime.metadata.snapshot.opening import LocalPath, PlainFile, open_plain, read_newest
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import ROOT_DEFAULT, MetadataUri, parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from runtime.replication.cluster_audit.facts import AuditFacts
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.judge.verdict import WriteSetRow
-from runtime.replication.run.outlasting_reads import OutlastingReads
-from spark_reports.counting import FoundLedgers, count_ledgers, read_write_sets
-from spark_reports.live import LiveLookup
-from spark_reports.private_directory import private_directory
-from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
-from spark_reports.secrets import Secrets
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.bookies.bookie_rows import usual_racks_path
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.outage import OutageWait
+from bkctl.runtime.metadata.request_budget import share_of_budget
+from bkctl.runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile, describes_cluster, find_cluster
+from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile, SnapshotSurvey
+from bkctl.runtime.metadata.snapshot.opening import LocalPath, PlainFile, open_plain, read_newest
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import ROOT_DEFAULT, MetadataUri, parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.verdict import WriteSetRow
+from bkctl.runtime.replication.run.outlasting_reads import OutlastingReads
+from bkctl.spark_reports.counting import FoundLedgers, count_ledgers, read_write_sets
+from bkctl.spark_reports.live import LiveLookup
+from bkctl.spark_reports.private_directory import private_directory
+from bkctl.spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
+from bkctl.spark_reports.secrets import Secrets
+from bkctl.storage.adapters.filesystem import OsFileSystem
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from storage.file_copies import write_copies
-from storage.filenames import BOOKIE_STATUS
-from storage.ports import FileSystem
+from bkctl.storage.file_copies import write_copies
+from bkctl.storage.filenames import BOOKIE_STATUS
+from bkctl.storage.ports import FileSystem
 
 _LAYOUT = "1"
 _MODES = {"READ_ONLY": True, "READ_WRITE": False}

@@ -1,4 +1,4 @@
-"""Settings of the storage layer. Values out of range are always rejected; see ``storage.setting``."""
+"""Settings of the storage layer. Values out of range are always rejected; see ``bkctl.storage.setting``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated
 
 import msgspec
 
-from storage.errors import UnpairedIndexError
-from storage.filenames import current_directory
-from storage.setting import MEBIBYTE, WHOLE_NUMBER_MAX, Java, Setting, require_ranges
+from bkctl.storage.errors import UnpairedIndexError
+from bkctl.storage.filenames import current_directory
+from bkctl.storage.setting import MEBIBYTE, WHOLE_NUMBER_MAX, Java, Setting, require_ranges
 
 JOURNAL_BLOCK_BYTES = 512
 """Granularity of ``alignment_bytes``, and the length of a journal's header."""

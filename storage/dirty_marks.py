@@ -15,15 +15,15 @@ from typing import Final
 
 import msgspec
 
-from storage.config import JournalConfig, StorageConfig
-from storage.filenames import (
+from bkctl.storage.config import JournalConfig, StorageConfig
+from bkctl.storage.filenames import (
     DIRTY,
     current_directory,
     last_mark_file_name,
     mark_record_file_name,
     parse_journal_file_name,
 )
-from storage.ports import FileSystem
+from bkctl.storage.ports import FileSystem
 
 _MACHINE_BOOT: Final = "/proc/sys/kernel/random/boot_id"
 

@@ -11,9 +11,9 @@ import errno
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from storage.errors import IndexFullError, NoRoomToStartError
-from storage.ports import FileSystem
-from storage.setting import MEBIBYTE
+from bkctl.storage.errors import IndexFullError, NoRoomToStartError
+from bkctl.storage.ports import FileSystem
+from bkctl.storage.setting import MEBIBYTE
 
 RESERVE_BYTES_MAX: Final = 256 * MEBIBYTE
 RESERVE_PERCENT: Final = 5

@@ -10,8 +10,8 @@ import struct
 
 import msgspec
 
-from storage.ids import EntryId, LedgerId
-from storage.ports import Buffer
+from bkctl.storage.ids import EntryId, LedgerId
+from bkctl.storage.ports import Buffer
 
 ENTRY_HEADER_BYTES_MIN = 24
 """Shorter bodies have no last add confirmed: an add is rejected, and on disk they are corruption."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from storage.ports import FileSystem
+from bkctl.storage.ports import FileSystem
 
 
 def write_copies(fs: FileSystem, directories: Sequence[str], name: str, data: bytes) -> list[OSError]:

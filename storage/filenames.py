@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from storage.ids import LEDGER_ID_MAX, EntryLogId, JournalId, LedgerId
+from bkctl.storage.ids import LEDGER_ID_MAX, EntryLogId, JournalId, LedgerId
 
 CURRENT = "current"
 """Subdirectory of every configured journal, ledger and index directory; contains all files below."""

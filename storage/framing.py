@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from storage.ports import Buffer, File
+from bkctl.storage.ports import Buffer, File
 
 LENGTH_BYTES = 4
 

@@ -22,12 +22,12 @@ from typing import Final
 
 import msgspec
 
-from storage.checked_text import decode_checked_text, encode_checked_text
-from storage.errors import CorruptFileError
-from storage.file_copies import write_copies
-from storage.filenames import METADATA_SEEN
-from storage.ids import LedgerId
-from storage.ports import FileSystem
+from bkctl.storage.checked_text import decode_checked_text, encode_checked_text
+from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.file_copies import write_copies
+from bkctl.storage.filenames import METADATA_SEEN
+from bkctl.storage.ids import LedgerId
+from bkctl.storage.ports import FileSystem
 
 _FORMAT: Final = "bkctl metadata 1"
 _NUMBERS: Final = ("zxid", "step", "chosen", "suspect", "written")

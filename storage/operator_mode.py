@@ -21,11 +21,11 @@ from typing import Final
 
 import msgspec
 
-from storage.checked_text import decode_checked_text, encode_checked_text
-from storage.errors import CorruptFileError
-from storage.file_copies import write_copies
-from storage.filenames import OPERATOR_MODE
-from storage.ports import FileSystem
+from bkctl.storage.checked_text import decode_checked_text, encode_checked_text
+from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.file_copies import write_copies
+from bkctl.storage.filenames import OPERATOR_MODE
+from bkctl.storage.ports import FileSystem
 
 _FORMAT: Final = "bkctl mode 1"
 _MODES: Final = {"read-only": True, "writable": False}

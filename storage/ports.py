@@ -156,7 +156,7 @@ class IndexStore(Protocol):
 
 
 class OpenIndexStore(Protocol):
-    """Opens the databases of an engine; the real one is ``storage.adapters.index_store.open_plyvel``."""
+    """Opens the databases of an engine; the real one is ``bkctl.storage.adapters.index_store.open_plyvel``."""
 
     def __call__(self, path: str, *, create: bool, strict: bool) -> IndexStore:
         """Open the database directory ``path``.

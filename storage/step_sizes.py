@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from storage.setting import MEBIBYTE
+from bkctl.storage.setting import MEBIBYTE
 
 
 class StepSizes(msgspec.Struct, frozen=True, kw_only=True):

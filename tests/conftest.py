@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.orphans import OrphanKiller
 from tests.processes import Cluster, DevCluster
 from tests.rings import (  # noqa: F401  hooks of pytest
@@ -87,7 +87,7 @@ def pytest_configure() -> None:
     if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _is_fit_for_tests(_MEMORY):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = _MEMORY
 
-    logging.getLogger("runtime.metadata.zookeeper.store.kazoo").addFilter(_is_of_this_test)
+    logging.getLogger("bkctl.runtime.metadata.zookeeper.store.kazoo").addFilter(_is_of_this_test)
 
 
 def pytest_runtest_setup() -> None:

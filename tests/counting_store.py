@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from runtime.metadata.measures import MetadataMeasures
-from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, NodeStat, NodeWrite, Watch
+from bkctl.runtime.metadata.measures import MetadataMeasures
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Node, NodeStat, NodeWrite, Watch
 
 Answer = TypeVar("Answer")
 

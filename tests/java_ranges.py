@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bkctl.setting_readers import all_settings
-from storage.setting import Range
+from bkctl.storage.setting import Range
 
 RANGES = {
     each.java_key: each.java_range

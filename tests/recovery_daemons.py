@@ -12,8 +12,8 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from runtime.metadata.replication.recovery_notes import DaemonNote, notes_path
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, notes_path
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.processes import BkctlProcess, kill_and_wait, start_bkctl
 
 WAIT_MAX_S = 120.0

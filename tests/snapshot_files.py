@@ -17,14 +17,14 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.bookies.cookies import Cookie, encode_cookie
-from runtime.metadata.bookies.service_info import encode_service_info, rpc_service_info
-from runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerLayout, LedgerTree, encode_layout
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.format import UnderReplicationMark, encode_mark
-from runtime.metadata.replication.format import encode_layout as encode_replication_layout
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from bkctl.runtime.metadata.bookies.service_info import encode_service_info, rpc_service_info
+from bkctl.runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerLayout, LedgerTree, encode_layout
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.format import UnderReplicationMark, encode_mark
+from bkctl.runtime.metadata.replication.format import encode_layout as encode_replication_layout
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bkctl.app import build_app
+from bkctl.commands.config import GlobalFlags
 from bkctl.settings import read_sources, resolve_settings
-from commands.config import GlobalFlags
 from tests.bkctl.test_main import leaves
 from tests.processes import COMMAND_TIMEOUT_S, Cluster, bkctl_environment
 from tests.test_repository import ROOT, read

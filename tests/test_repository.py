@@ -102,7 +102,10 @@ def test_every_type_name_is_used_once() -> None:
 
 CONSTANT = re.compile(r"(?:^|\.)_?[A-Z][A-Z0-9_]+$")
 BENT_CONSTANTS = {
-    ("tests/crash/guards.py", "storage.journal.group.JOURNAL_BLOCK_BYTES"),  # the battery breaks the product on purpose
+    (
+        "tests/crash/guards.py",
+        "bkctl.storage.journal.group.JOURNAL_BLOCK_BYTES",
+    ),  # the battery breaks the product on purpose
 }
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
-from runtime.autorecovery.metrics import catalogue_of
-from runtime.bookie.metrics.catalogue import CATALOGUE
+from bkctl.runtime.autorecovery.metrics import catalogue_of
+from bkctl.runtime.bookie.metrics.catalogue import CATALOGUE
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, bkctl_environment, free_port, start_bkctl
 from tests.service_manager import NotifySocket
 from tests.test_repository import ROOT, read

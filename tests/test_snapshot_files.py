@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.store import Versioned
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import run_bkctl
 from tests.snapshot_files import SampleCluster, cluster_nodes, ledgers_of, write_for_server, write_snapshot
 

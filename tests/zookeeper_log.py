@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.paths import Paths
 
 _FILE_HEADER_BYTES = 16
 _CREATES = {1, 15, 19, 21}

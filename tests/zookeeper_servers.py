@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from runtime.metadata.zookeeper.embedded import find_java, find_zookeeper_jars
+from bkctl.runtime.metadata.zookeeper.embedded import find_java, find_zookeeper_jars
 from tests.processes import LOOPBACK, free_port
 
 START_TIMEOUT_S = 60.0

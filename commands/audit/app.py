@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from commands.audit.orphans import orphans
-from commands.audit.run import RUN, audit
-from commands.audit.show import show
-from commands.command import group
-from commands.help_page import HelpGroup
+from bkctl.commands.audit.orphans import orphans
+from bkctl.commands.audit.run import RUN, audit
+from bkctl.commands.audit.show import show
+from bkctl.commands.command import group
+from bkctl.commands.help_page import HelpGroup
 
 
 class AuditGroup(HelpGroup):

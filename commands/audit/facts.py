@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from commands.errors import InvalidArgumentError
+from bkctl.commands.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from commands.context import CommandContext
-    from commands.session import Session
-    from runtime.replication.cluster_audit.facts import AuditFacts, Loss
+    from bkctl.commands.context import CommandContext
+    from bkctl.commands.session import Session
+    from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
 
 
 def parse_losses(texts: Iterable[str]) -> tuple[Loss, ...]:
     """The values of ``--what-if``; InvalidArgumentError. The same value twice counts once."""
-    from runtime.replication.cluster_audit.facts import parse_loss
+    from bkctl.runtime.replication.cluster_audit.facts import parse_loss
 
     try:
         return tuple(parse_loss(text) for text in dict.fromkeys(texts))
@@ -25,8 +25,8 @@ def parse_losses(texts: Iterable[str]) -> tuple[Loss, ...]:
 
 async def read_facts(context: CommandContext, session: Session) -> AuditFacts:
     """The bookies now; ConfigurationError if a source of racks that the settings name cannot be read."""
-    from runtime.errors import ConfigurationError
-    from runtime.replication.cluster_audit.facts import AuditFacts
+    from bkctl.runtime.errors import ConfigurationError
+    from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 
     registrations = await session.registrations.snapshot()
     survey = None
@@ -48,8 +48,8 @@ def with_losses(facts: AuditFacts, losses: Sequence[Loss]) -> AuditFacts:
     """The facts with the losses; BookieNotFoundError, or InvalidArgumentError for a rack, if the cluster has none."""
     import msgspec
 
-    from runtime.errors import BookieNotFoundError
-    from runtime.replication.cluster_audit.facts import KnownBookies
+    from bkctl.runtime.errors import BookieNotFoundError
+    from bkctl.runtime.replication.cluster_audit.facts import KnownBookies
 
     known = KnownBookies(facts)
     members = known.live.union(facts.with_cookie or ())

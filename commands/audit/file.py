@@ -8,26 +8,26 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from commands.audit.facts import read_facts
-from commands.audit.ledger_progress import LedgerProgress
-from commands.context import CommandContext
-from commands.errors import unreadable_file
-from commands.event_loop import run_to_end, sigterm_as_error
-from commands.outages import report_outage
-from commands.session import Session, open_session
-from runtime.errors import ClusterNotFoundError, ConfigurationError, ConflictError
+from bkctl.commands.audit.facts import read_facts
+from bkctl.commands.audit.ledger_progress import LedgerProgress
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import unreadable_file
+from bkctl.commands.event_loop import run_to_end, sigterm_as_error
+from bkctl.commands.outages import report_outage
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import ClusterNotFoundError, ConfigurationError, ConflictError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from runtime.metadata.ledgers.ledgers import LedgerStore
-    from runtime.metadata.snapshot.cluster import ClusterFile
-    from runtime.metadata.snapshot.node_file import SnapshotSurvey
-    from runtime.metadata.snapshot.opening import PlainFile
-    from runtime.metadata.snapshot.store import FileStore
-    from runtime.metadata.uri import MetadataUri
-    from runtime.replication.cluster_audit.facts import AuditFacts
-    from runtime.replication.cluster_audit.report import AuditReport
+    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+    from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
+    from bkctl.runtime.metadata.snapshot.node_file import SnapshotSurvey
+    from bkctl.runtime.metadata.snapshot.opening import PlainFile
+    from bkctl.runtime.metadata.snapshot.store import FileStore
+    from bkctl.runtime.metadata.uri import MetadataUri
+    from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+    from bkctl.runtime.replication.cluster_audit.report import AuditReport
 
 URI_MARK = "://"
 """In the name of a file that Spark reads, such as hdfs://namenode/snapshot.1."""
@@ -43,13 +43,13 @@ def open_cluster_file(
     Its root is ``ledgers_root``, else that of the backup, of the metadata URI, or /ledgers. ``session``: for a path
     that Hadoop reads; all executors get the file.
     """
-    from runtime.metadata.snapshot.cluster import describes_cluster
-    from runtime.metadata.snapshot.node_file import SnapshotFile
-    from runtime.metadata.snapshot.opening import LocalPath, SnapshotPath, open_plain, read_newest
-    from runtime.metadata.uri import ROOT_DEFAULT, parse_metadata_uri
-    from spark_reports.hadoop_files import HadoopPath, fetch_file
-    from spark_reports.private_directory import private_directory
-    from storage.adapters.filesystem import OsFileSystem
+    from bkctl.runtime.metadata.snapshot.cluster import describes_cluster
+    from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile
+    from bkctl.runtime.metadata.snapshot.opening import LocalPath, SnapshotPath, open_plain, read_newest
+    from bkctl.runtime.metadata.uri import ROOT_DEFAULT, parse_metadata_uri
+    from bkctl.spark_reports.hadoop_files import HadoopPath, fetch_file
+    from bkctl.spark_reports.private_directory import private_directory
+    from bkctl.storage.adapters.filesystem import OsFileSystem
 
     text = context.settings.metadata_uri
     uri = None if text is None else parse_metadata_uri(text)
@@ -87,7 +87,7 @@ class _Survey(NamedTuple):
 
 
 def _rack_nodes(context: CommandContext, root: str) -> list[str]:
-    from runtime.client.placement import pulsar_bookies_path
+    from bkctl.runtime.client.placement import pulsar_bookies_path
 
     return [pulsar_bookies_path(context.settings.client.placement, root)]
 
@@ -98,8 +98,8 @@ async def _describe(
     """With a metadata URI the bookies are those of now, otherwise those in the file."""
     import msgspec
 
-    from runtime.metadata.snapshot.cluster import find_cluster
-    from runtime.metadata.uri import MetadataUri
+    from bkctl.runtime.metadata.snapshot.cluster import find_cluster
+    from bkctl.runtime.metadata.uri import MetadataUri
 
     path, plain, nodes, root = survey
     tree = None if uri is None else uri.tree
@@ -130,7 +130,7 @@ async def _describe(
 
 async def _require_same_cluster(path: str, store: FileStore, root: str, session: Session) -> None:
     """Every ledger of another cluster would count as deleted. Without instance ids, the times of creation decide."""
-    from runtime.metadata.cluster.root import read_instance_id
+    from bkctl.runtime.metadata.cluster.root import read_instance_id
 
     in_file = await read_instance_id(store, root)
     if in_file != session.instance_id:
@@ -148,11 +148,11 @@ async def _require_same_cluster(path: str, store: FileStore, root: str, session:
 
 async def audit_file(context: CommandContext, cluster: ClusterFile, facts: AuditFacts, out: str | None) -> AuditReport:
     """The audit of a file in this process."""
-    from runtime.metadata.snapshot.cluster import LedgersInFile
-    from runtime.metadata.snapshot.node_file import SnapshotFile
-    from spark_reports.live import LiveLookup
-    from spark_reports.report import audit_plainly
-    from storage.adapters.filesystem import OsFileSystem
+    from bkctl.runtime.metadata.snapshot.cluster import LedgersInFile
+    from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile
+    from bkctl.spark_reports.live import LiveLookup
+    from bkctl.spark_reports.report import audit_plainly
+    from bkctl.storage.adapters.filesystem import OsFileSystem
 
     lookup = None
     if context.settings.metadata_uri is not None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, Outcome
-from commands.rendering import counted, duration, time_text
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.rendering import counted, duration, time_text
 
 if TYPE_CHECKING:
-    from runtime.replication.cluster_audit.report import AuditSummary
+    from bkctl.runtime.replication.cluster_audit.report import AuditSummary
 
 FINDING_KINDS = (
     "unavailable", "lost", "at_risk", "one_copy", "under_replicated", "unclosable", "unwritable", "unreplaceable",

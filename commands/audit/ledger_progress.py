@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from commands.progress import Progress
+from bkctl.commands.progress import Progress
 
 
 class LedgerProgress:

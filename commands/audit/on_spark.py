@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from commands.audit.facts import read_facts, with_losses
-from commands.audit.file import URI_MARK, open_cluster_file
-from commands.audit.ledger_progress import LedgerProgress
-from commands.context import CommandContext
-from commands.event_loop import run_to_end, sigterm_as_error
-from commands.session import open_session, require_metadata_uri
+from bkctl.commands.audit.facts import read_facts, with_losses
+from bkctl.commands.audit.file import URI_MARK, open_cluster_file
+from bkctl.commands.audit.ledger_progress import LedgerProgress
+from bkctl.commands.context import CommandContext
+from bkctl.commands.event_loop import run_to_end, sigterm_as_error
+from bkctl.commands.session import open_session, require_metadata_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from runtime.metadata.snapshot.cluster import ClusterFile
-    from runtime.replication.cluster_audit.facts import AuditFacts, Loss
-    from runtime.replication.cluster_audit.report import AuditReport
+    from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
+    from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
+    from bkctl.runtime.replication.cluster_audit.report import AuditReport
 
     AuditInput = tuple[ClusterFile | None, AuditFacts]
 
@@ -34,11 +34,11 @@ def audit_on_spark(
     ledgers_root: str | None,
 ) -> AuditReport:
     """The audit of the ledgers in ZooKeeper, or in the file ``source``, which the executors read."""
-    from runtime.metadata.zookeeper.embedded import find_java
+    from bkctl.runtime.metadata.zookeeper.embedded import find_java
 
     find_java("Spark")  # without Java, Spark fails after seconds with a long error
-    from spark_reports.place import choose_place
-    from spark_reports.report import audit_with_spark
+    from bkctl.spark_reports.place import choose_place
+    from bkctl.spark_reports.report import audit_with_spark
 
     choose_place(master, cores, None, os.environ)  # wrong options are refused before anything is read
     with ExitStack() as at_end:

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
-from commands.config import OutputForm
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, Outcome
-from commands.parse import parse_duration_s, read_ledger_ids
-from commands.rendering import Column, Lines, Table, counted, duration, size, time_text
-from commands.session import Session, open_session
-from runtime.errors import RefusedError
-from runtime.new_file import whole_file
+from bkctl.commands.command import command
+from bkctl.commands.config import OutputForm
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.parse import parse_duration_s, read_ledger_ids
+from bkctl.commands.rendering import Column, Lines, Table, counted, duration, size, time_text
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.new_file import whole_file
 
 if TYPE_CHECKING:
-    from commands.progress import Progress
-    from runtime.metadata.pulsar.references import PulsarPlace
-    from runtime.replication.judge.orphans import OrphanCandidate
-    from runtime.replication.survey.orphan_search import OrphanSearch
+    from bkctl.commands.progress import Progress
+    from bkctl.runtime.metadata.pulsar.references import PulsarPlace
+    from bkctl.runtime.replication.judge.orphans import OrphanCandidate
+    from bkctl.runtime.replication.survey.orphan_search import OrphanSearch
 
 _NAMED_MAX = 5
 _CLOCKS_DIFFER_MS = 60_000
@@ -76,8 +76,8 @@ async def orphans(
     to that of the bookies is always read. Lists closed, old ledgers without any doubt; counts the others by reason. No
     topic is loaded. Exits with 10 if there are orphans.
     """
-    from runtime.replication.judge.orphans import OrphanTerms
-    from runtime.replication.survey.orphan_search import SearchView, find_orphans
+    from bkctl.runtime.replication.judge.orphans import OrphanTerms
+    from bkctl.runtime.replication.survey.orphan_search import SearchView, find_orphans
 
     age_s, settle_s = _durations(older_than, settle)
     judged = None if only is None else frozenset(read_ledger_ids(only))
@@ -111,8 +111,8 @@ async def orphans(
 
 
 def _durations(older_than: str, settle: str) -> tuple[float, float]:
-    from runtime.replication.judge.orphans import AGE_S_MIN
-    from runtime.replication.survey.orphan_search import SETTLE_S_MIN
+    from bkctl.runtime.replication.judge.orphans import AGE_S_MIN
+    from bkctl.runtime.replication.survey.orphan_search import SETTLE_S_MIN
 
     age_s, settle_s = parse_duration_s(older_than), parse_duration_s(settle)
     if age_s < AGE_S_MIN:
@@ -130,8 +130,8 @@ async def _places(
     context: CommandContext, session: Session, at_end: AsyncExitStack, texts: list[str] | None
 ) -> list[PulsarPlace]:
     """The given clusters, and the one next to the ledgers: with more references, fewer ledgers are orphans."""
-    from runtime.metadata.pulsar.references import TOPICS_PATH, PulsarPlace
-    from runtime.metadata.uri import parse_metadata_uri
+    from bkctl.runtime.metadata.pulsar.references import TOPICS_PATH, PulsarPlace
+    from bkctl.runtime.metadata.uri import parse_metadata_uri
 
     places = [PulsarPlace(session.store, *_chroot_and_name(session.uri.servers, session.uri.root))]
     if texts and await session.store.exists(places[0].chroot + TOPICS_PATH) is None:

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.audit.facts import parse_losses, read_facts, with_losses
-from commands.audit.file import URI_MARK, audit_file, open_cluster_file
-from commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, verdict
-from commands.audit.ledger_progress import LedgerProgress
-from commands.audit.on_spark import audit_on_spark
-from commands.audit.tables import print_report
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, Outcome
-from commands.outages import report_outage
-from commands.session import open_session
+from bkctl.commands.audit.facts import parse_losses, read_facts, with_losses
+from bkctl.commands.audit.file import URI_MARK, audit_file, open_cluster_file
+from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, verdict
+from bkctl.commands.audit.ledger_progress import LedgerProgress
+from bkctl.commands.audit.on_spark import audit_on_spark
+from bkctl.commands.audit.tables import print_report
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.outages import report_outage
+from bkctl.commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.replication.cluster_audit.facts import Loss
-    from runtime.replication.cluster_audit.report import AuditReport
+    from bkctl.runtime.replication.cluster_audit.facts import Loss
+    from bkctl.runtime.replication.cluster_audit.report import AuditReport
 
 
 RUN = "run"
@@ -65,7 +65,7 @@ def audit(
     Copies are counted by metadata and registered bookies; bkctl ledger verify reads the entries. -o csv has one row,
     and -o name one id, for each ledger that misses copies or cannot be read.
     """
-    from commands.event_loop import run_to_end
+    from bkctl.commands.event_loop import run_to_end
 
     if cores is not None and not is_spark:
         raise InvalidArgumentError("--cores needs --spark")
@@ -90,7 +90,7 @@ def audit(
 
 
 async def _audit_plainly(context: CommandContext, losses: Sequence[Loss], out: str | None) -> AuditReport:
-    from spark_reports.report import audit_plainly
+    from bkctl.spark_reports.report import audit_plainly
 
     on_outage = partial(report_outage, context.console)
     async with open_session(context, must_exist=False, on_outage=on_outage) as session:

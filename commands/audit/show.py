@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, verdict
-from commands.audit.tables import print_report
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import Outcome, unreadable_file
+from bkctl.commands.audit.findings import FAIL_ON_DEFAULT, FailOn, parse_fail_on, verdict
+from bkctl.commands.audit.tables import print_report
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import Outcome, unreadable_file
 
 
 @command("show", example="audit show /var/reports/today", is_cut=True, is_local=True)
@@ -23,7 +23,7 @@ def show(
 
     DIR/report.html is the same report as a page for a browser.
     """
-    from spark_reports.report_file import read_report
+    from bkctl.spark_reports.report_file import read_report
 
     kinds = parse_fail_on(fail_on)
     try:

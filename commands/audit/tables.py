@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from commands.config import OutputForm
-from commands.context import CommandContext
-from commands.rendering import Column, Lines, Row, Table, decimal, size, time_text
+from bkctl.commands.config import OutputForm
+from bkctl.commands.context import CommandContext
+from bkctl.commands.rendering import Column, Lines, Row, Table, decimal, size, time_text
 
 if TYPE_CHECKING:
-    from runtime.replication.cluster_audit.report import AuditReport
+    from bkctl.runtime.replication.cluster_audit.report import AuditReport
 
 _BOOKIE_TABLE = Table(
     "Replication by bookie",
@@ -105,8 +105,8 @@ _LEDGER_LISTS = ("under_replicated", "unreadable", "misplaced", "ack_quorum_one"
 def print_report(context: CommandContext, report: AuditReport, *, out: str | None, seconds: float | None) -> None:
     """Print the report in the form that was chosen. ``out``: its directory, if it has one; ``seconds``: None if it was
     made earlier."""
-    from runtime.replication.cluster_audit.report import TABLES
-    from runtime.replication.judge.verdict import ReplicationState
+    from bkctl.runtime.replication.cluster_audit.report import TABLES
+    from bkctl.runtime.replication.judge.verdict import ReplicationState
 
     console = context.console
     rows: dict[str, list[Row]] = {

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from commands.context import CommandContext
-from commands.session import Session
+from bkctl.commands.context import CommandContext
+from bkctl.commands.session import Session
 
 if TYPE_CHECKING:
-    from runtime.metadata.replication.election import Candidate
+    from bkctl.runtime.metadata.replication.election import Candidate
 
 T = TypeVar("T")
 
 
 async def readable(context: CommandContext, reading: Awaitable[T]) -> T | None:
     """The value read; None, with a warning, for an unreadable node, so that the rest is still shown."""
-    from runtime.errors import MetadataFormatError
+    from bkctl.runtime.errors import MetadataFormatError
 
     try:
         return await reading
@@ -48,7 +48,7 @@ async def change_setting(
 
     ``nothing_to_do``: why the plan is empty, if the setting has this value already.
     """
-    from commands.safety.gate import nothing_to_change, open_change
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
 
     if nothing_to_do is not None:
         summary, items = (nothing_to_do,), ()

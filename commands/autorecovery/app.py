@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commands.autorecovery import (
+from bkctl.commands.autorecovery import (
     auditor,
     delay,
     maintenance,
@@ -15,7 +15,7 @@ from commands.autorecovery import (
     switch,
     trigger,
 )
-from commands.command import group
+from bkctl.commands.command import group
 
 app = group(
     "Run, show and control autorecovery: queue, workers, auditor.",

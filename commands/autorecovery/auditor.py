@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from commands.autorecovery.access import warn_of_second_auditor
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import NotFoundError
-from commands.rendering import Column, Table, time_text
-from commands.session import open_session
+from bkctl.commands.autorecovery.access import warn_of_second_auditor
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import NotFoundError
+from bkctl.commands.rendering import Column, Table, time_text
+from bkctl.commands.session import open_session
 
 _TABLE = Table("Candidates", Column("bookie_id", "ID"), Column("vote", "VOTE"), Column("since", "SINCE"))
 
@@ -19,7 +19,7 @@ async def show_auditor(context: CommandContext) -> None:
     An auditor whose process hangs or dies stays elected until its ZooKeeper session ends. The auditor of Pulsar's
     metadata driver is shown with the vote "leader"; it has no candidates.
     """
-    from runtime.metadata.replication.election import list_candidates, read_pulsar_auditor
+    from bkctl.runtime.metadata.replication.election import list_candidates, read_pulsar_auditor
 
     async with open_session(context) as session:
         candidates = await list_candidates(session.store, session.root, session.foreign)

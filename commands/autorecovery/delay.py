@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from commands.autorecovery.access import change_setting, readable
-from commands.command import command, group
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, NotFoundError
-from commands.parse import parse_duration_s
-from commands.session import open_session
+from bkctl.commands.autorecovery.access import change_setting, readable
+from bkctl.commands.command import command, group
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError
+from bkctl.commands.parse import parse_duration_s
+from bkctl.commands.session import open_session
 
 _KIND = "RecoveryDelay"
 
@@ -37,7 +37,7 @@ async def set_delay(
     Setting 0 or the current value triggers an audit now; any other value restarts a pending delay. The delay applies to
     one lost bookie: if a second one is lost, the auditor acts immediately.
     """
-    from runtime.metadata.paths import Paths
+    from bkctl.runtime.metadata.paths import Paths
 
     wanted_s = _parse_seconds(seconds)
     async with open_session(context) as session:
@@ -65,7 +65,7 @@ async def set_delay(
 
 
 def _parse_seconds(text: str) -> int:
-    from runtime.metadata.replication.switches import DELAY_S_MAX
+    from bkctl.runtime.metadata.replication.switches import DELAY_S_MAX
 
     seconds = 0.0 if text.strip() == "0" else parse_duration_s(text)
     if seconds != int(seconds) or seconds > DELAY_S_MAX:

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from commands.autorecovery.access import readable
-from commands.command import command, group
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, NotFoundError
-from commands.parse import parse_bookie_id, parse_duration_s
-from commands.rendering import Column, Table, counted, time_text
-from commands.session import Session, open_session
+from bkctl.commands.autorecovery.access import readable
+from bkctl.commands.command import command, group
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError
+from bkctl.commands.parse import parse_bookie_id, parse_duration_s
+from bkctl.commands.rendering import Column, Table, counted, time_text
+from bkctl.commands.session import Session, open_session
 
 if TYPE_CHECKING:
-    from runtime.metadata.bookies.registration import Registrations
-    from runtime.metadata.replication.maintenance import Maintenance
-    from runtime.metadata.replication.recovery_look import AuditorKind
-    from runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
-    from runtime.metadata.replication.switches import RecoveryDelay
-    from runtime.replication.judge.stop_verdict import StopVerdict
+    from bkctl.runtime.metadata.bookies.registration import Registrations
+    from bkctl.runtime.metadata.replication.maintenance import Maintenance
+    from bkctl.runtime.metadata.replication.recovery_look import AuditorKind
+    from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
+    from bkctl.runtime.metadata.replication.switches import RecoveryDelay
+    from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 
 AwayRiskOption = Annotated[bool, typer.Option("--accept-risk", help="Even if the cluster may not cope")]
 _TABLE = Table(
@@ -71,7 +71,7 @@ async def start(
     and refuses a second bookie while one is away. An auditor of bkctl leaves exactly these bookies out. For Java's the
     recovery delay is raised; it holds for a single bookie. An auditor of Java that is elected meanwhile ignores both.
     """
-    from runtime.metadata.replication.recovery_notes import RecoveryNotes
+    from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 
     if bool(bookie_ids) == (rack is not None):
         raise InvalidArgumentError("name the bookies, or give --rack")
@@ -114,10 +114,10 @@ async def end(
     Refused for a bookie that is not registered: its ledgers would be marked. Repairs what an interrupted maintenance
     start or end left. A delay that was set by others in the meantime stays.
     """
-    from commands.safety.gate import nothing_to_change, open_change
-    from commands.safety.mode_turn import mode_turn
-    from runtime.metadata.replication.maintenance import end_maintenance
-    from runtime.metadata.replication.recovery_notes import RecoveryNotes
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
+    from bkctl.commands.safety.mode_turn import mode_turn
+    from bkctl.runtime.metadata.replication.maintenance import end_maintenance
+    from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 
     async with open_session(context) as session:
         notes = RecoveryNotes(session.store, session.root)
@@ -148,8 +148,8 @@ async def end(
 @command("list", example="autorecovery maintenance list", is_listing=True)
 async def list_all(context: CommandContext) -> None:
     """List the bookies in maintenance."""
-    from runtime.metadata.replication.maintenance import list_maintenance
-    from runtime.metadata.replication.recovery_notes import RecoveryNotes
+    from bkctl.runtime.metadata.replication.maintenance import list_maintenance
+    from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 
     async with open_session(context) as session:
         found = await list_maintenance(RecoveryNotes(session.store, session.root))
@@ -201,11 +201,11 @@ async def _decide(
     rack: str | None,
 ) -> _Start:
     """What the auditor in office needs; RefusedError where Java's cannot do it."""
-    from runtime.errors import RefusedError
-    from runtime.metadata.paths import Paths
-    from runtime.metadata.replication.election import read_auditor
-    from runtime.metadata.replication.maintenance import delay_to_set
-    from runtime.metadata.replication.recovery_look import AuditorKind, kind_of_auditor, read_daemons
+    from bkctl.runtime.errors import RefusedError
+    from bkctl.runtime.metadata.paths import Paths
+    from bkctl.runtime.metadata.replication.election import read_auditor
+    from bkctl.runtime.metadata.replication.maintenance import delay_to_set
+    from bkctl.runtime.metadata.replication.recovery_look import AuditorKind, kind_of_auditor, read_daemons
 
     auditor = await read_auditor(session.store, session.root, session.foreign)
     kind = kind_of_auditor(auditor, await read_daemons(notes))
@@ -234,8 +234,8 @@ async def _look_at_heirs(
 
     Returns an objection if one certainly will be, because the auditor stops with one of these bookies.
     """
-    from runtime.metadata.replication.election import list_candidates
-    from runtime.metadata.replication.recovery_look import read_daemons
+    from bkctl.runtime.metadata.replication.election import list_candidates
+    from bkctl.runtime.metadata.replication.recovery_look import read_daemons
 
     ours = {each.bookie_id for each in await read_daemons(notes)}
     candidates = await list_candidates(session.store, session.root, session.foreign)
@@ -258,7 +258,7 @@ async def _look_at_heirs(
 
 async def _others(notes: RecoveryNotes, bookie_ids: Collection[str]) -> list[str]:
     """Other bookies in maintenance; ConflictError if one of ``bookie_ids`` is already."""
-    from runtime.errors import ConflictError
+    from bkctl.runtime.errors import ConflictError
 
     keys = await notes.maintenance.keys()
     if again := sorted(set(keys).intersection(bookie_ids)):
@@ -270,7 +270,7 @@ async def _others(notes: RecoveryNotes, bookie_ids: Collection[str]) -> list[str
 
 
 async def _check_stop(context: CommandContext, session: Session, bookie_ids: tuple[str, ...]) -> StopVerdict:
-    from runtime.replication.survey.stop_scan import scan_for_stop
+    from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 
     ports = (await session.client()).ports
     with context.console.progress("reading ledgers") as progress:
@@ -293,7 +293,7 @@ def _require_consent(
     is_risk_accepted: bool,
     but: str = "continues all the same",
 ) -> None:
-    from runtime.errors import RefusedError
+    from bkctl.runtime.errors import RefusedError
 
     for each in objections:
         context.console.warn(each)
@@ -305,14 +305,14 @@ async def _carry_out(
     context: CommandContext, session: Session, notes: RecoveryNotes, wanted: _Start, others: list[str]
 ) -> MaintenanceNote:
     """Write the notes and the delay, one command at a time."""
-    from commands.safety.audit_trail import user_name
-    from commands.safety.gate import open_change
-    from commands.safety.mode_turn import mode_turn
-    from runtime.errors import ConflictError
-    from runtime.metadata.paths import Paths
-    from runtime.metadata.replication.maintenance import start_maintenance
-    from runtime.metadata.replication.recovery_notes import MaintenanceNote
-    from runtime.net.loop import LoopClock
+    from bkctl.commands.safety.audit_trail import user_name
+    from bkctl.commands.safety.gate import open_change
+    from bkctl.commands.safety.mode_turn import mode_turn
+    from bkctl.runtime.errors import ConflictError
+    from bkctl.runtime.metadata.paths import Paths
+    from bkctl.runtime.metadata.replication.maintenance import start_maintenance
+    from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
+    from bkctl.runtime.net.loop import LoopClock
 
     items: list[dict[str, object]] = [
         {"action": "create", "path": notes.maintenance.path_of(each), "expected_version": None}
@@ -353,7 +353,7 @@ async def _carry_out(
 
 async def _find(notes: RecoveryNotes, bookie_ids: list[str] | None) -> list[Maintenance]:
     """The notes to delete; NotFoundError for a bookie that has none."""
-    from runtime.metadata.replication.maintenance import list_maintenance
+    from bkctl.runtime.metadata.replication.maintenance import list_maintenance
 
     found = await list_maintenance(notes)
     if not bookie_ids:
@@ -367,8 +367,8 @@ async def _find(notes: RecoveryNotes, bookie_ids: list[str] | None) -> list[Main
 async def _end_items(
     context: CommandContext, session: Session, notes: RecoveryNotes, ending: Sequence[Maintenance]
 ) -> list[dict[str, object]]:
-    from runtime.metadata.paths import Paths
-    from runtime.metadata.replication.maintenance import DelayAtEnd, delay_at_end
+    from bkctl.runtime.metadata.paths import Paths
+    from bkctl.runtime.metadata.replication.maintenance import DelayAtEnd, delay_at_end
 
     items: list[dict[str, object]] = []
     delay = await readable(context, session.switches.recovery_delay())

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from commands.autorecovery.pending_rows import PendingRows
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, Outcome
-from commands.listing import require_no_listing_options
-from commands.parse import parse_duration_s
-from commands.rendering import Column, Table, counted, duration, size
-from commands.session import Session, open_session
-from commands.watch import clear_screen, parse_watch
+from bkctl.commands.autorecovery.pending_rows import PendingRows
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.listing import require_no_listing_options
+from bkctl.commands.parse import parse_duration_s
+from bkctl.commands.rendering import Column, Table, counted, duration, size
+from bkctl.commands.session import Session, open_session
+from bkctl.commands.watch import clear_screen, parse_watch
 
 if TYPE_CHECKING:
-    from runtime.metadata.replication.marks import ListedMark
-    from runtime.metadata.replication.recovery_notes import RecoveryNotes
+    from bkctl.runtime.metadata.replication.marks import ListedMark
+    from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 
 
 def show_age(value: object) -> str:
@@ -62,7 +62,7 @@ class _MarkFilter(NamedTuple):
 
     async def marks(self, session: Session) -> AsyncGenerator[ListedMark, None]:
         """These marks, by ledger id."""
-        from runtime.metadata.replication.marks import list_marks
+        from bkctl.runtime.metadata.replication.marks import list_marks
 
         listed = list_marks(
             session.store, session.root, session.foreign, missing=self.missing, not_missing=self.not_missing
@@ -139,8 +139,8 @@ async def _count(context: CommandContext, wanted: _MarkFilter) -> int:
 
 async def _list(context: CommandContext, wanted: _MarkFilter, first: _PendingLook | None = None) -> _PendingLook:
     """List once. ``first``: an earlier list, for the time left."""
-    from runtime.metadata.replication.marks import list_marked_ids
-    from runtime.metadata.replication.recovery_notes import RecoveryNotes
+    from bkctl.runtime.metadata.replication.marks import list_marked_ids
+    from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 
     number = 0
     async with open_session(context) as session:
@@ -168,8 +168,8 @@ async def _list(context: CommandContext, wanted: _MarkFilter, first: _PendingLoo
 
 
 async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _PendingLook, first: _PendingLook | None) -> str:
-    from runtime.metadata.replication.recovery_look import read_daemons
-    from runtime.replication.judge.pending_ledger import repair_pace
+    from bkctl.runtime.metadata.replication.recovery_look import read_daemons
+    from bkctl.runtime.replication.judge.pending_ledger import repair_pace
 
     text = f"{counted(look.marked, 'ledger')} marked; of those listed: about {size(rows.bytes_missing)} to copy"
     if rows.failed:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING
 
-from commands.autorecovery.access import readable
-from commands.context import CommandContext, DaemonFlags
-from commands.rendering import time_text
-from commands.session import Session
-from runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.commands.autorecovery.access import readable
+from bkctl.commands.context import CommandContext, DaemonFlags
+from bkctl.commands.rendering import time_text
+from bkctl.commands.session import Session
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 
 if TYPE_CHECKING:
-    from runtime.metadata.ledgers.ledgers import LedgerStore
-    from runtime.metadata.replication.marks import ListedMark
-    from runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
-    from runtime.replication.judge.pending_ledger import PendingLedger
+    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+    from bkctl.runtime.metadata.replication.marks import ListedMark
+    from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
+    from bkctl.runtime.replication.judge.pending_ledger import PendingLedger
 
 _ROWS_IN_FLIGHT_MAX = 64
 
@@ -42,7 +42,7 @@ class PendingRows:
         """Read what all rows need."""
         import asyncio
 
-        from runtime.metadata.replication.lock import list_locked_ids
+        from bkctl.runtime.metadata.replication.lock import list_locked_ids
 
         session = self._session
         locked, failed, registrations, self._is_enabled = await asyncio.gather(
@@ -57,7 +57,7 @@ class PendingRows:
 
     def of(self, marks: AsyncGenerator[ListedMark, None]) -> AsyncGenerator[dict[str, object], None]:
         """The rows of these marks, in their order. Close the iterator to stop early."""
-        from runtime.metadata.pipeline import pipelined
+        from bkctl.runtime.metadata.pipeline import pipelined
 
         return pipelined(marks, self._row, _ROWS_IN_FLIGHT_MAX)
 
@@ -68,8 +68,8 @@ class PendingRows:
         self.failed += row["attempts"] is not None
 
     async def _row(self, found: ListedMark) -> dict[str, object]:
-        from runtime.metadata.replication.lock import read_lock_holder
-        from runtime.replication.judge.pending_ledger import WaitReason, why_it_waits
+        from bkctl.runtime.metadata.replication.lock import read_lock_holder
+        from bkctl.runtime.replication.judge.pending_ledger import WaitReason, why_it_waits
 
         session, ledger_id = self._session, found.ledger_id
         is_locked = ledger_id in self._locked
@@ -104,7 +104,7 @@ class PendingRows:
 
     async def _failure(self, ledger_id: int) -> FailedLedgerNote | None:
         """The note about a failed repair, with the times that workers believe; they may have other settings."""
-        from runtime.autorecovery.failed_ledgers import believed
+        from bkctl.runtime.autorecovery.failed_ledgers import believed
 
         if str(ledger_id) not in self._failed:
             return None
@@ -113,8 +113,8 @@ class PendingRows:
 
     async def _ledger(self, ledger_id: int) -> tuple[PendingLedger | None, str | None]:
         """What the metadata says (None: the ledger is deleted, or there is a problem), and why it cannot be read."""
-        from runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
-        from runtime.replication.judge.pending_ledger import pending_ledger
+        from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
+        from bkctl.runtime.replication.judge.pending_ledger import pending_ledger
 
         try:
             metadata = (await self._ledgers.read(ledger_id)).value

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.autorecovery.pending import show_age
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import Outcome
-from commands.rendering import Column, Lines, Table, counted, time_text
-from commands.session import Session, open_session
+from bkctl.commands.autorecovery.pending import show_age
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import Outcome
+from bkctl.commands.rendering import Column, Lines, Table, counted, time_text
+from bkctl.commands.session import Session, open_session
 
 if TYPE_CHECKING:
-    from commands.safety.plan import Plan
-    from runtime.metadata.store import Node
-    from runtime.replication.run.mark_clearing import ClearOutcome
-    from runtime.replication.run.mark_repair import JudgedMark, MarkRepair
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.metadata.store import Node
+    from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
+    from bkctl.runtime.replication.run.mark_repair import JudgedMark, MarkRepair
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -57,7 +57,7 @@ async def repair_marks(
     has locked are left. Exits with 10 if a ledger cannot be repaired at all, for example because no live bookie has a
     copy.
     """
-    from commands.safety.gate import nothing_to_change, open_change
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
 
     async with open_session(context) as session:
         repair = await mark_repair(context, session)
@@ -90,14 +90,14 @@ async def repair_marks(
 
 async def mark_repair(context: CommandContext, session: Session) -> MarkRepair:
     """The examination and clearing of marks with the parts of a session."""
-    from runtime.replication.run.mark_repair import MarkRepair
+    from bkctl.runtime.replication.run.mark_repair import MarkRepair
 
     ports = (await session.client()).ports
     return MarkRepair(ports, session.store, await session.locks(), context.settings.replication)
 
 
 def _plan(session: Session, judged: Sequence[JudgedMark], clearable: Sequence[JudgedMark], *, is_deep: bool) -> Plan:
-    from runtime.metadata.paths import Paths
+    from bkctl.runtime.metadata.paths import Paths
 
     items = [
         {
@@ -164,7 +164,7 @@ def _row(session: Session, judged: JudgedMark, outcome: ClearOutcome | None) -> 
 
 
 def _count_unchecked(judged: Sequence[JudgedMark]) -> int:
-    from runtime.replication.judge.marks import MarkFinding
+    from bkctl.runtime.replication.judge.marks import MarkFinding
 
     return sum(each.verdict.state is MarkFinding.COPIES_UNKNOWN for each in judged)
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.autorecovery.access import change_setting, readable
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError
-from commands.rendering import Column, Table, time_text
-from commands.session import open_session
+from bkctl.commands.autorecovery.access import change_setting, readable
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.rendering import Column, Table, time_text
+from bkctl.commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.metadata.replication.switches import PeriodicCheck
+    from bkctl.runtime.metadata.replication.switches import PeriodicCheck
 
 _LONG_AGO_MS = 21 * 86400 * 1000
 """The same age as in Java's command."""
@@ -51,7 +51,7 @@ async def reset_checks(
     Stores a last run 21 days ago. bkctl's auditor sees that within ten minutes, a Java auditor only when it starts:
     restart it (bkctl autorecovery auditor). A check whose interval is 0 in the auditor's settings never runs.
     """
-    from runtime.metadata.replication.switches import PeriodicCheck
+    from bkctl.runtime.metadata.replication.switches import PeriodicCheck
 
     wanted = [PeriodicCheck[check.name] for check in dict.fromkeys(checks or list(Check))]
     async with open_session(context) as session:

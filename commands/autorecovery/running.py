@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import aclosing
 
-from commands.autorecovery.pending import show_age
-from commands.command import command
-from commands.context import CommandContext
-from commands.rendering import Column, Table, time_text
-from commands.session import open_session
+from bkctl.commands.autorecovery.pending import show_age
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.rendering import Column, Table, time_text
+from bkctl.commands.session import open_session
 
 _TABLE = Table(
     "RunningLedgers",
@@ -30,8 +30,8 @@ async def list_running(context: CommandContext) -> None:
     A ledger that is not marked is being copied by bkctl recover or decommission, or checked by a bookie's garbage
     collector. Workers keep the lock of a ledger that they failed to repair for up to five minutes.
     """
-    from runtime.metadata.replication.lock import list_held_locks
-    from runtime.metadata.replication.marks import read_mark
+    from bkctl.runtime.metadata.replication.lock import list_held_locks
+    from bkctl.runtime.metadata.replication.marks import read_mark
 
     async with (
         open_session(context) as session,

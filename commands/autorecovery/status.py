@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from commands.autorecovery.access import readable, warn_of_second_auditor
-from commands.autorecovery.status_tables import status_tables
-from commands.command import command
-from commands.context import CommandContext
-from commands.rendering import time_text
-from commands.session import Session, open_session
+from bkctl.commands.autorecovery.access import readable, warn_of_second_auditor
+from bkctl.commands.autorecovery.status_tables import status_tables
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.rendering import time_text
+from bkctl.commands.session import Session, open_session
 
 if TYPE_CHECKING:
-    from runtime.metadata.replication.lock import HeldLock
-    from runtime.metadata.replication.recovery_look import RecoveryLook
-    from runtime.metadata.replication.switch_note import SwitchNote
-    from runtime.replication.judge.daemon_findings import WaitingMarks
+    from bkctl.runtime.metadata.replication.lock import HeldLock
+    from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+    from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+    from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks
 
 _PENDING_COUNTED_MAX = 1000
 _LOCKS_READ_MAX = 1000
@@ -38,10 +38,10 @@ async def show_status(context: CommandContext) -> None:
     """
     import asyncio
 
-    from runtime.metadata.replication.lock import list_locked_ids
-    from runtime.metadata.replication.recovery_look import look_at_recovery
-    from runtime.metadata.replication.switch_note import SwitchNote, decode_note
-    from runtime.replication.judge.daemon_findings import WaitingMarks, idle_seconds
+    from bkctl.runtime.metadata.replication.lock import list_locked_ids
+    from bkctl.runtime.metadata.replication.recovery_look import look_at_recovery
+    from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
+    from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, idle_seconds
 
     async with open_session(context) as session:
         off, look, pending, locked, body = await asyncio.gather(
@@ -77,7 +77,7 @@ async def show_status(context: CommandContext) -> None:
             "ledgers_with_losses": look.losses.count,
         }
         if look.auditor is not None and not look.auditor.is_pulsar:
-            from runtime.metadata.replication.election import read_pulsar_auditor
+            from bkctl.runtime.metadata.replication.election import read_pulsar_auditor
 
             warn_of_second_auditor(context, await read_pulsar_auditor(session.store, session.root))
     tables = status_tables(look, locks, session.now_ms)
@@ -92,8 +92,8 @@ def _warn(
     context: CommandContext, look: RecoveryLook, off: SwitchNote | None, waiting: WaitingMarks | None, now_ms: int
 ) -> None:
     """Everything that is wrong. ``off``: the note of the switch while autorecovery is disabled."""
-    from runtime.replication.judge.daemon_findings import STATUS_COMMAND, recovery_findings
-    from runtime.replication.judge.status_finding import Urgency
+    from bkctl.runtime.replication.judge.daemon_findings import STATUS_COMMAND, recovery_findings
+    from bkctl.runtime.replication.judge.status_finding import Urgency
 
     if look.auditor is not None and look.auditor.problem is not None:
         context.console.warn(str(look.auditor.problem))
@@ -108,7 +108,7 @@ def _warn(
 
 
 async def _settings(context: CommandContext, session: Session) -> dict[str, object]:
-    from runtime.metadata.replication.switches import PeriodicCheck
+    from bkctl.runtime.metadata.replication.switches import PeriodicCheck
 
     delay = await readable(context, session.switches.recovery_delay())
     checks = {
@@ -121,7 +121,7 @@ async def _settings(context: CommandContext, session: Session) -> dict[str, obje
 async def _count_pending(session: Session) -> _Pending:
     from contextlib import aclosing
 
-    from runtime.metadata.replication.marks import list_marks
+    from bkctl.runtime.metadata.replication.marks import list_marks
 
     count, oldest_ms = 0, None
     async with aclosing(list_marks(session.store, session.root, session.foreign)) as marks:
@@ -137,7 +137,7 @@ async def _read_locks(session: Session) -> list[HeldLock]:
     """The first held locks."""
     from contextlib import aclosing
 
-    from runtime.metadata.replication.lock import list_held_locks
+    from bkctl.runtime.metadata.replication.lock import list_held_locks
 
     found: list[HeldLock] = []
     async with aclosing(list_held_locks(session.store, session.root, session.foreign)) as locks:

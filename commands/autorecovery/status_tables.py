@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from commands.rendering import UNKNOWN, Column, Row, Table, size, time_text
+from bkctl.commands.rendering import UNKNOWN, Column, Row, Table, size, time_text
 
 if TYPE_CHECKING:
-    from runtime.metadata.replication.lock import HeldLock
-    from runtime.metadata.replication.recovery_look import RecoveryLook
-    from runtime.metadata.replication.recovery_notes import DaemonNote, HeldLedger, LaneStatus
+    from bkctl.runtime.metadata.replication.lock import HeldLock
+    from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+    from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, HeldLedger, LaneStatus
 
 _FIRST_MAX = 5
 

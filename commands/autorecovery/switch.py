@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from commands.autorecovery.access import change_setting
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.parse import parse_duration_s
-from commands.rendering import time_text
-from commands.session import open_session
+from bkctl.commands.autorecovery.access import change_setting
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.parse import parse_duration_s
+from bkctl.commands.rendering import time_text
+from bkctl.commands.session import open_session
 
 _KIND = "AutorecoverySwitch"
 
@@ -23,7 +23,7 @@ async def enable(context: CommandContext) -> None:
 
     A waiting Java auditor starts an audit within a tenth of a second, and the workers continue.
     """
-    from runtime.metadata.paths import Paths
+    from bkctl.runtime.metadata.paths import Paths
 
     async with open_session(context) as session:
         items: tuple[dict[str, object], ...] = ({"action": "delete", "path": Paths(session.root).replication_disabled},)
@@ -50,9 +50,9 @@ async def disable(
     Repairs of ledgers that have started are finished; no others start. Lost bookies are not detected and periodic
     checks do not run. Replication is not re-enabled automatically, not even after --for, which is informational.
     """
-    from commands.safety.audit_trail import user_name
-    from runtime.metadata.paths import Paths
-    from runtime.metadata.replication.switch_note import SwitchNote, encode_note
+    from bkctl.commands.safety.audit_trail import user_name
+    from bkctl.runtime.metadata.paths import Paths
+    from bkctl.runtime.metadata.replication.switch_note import SwitchNote, encode_note
 
     seconds = None if duration is None else parse_duration_s(duration)
     async with open_session(context) as session:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from commands.autorecovery.access import change_setting
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.session import open_session
+from bkctl.commands.autorecovery.access import change_setting
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.session import open_session
 
 
 @command("trigger", example="autorecovery trigger", effect=Effect.REVERSIBLE)
@@ -16,10 +16,10 @@ async def trigger(context: CommandContext) -> None:
     Refused while autorecovery is disabled or no auditor is elected. The auditor sends no answer: see bkctl autorecovery
     pending for the result.
     """
-    from runtime.errors import ConflictError, RefusedError
-    from runtime.metadata.paths import Paths
-    from runtime.metadata.replication.audit_request import AuditRequest
-    from runtime.metadata.replication.election import read_auditor
+    from bkctl.runtime.errors import ConflictError, RefusedError
+    from bkctl.runtime.metadata.paths import Paths
+    from bkctl.runtime.metadata.replication.audit_request import AuditRequest
+    from bkctl.runtime.metadata.replication.election import read_auditor
 
     async with open_session(context) as session:
         if not await session.switches.is_enabled():

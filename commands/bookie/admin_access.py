@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from commands.bookie.local_sockets import LocalBookie, address_in, identified, list_local
-from commands.context import BookieFlags, CommandContext
-from commands.errors import InvalidArgumentError, NoDirectoryError
-from commands.parse import parse_bookie_id
-from runtime.admin.calls import ALL_ADDRESSES, AdminAddress, AdminToken
-from runtime.errors import AdminAccessError, BookieNotFoundError, BookieUnavailableError
-from storage.adapters.given_files import read_given_file
-from storage.errors import BkctlError
-from storage.filenames import ADMIN_SOCKET
+from bkctl.commands.bookie.local_sockets import LocalBookie, address_in, identified, list_local
+from bkctl.commands.context import BookieFlags, CommandContext
+from bkctl.commands.errors import InvalidArgumentError, NoDirectoryError
+from bkctl.commands.parse import parse_bookie_id
+from bkctl.runtime.admin.calls import ALL_ADDRESSES, AdminAddress, AdminToken
+from bkctl.runtime.errors import AdminAccessError, BookieNotFoundError, BookieUnavailableError
+from bkctl.storage.adapters.given_files import read_given_file
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.filenames import ADMIN_SOCKET
 
 if TYPE_CHECKING:
-    from commands.session import Session
-    from runtime.admin.client import AdminClient
-    from runtime.metadata.bookies.service_info import BookieServiceInfo
+    from bkctl.commands.session import Session
+    from bkctl.runtime.admin.client import AdminClient
+    from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo
 
 IdArgument = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="Bookie ID (default: that of the settings, or the only one here)")
@@ -88,7 +88,7 @@ async def admin_of(
 
     BookieUnavailableError, BookieNotFoundError, AdminAccessError.
     """
-    from runtime.admin.client import AdminClient
+    from bkctl.runtime.admin.client import AdminClient
 
     target = _with_id(bookie_id)
     address = target.address
@@ -102,7 +102,7 @@ async def admin_of(
 
 
 async def _registered(context: CommandContext, target: BookieTarget) -> AdminAddress:
-    from commands.session import open_session
+    from bkctl.commands.session import open_session
 
     async with open_session(context, must_exist=False) as session:
         info = await session.registrations.service_info(target.name)
@@ -136,7 +136,7 @@ async def open_admin(
     token = read_token(context, token_file)
     target = find_target(bookie_id, directory, context)
     address = await resolve(context, target)
-    from runtime.admin.client import AdminClient
+    from bkctl.runtime.admin.client import AdminClient
 
     async with AdminClient(target.name, address, token=token, timeout_s=context.settings.timeout_s) as client:
         try:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from commands.bookie.admin_answers import JavaState, RebuildSize, StateAnswer
-from runtime.errors import RefusedError
+from bkctl.commands.bookie.admin_answers import JavaState, RebuildSize, StateAnswer
+from bkctl.runtime.errors import RefusedError
 
 if TYPE_CHECKING:
-    from commands.effect import Effect
-    from commands.safety.plan import Plan
-    from runtime.admin.client import AdminClient
+    from bkctl.commands.effect import Effect
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.admin.client import AdminClient
 
 _JAVA_STATE: Final = "/api/v1/bookie/state"
 
 
 async def read_state(client: AdminClient) -> StateAnswer:
     """The answer of a bkctl bookie; of a Java bookie in the same form, with what it can say."""
-    from runtime.admin.calls import BKCTL_API
-    from runtime.admin.messages import AdminError, Problem
+    from bkctl.runtime.admin.calls import BKCTL_API
+    from bkctl.runtime.admin.messages import AdminError, Problem
 
     try:
         return await client.get(f"{BKCTL_API}/state", StateAnswer)
@@ -51,7 +51,7 @@ def change_plan(
     effect: Effect | None = None,
 ) -> Plan:
     """A plan for one change of a running bookie; ``effect`` None: that of the command."""
-    from commands.safety.plan import Plan
+    from bkctl.commands.safety.plan import Plan
 
     return Plan(
         root=state.metadata_root,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commands.bookie import (
+from bkctl.commands.bookie import (
     drain,
     garbage_collection,
     index,
@@ -19,9 +19,9 @@ from commands.bookie import (
     stop,
     undrain,
 )
-from commands.bookie import format as format_command
-from commands.bookie import list as list_command
-from commands.command import group
+from bkctl.commands.bookie import format as format_command
+from bkctl.commands.bookie import list as list_command
+from bkctl.commands.command import group
 
 app = group(
     "Run a bookie; list and check the cluster's bookies.",

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from commands.bookie.leaving import LeavingRequest, require_yes
-from commands.bookie.read_only import BookieSwitch
-from commands.context import CommandContext
-from commands.rendering import Column, Table, counted, size, time_text
-from commands.session import Session, open_session
-from runtime.errors import RefusedError
-from runtime.metadata.outage import OutageWait
-from runtime.replication.run.bookie_mode import ModeWatch
+from bkctl.commands.bookie.leaving import LeavingRequest, require_yes
+from bkctl.commands.bookie.read_only import BookieSwitch
+from bkctl.commands.context import CommandContext
+from bkctl.commands.rendering import Column, Table, counted, size, time_text
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.outage import OutageWait
+from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 
 if TYPE_CHECKING:
-    from runtime.replication.survey.retention import RetentionTally
+    from bkctl.runtime.replication.survey.retention import RetentionTally
 
 _OWNER_TABLE = Table(
     "Owners",
@@ -32,9 +32,9 @@ async def wait_for_retention(context: CommandContext, request: LeavingRequest) -
 
     RefusedError if a bookie is down with ledgers on it, or would forget its mode at a restart; errors of the gate.
     """
-    from commands.safety.gate import nothing_to_change, open_change
-    from commands.safety.mode_turn import mode_turn
-    from runtime.replication.survey.retention import scan_for_retention
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
+    from bkctl.commands.safety.mode_turn import mode_turn
+    from bkctl.runtime.replication.survey.retention import scan_for_retention
 
     ids = sorted(set(request.bookie_ids))
     async with open_session(context) as session:
@@ -78,8 +78,8 @@ async def _require_enough_others(
 
     ``is_repeated``: shows nothing unless it refuses.
     """
-    from runtime.replication.judge.stop_verdict import StopReason
-    from runtime.replication.survey.stop_scan import scan_for_stop
+    from bkctl.runtime.replication.judge.stop_verdict import StopReason
+    from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 
     ports = (await session.client()).ports
     parts = (ports, session.store, session.registrations, request.bookie_ids)

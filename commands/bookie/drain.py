@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commands.bookie.admin_access import read_token
-from commands.bookie.leaving import (
+from bkctl.commands.bookie.admin_access import read_token
+from bkctl.commands.bookie.leaving import (
     WAIT_DEFAULT,
     LeavingIds,
     LeavingRequest,
@@ -13,13 +13,13 @@ from commands.bookie.leaving import (
     WaitOption,
     let_leave,
 )
-from commands.bookie.leaving_report import leaving_outcome, print_leaving
-from commands.command import command
-from commands.context import CommandContext, CopyFlags
-from commands.effect import Effect
-from commands.errors import Outcome
-from commands.parse import parse_bookie_id, parse_duration_s
-from commands.shared_options import takes_copy_options
+from bkctl.commands.bookie.leaving_report import leaving_outcome, print_leaving
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext, CopyFlags
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import Outcome
+from bkctl.commands.parse import parse_bookie_id, parse_duration_s
+from bkctl.commands.shared_options import takes_copy_options
 
 
 @command("drain", example="bookie drain b1.example.com:3181 --dry-run", effect=Effect.HARMFUL)

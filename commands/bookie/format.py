@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext, id_by_settings, load_config
-from commands.cookie.access import require_not_registered, scan_references
-from commands.effect import Effect
-from commands.rendering import Column, Table, counted, size
-from commands.session import Session, open_session, require_metadata_uri
-from commands.shared_options import takes_bookie_options
-from commands.storage.folder_lists import FIX, require_agreeing_folders
-from commands.storage.java_bookie import require_stopped
-from commands.storage.own_storage import OwnStorage
-from runtime.errors import RefusedError
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_config
+from bkctl.commands.cookie.access import require_not_registered, scan_references
+from bkctl.commands.effect import Effect
+from bkctl.commands.rendering import Column, Table, counted, size
+from bkctl.commands.session import Session, open_session, require_metadata_uri
+from bkctl.commands.shared_options import takes_bookie_options
+from bkctl.commands.storage.folder_lists import FIX, require_agreeing_folders
+from bkctl.commands.storage.java_bookie import require_stopped
+from bkctl.commands.storage.own_storage import OwnStorage
+from bkctl.runtime.errors import RefusedError
 
 if TYPE_CHECKING:
-    from commands.safety.gate import Change
-    from commands.safety.plan import Plan
-    from runtime.metadata.store import Node
-    from storage.config import StorageConfig
+    from bkctl.commands.safety.gate import Change
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.metadata.store import Node
+    from bkctl.storage.config import StorageConfig
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -82,7 +82,7 @@ async def format_bookie(
     or if this cannot be checked: use bkctl decommission first. The cookie is kept in the trash. If interrupted, no
     bookie starts there; run the same command again. Type the ID, or use --confirm.
     """
-    from commands.safety.gate import nothing_to_change, open_change
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
 
     config = load_config(context, flags)
     config = msgspec.structs.replace(config, metadata_uri=config.metadata_uri or require_metadata_uri(context))
@@ -112,9 +112,9 @@ async def format_bookie(
 
 
 def _own_storage(session: Session, config: StorageConfig) -> OwnStorage:
-    from commands.storage.folder_locks import FolderLocks
-    from storage.adapters.child_pool import ChildProcesses
-    from storage.adapters.filesystem import OsFileSystem
+    from bkctl.commands.storage.folder_locks import FolderLocks
+    from bkctl.storage.adapters.child_pool import ChildProcesses
+    from bkctl.storage.adapters.filesystem import OsFileSystem
 
     file_system = OsFileSystem()
     for directory in config.all_directories:
@@ -163,8 +163,8 @@ async def _doubts(context: CommandContext, session: Session, own: OwnStorage, bo
 
 async def _are_test_ledgers(session: Session, ledger_ids: Sequence[int]) -> bool:
     """Whether ``bookie sanity`` wrote these ledgers; it leaves one when it is killed."""
-    from runtime.client.sanity import CUSTOM_METADATA
-    from runtime.errors import LedgerNotFoundError, MetadataFormatError
+    from bkctl.runtime.client.sanity import CUSTOM_METADATA
+    from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 
     ledgers = await session.ledgers()
     try:
@@ -175,7 +175,7 @@ async def _are_test_ledgers(session: Session, ledger_ids: Sequence[int]) -> bool
 
 
 def _doubts_about_directories(own: OwnStorage, bookie_id: str, instance_id: str | None) -> list[str]:
-    from runtime.bookie.cookies.folders import named_folders, read_folder, spelled_as
+    from bkctl.runtime.bookie.cookies.folders import named_folders, read_folder, spelled_as
 
     require_agreeing_folders(own)
     found = []
@@ -204,7 +204,7 @@ def _doubts_about_directories(own: OwnStorage, bookie_id: str, instance_id: str 
 
 
 async def _stored_cookie(session: Session, bookie_id: str) -> Node | None:
-    from runtime.errors import NoNodeError
+    from bkctl.runtime.errors import NoNodeError
 
     try:
         return await session.cookies.read_node(bookie_id)
@@ -214,7 +214,7 @@ async def _stored_cookie(session: Session, bookie_id: str) -> Node | None:
 
 def _survey(directories: Sequence[str]) -> list[_Contents]:
     """Contents of the directories ``current`` that exist, without the lock. Links are counted, not followed."""
-    from storage.filenames import LOCK, current_directory
+    from bkctl.storage.filenames import LOCK, current_directory
 
     found = []
     for current in map(current_directory, directories):
@@ -254,8 +254,8 @@ def _plan(target: _Target, doubts: Sequence[str], *, delete_cookie: bool, accept
 
 
 async def _format(context: CommandContext, change: Change, target: _Target) -> None:
-    from commands.storage.working import work_beside_loop
-    from storage.offline.format_directories import begin_format, delete_data, end_format
+    from bkctl.commands.storage.working import work_beside_loop
+    from bkctl.storage.offline.format_directories import begin_format, delete_data, end_format
 
     session, own, directories = target.session, target.own, target.directories
     own.locks.claim()

@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from commands.bookie.admin_answers import CollectionDetails, ForcedCollection, StateAnswer, SuspendedCompaction, Truth
-from commands.bookie.admin_state import change_plan, read_state, require_own
-from commands.command import command, group
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError
-from commands.rendering import Column, Lines, Table, time_text
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from bkctl.commands.bookie.admin_answers import (
+    CollectionDetails,
+    ForcedCollection,
+    StateAnswer,
+    SuspendedCompaction,
+    Truth,
+)
+from bkctl.commands.bookie.admin_state import change_plan, read_state, require_own
+from bkctl.commands.command import command, group
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.rendering import Column, Lines, Table, time_text
 
 if TYPE_CHECKING:
-    from runtime.admin.client import AdminClient
+    from bkctl.runtime.admin.client import AdminClient
 
 _GC: Final = "/api/v1/bookie/gc"
 _KINDS: Final = ("major", "minor")
@@ -129,8 +135,8 @@ async def confirm(
     of newer ledgers that the metadata no longer has. Confirm only if the newer metadata is lost: the next garbage
     collection deletes these entries. gc status shows the reason.
     """
-    from commands.safety.gate import nothing_to_change, open_change
-    from runtime.admin.calls import BKCTL_API
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
+    from bkctl.runtime.admin.calls import BKCTL_API
 
     async with open_admin(context, bookie_id, directory, token_file) as client:
         state = await read_state(client)
@@ -180,7 +186,7 @@ async def _change(
     path: str,
     body: dict[str, bool],
 ) -> None:
-    from commands.safety.gate import open_change
+    from bkctl.commands.safety.gate import open_change
 
     async with open_change(context, change_plan(state, {"action": action, "kinds": kinds})):
         await client.put(path, object, body)

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from commands.bookie.admin_answers import JobProgressAnswer, JobsAnswer, RebuildJob, RebuildSize
-from commands.bookie.admin_state import change_plan
-from commands.command import command, group
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, NotFoundError, Outcome
-from commands.rendering import Column, Lines, Table, counted, size
-from runtime.admin.calls import BKCTL_API, REBUILD_JOB
-from runtime.errors import BookieTimeoutError, BookieUnavailableError, RefusedError
-from storage.errors import BkctlError
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from bkctl.commands.bookie.admin_answers import JobProgressAnswer, JobsAnswer, RebuildJob, RebuildSize
+from bkctl.commands.bookie.admin_state import change_plan
+from bkctl.commands.command import command, group
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
+from bkctl.commands.rendering import Column, Lines, Table, counted, size
+from bkctl.runtime.admin.calls import BKCTL_API, REBUILD_JOB
+from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError, RefusedError
+from bkctl.storage.errors import BkctlError
 
 if TYPE_CHECKING:
-    from commands.progress import Progress
-    from commands.safety.plan import Plan
-    from runtime.admin.client import AdminClient
+    from bkctl.commands.progress import Progress
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.admin.client import AdminClient
 
 _POLL_S: Final = 0.5
 _START_S: Final = 2
@@ -79,7 +79,7 @@ async def rebuild(
 
 async def _look(client: AdminClient) -> RebuildSize:
     """What a rebuild would read."""
-    from runtime.admin.messages import AdminError, Problem
+    from bkctl.runtime.admin.messages import AdminError, Problem
 
     try:
         return await client.get(f"{BKCTL_API}/index/rebuild", RebuildSize)
@@ -100,7 +100,7 @@ async def _running_job(client: AdminClient) -> RebuildJob | None:
 
 async def _begin(context: CommandContext, client: AdminClient, found: RebuildSize) -> RebuildJob:
     """Start the job, after the confirmation."""
-    from commands.safety.gate import open_change
+    from bkctl.commands.safety.gate import open_change
 
     async with open_change(context, _plan(found), table=_PLAN_TABLE, totals=_totals(found)) as change:
         job = await client.post(f"{BKCTL_API}/index/rebuild", RebuildJob)
@@ -109,7 +109,7 @@ async def _begin(context: CommandContext, client: AdminClient, found: RebuildSiz
 
 
 async def _cancel(context: CommandContext, client: AdminClient, found: RebuildSize, job: RebuildJob | None) -> Outcome:
-    from commands.safety.gate import open_change
+    from bkctl.commands.safety.gate import open_change
 
     if job is None:
         raise NotFoundError(f"bookie {found.bookie_id}: no index rebuild is running")
@@ -133,8 +133,8 @@ def _totals(found: RebuildSize) -> dict[str, int]:
 
 
 def _plan(found: RebuildSize) -> Plan:
-    from commands.safety.plan import Plan
-    from commands.storage.index import ONE_AT_A_TIME
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.commands.storage.index import ONE_AT_A_TIME
 
     totals = _totals(found)
     seconds = _START_S + totals["entries"] // _ENTRIES_PER_S
@@ -178,7 +178,7 @@ async def _follow(context: CommandContext, client: AdminClient, found: RebuildSi
 
 
 async def _look_again(client: AdminClient, found: RebuildSize, job_id: int, started_ms: int) -> RebuildJob:
-    from runtime.admin.messages import AdminError, Problem
+    from bkctl.runtime.admin.messages import AdminError, Problem
 
     ended = "it ended before its index was rebuilt: it uses the old index, or the new one if that was complete"
     job = None
@@ -216,7 +216,7 @@ def _advice(found: RebuildSize) -> str:
 
 def _report(context: CommandContext, found: RebuildSize, job: RebuildJob) -> Outcome:
     """Print the result; an error if the job failed or was cancelled."""
-    from runtime.admin.messages import Problem
+    from bkctl.runtime.admin.messages import Problem
 
     if job.problem == Problem.REFUSED.word:
         raise RefusedError(f"bookie {found.bookie_id}: {job.error}")
@@ -247,7 +247,7 @@ def _rebuilt(job: RebuildJob) -> str:
 
 def _print(context: CommandContext, found: RebuildSize, job: RebuildJob) -> list[dict[str, str]]:
     """Print the job and its result, if it has one; returns the damages."""
-    from commands.storage.index import ONE_AT_A_TIME
+    from bkctl.commands.storage.index import ONE_AT_A_TIME
 
     directories: list[dict[str, Any]] = [
         {

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from commands.bookie.state import STATE_COLUMNS, bookie_row, state_of
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import Outcome
-from commands.rendering import Column, Table, percent, size
-from commands.session import open_session
+from bkctl.commands.bookie.state import STATE_COLUMNS, bookie_row, state_of
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import Outcome
+from bkctl.commands.rendering import Column, Table, percent, size
+from bkctl.commands.session import open_session
 
 _TABLE = Table(
     "BookieInfoList",
@@ -38,7 +38,7 @@ async def show_info(
     """
     import asyncio
 
-    from runtime.errors import BookieNotFoundError, BookieUnavailableError
+    from bkctl.runtime.errors import BookieNotFoundError, BookieUnavailableError
 
     async with open_session(context, must_exist=False) as session:
         client, registration = await session.client(), session.registrations

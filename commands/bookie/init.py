@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.bookie.start import require_meant_cluster
-from commands.command import command
-from commands.context import BookieFlags, CommandContext, id_by_settings, load_config
-from commands.cookie.access import cookie_body, require_not_registered
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError
-from commands.rendering import Column, Table
-from commands.session import Session, open_session, require_metadata_uri
-from commands.shared_options import takes_bookie_options
-from runtime.errors import ConflictError, RefusedError
+from bkctl.commands.bookie.start import require_meant_cluster
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_config
+from bkctl.commands.cookie.access import cookie_body, require_not_registered
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.rendering import Column, Table
+from bkctl.commands.session import Session, open_session, require_metadata_uri
+from bkctl.commands.shared_options import takes_bookie_options
+from bkctl.runtime.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
-    from commands.safety.plan import Plan
-    from runtime.bookie.boot.start_checks import Finding, StartCheck
-    from runtime.bookie.cookies.check import CookieCheck
-    from runtime.bookie.identity import BookieNames
-    from runtime.bookie.ports import BookiePorts
-    from runtime.config import BookieConfig
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.bookie.boot.start_checks import Finding, StartCheck
+    from bkctl.runtime.bookie.cookies.check import CookieCheck
+    from bkctl.runtime.bookie.identity import BookieNames
+    from bkctl.runtime.bookie.ports import BookiePorts
+    from bkctl.runtime.config import BookieConfig
 
 _CHECK_TABLE = Table(
     "Checks", Column("name", "CHECK"), Column("result", "RESULT"), Column("detail", "DETAIL"), name="name"
@@ -60,7 +60,7 @@ async def init(
     ledgers that reference it. --check does every check of a start and shows each result: port, cluster, cookies, locks,
     index, journals, disks, directories, file limits. Its exit code is 0, or that of the first failed check.
     """
-    from runtime.bookie.boot.process import real_ports
+    from bkctl.runtime.bookie.boot.process import real_ports
 
     settings = context.settings
     if check and (settings.is_rehearsal or settings.apply_path is not None):
@@ -81,7 +81,7 @@ async def init(
 async def _check(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
     import asyncio
 
-    from runtime.bookie.boot.start_checks import CheckResult, StartChecks, look
+    from bkctl.runtime.bookie.boot.start_checks import CheckResult, StartChecks, look
 
     checks = await StartChecks(config, ports, bookie_id).run()
     checks.append(await look("directories", asyncio.to_thread(_directories, config)))
@@ -106,9 +106,9 @@ def _failures(checks: list[StartCheck]) -> Iterator[Exception]:
 
 def _directories(config: BookieConfig) -> Finding:
     """Try to write where a start would write; OSError. The files have no name, so even a kill leaves nothing."""
-    from runtime.bookie.boot.start_checks import Finding
-    from runtime.bookie.cookies.folders import version_path
-    from storage.filenames import current_directory
+    from bkctl.runtime.bookie.boot.start_checks import Finding
+    from bkctl.runtime.bookie.cookies.folders import version_path
+    from bkctl.storage.filenames import current_directory
 
     storage = config.storage
     only_journals = {*storage.journal_directories} - {*storage.ledger_directories, *storage.index_directories}
@@ -140,9 +140,9 @@ def _directories(config: BookieConfig) -> Finding:
 
 def _file_limits(config: BookieConfig) -> Finding:
     """The limits of this shell; a service manager may set others. ConfigurationError."""
-    from runtime.bookie.boot.open_files import connections_warning, fit_open_files
-    from runtime.bookie.boot.start_checks import Finding
-    from runtime.net.host import OsHost
+    from bkctl.runtime.bookie.boot.open_files import connections_warning, fit_open_files
+    from bkctl.runtime.bookie.boot.start_checks import Finding
+    from bkctl.runtime.net.host import OsHost
 
     size_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     files_max = OsHost().open_files_max()
@@ -157,10 +157,10 @@ def _file_limits(config: BookieConfig) -> Finding:
 async def _create(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
     import asyncio
 
-    from commands.safety.gate import open_change
-    from runtime.bookie.boot.folder_claim import FolderClaim, release
-    from runtime.bookie.live_settings import LiveSettings
-    from runtime.bookie.ports import BookieMetadata
+    from bkctl.commands.safety.gate import open_change
+    from bkctl.runtime.bookie.boot.folder_claim import FolderClaim, release
+    from bkctl.runtime.bookie.live_settings import LiveSettings
+    from bkctl.runtime.bookie.ports import BookieMetadata
 
     await asyncio.to_thread(_directories, config)  # also for a rehearsal: the plan could not be carried out
     async with open_session(context, metadata_uri=config.metadata_uri) as session:
@@ -182,7 +182,7 @@ async def _create(context: CommandContext, config: BookieConfig, ports: BookiePo
 
 
 def _require_new(bookie_id: str, check: CookieCheck) -> None:
-    from runtime.bookie.cookies.check import CookieDecision
+    from bkctl.runtime.bookie.cookies.check import CookieDecision
 
     if check.decision is CookieDecision.BOOT:
         raise ConflictError(
@@ -197,8 +197,8 @@ def _require_new(bookie_id: str, check: CookieCheck) -> None:
 def _plan(session: Session, config: BookieConfig, names: BookieNames) -> Plan:
     import hashlib
 
-    from runtime.bookie.cookies.folders import version_path
-    from runtime.metadata.bookies.cookies import encode_cookie
+    from bkctl.runtime.bookie.cookies.folders import version_path
+    from bkctl.runtime.metadata.bookies.cookies import encode_cookie
 
     bookie_id = names.cookie.bookie_id
     digest = hashlib.sha256(encode_cookie(names.cookie)).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from commands.context import JavaComparison
+from bkctl.commands.context import JavaComparison
 
 _KEYS_SHOWN_MAX: Final = 5
 

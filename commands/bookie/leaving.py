@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.bookie.leaving_report import leaving_outcome, nothing_left, report_fields
-from commands.bookie.restart_check import objection_rows
-from commands.context import CommandContext, CopyFlags
-from commands.outages import told_when_cut_off
-from commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
-from commands.recovery_progress import recovery_progress
-from commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
-from commands.rendering import counted, duration
-from commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
-from commands.session import Session, open_session
-from runtime.admin.calls import AdminToken
-from runtime.errors import RefusedError
-from runtime.replication.config import OpenLedgers
+from bkctl.commands.bookie.leaving_report import leaving_outcome, nothing_left, report_fields
+from bkctl.commands.bookie.restart_check import objection_rows
+from bkctl.commands.context import CommandContext, CopyFlags
+from bkctl.commands.outages import told_when_cut_off
+from bkctl.commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
+from bkctl.commands.recovery_progress import recovery_progress
+from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
+from bkctl.commands.rendering import counted, duration
+from bkctl.commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.admin.calls import AdminToken
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.replication.config import OpenLedgers
 
 if TYPE_CHECKING:
-    from commands.outages import JobProgress
-    from commands.replication_access import ReplicationAccess
-    from commands.safety.gate import Change
-    from commands.safety.plan import Plan
-    from runtime.metadata.store import Node
-    from runtime.replication.judge.stop_verdict import StopVerdict
-    from runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
-    from runtime.replication.run.drain import OpenLedger
-    from runtime.replication.run.mark_clearing import ClearOutcome
+    from bkctl.commands.outages import JobProgress
+    from bkctl.commands.replication_access import ReplicationAccess
+    from bkctl.commands.safety.gate import Change
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.metadata.store import Node
+    from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
+    from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
+    from bkctl.runtime.replication.run.drain import OpenLedger
+    from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
 
 WAIT_DEFAULT = "10m"
 
@@ -68,7 +68,7 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 async def let_leave(context: CommandContext, request: LeavingRequest) -> DecommissionReport:
     """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
-    from runtime.replication.run.decommission import Decommission
+    from bkctl.runtime.replication.run.decommission import Decommission
 
     policy = policy_of(context, request.copying, request.open_ledgers)
     async with open_session(context) as session:
@@ -122,7 +122,7 @@ class _Run:
         change: Change,
         job: JobProgress,
     ) -> None:
-        from runtime.replication.run.drain import DrainHooks
+        from bkctl.runtime.replication.run.drain import DrainHooks
 
         self._context = context
         self._session = session
@@ -136,7 +136,7 @@ class _Run:
         self._hooks = DrainHooks(on_progress=job.note, on_open=self._tell_open, before_scan=change.renew_lock)
 
     async def run(self) -> DecommissionReport:
-        from runtime.replication.run.decommission import FinishHooks
+        from bkctl.runtime.replication.run.decommission import FinishHooks
 
         found, request, operation = self._found, self._request, self._operation
         dead = sorted(set(found.bookie_ids) - found.live)
@@ -167,8 +167,8 @@ class _Run:
 
     async def _make_read_only(self) -> None:
         """Check again what may have changed since the plan, now that no other command makes bookies read-only."""
-        from commands.bookie.read_only import BookieSwitch
-        from commands.safety.mode_turn import mode_turn
+        from bkctl.commands.bookie.read_only import BookieSwitch
+        from bkctl.commands.safety.mode_turn import mode_turn
 
         live = sorted(self._found.live)
         if not live:
@@ -185,7 +185,7 @@ class _Run:
 
     async def _stop(self) -> str | None:
         """Have the live bookies stopped; a sentence if they are not."""
-        from commands.bookie.stop_command import host_of, run_stop_command
+        from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 
         live = sorted(self._found.live)
         if not live:
@@ -213,7 +213,7 @@ class _Run:
 
     async def _clear_marks(self) -> None:
         """Clear the marks that name the bookies and no other member, of ledgers that are complete without them."""
-        from commands.autorecovery.repair_marks import mark_repair
+        from bkctl.commands.autorecovery.repair_marks import mark_repair
 
         def keep(nodes: Sequence[tuple[str, Node]]) -> None:
             self._change.require_lock()
@@ -256,7 +256,7 @@ def open_names(still_open: Sequence[OpenLedger], age_s: Callable[[int], int], co
 
 
 async def _check_cluster(session: Session, access: ReplicationAccess, found: DecommissionPlan) -> StopVerdict:
-    from runtime.replication.survey.stop_scan import scan_for_stop
+    from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 
     ports = (await session.client()).ports
     return await scan_for_stop(

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from commands.bookie.state import STATE_COLUMNS, BookieState, bookie_row, state_of
-from commands.command import command
-from commands.config import OutputForm
-from commands.context import CommandContext
-from commands.rendering import Column, Table, size
-from commands.session import open_session
+from bkctl.commands.bookie.state import STATE_COLUMNS, BookieState, bookie_row, state_of
+from bkctl.commands.command import command
+from bkctl.commands.config import OutputForm
+from bkctl.commands.context import CommandContext
+from bkctl.commands.rendering import Column, Table, size
+from bkctl.commands.session import open_session
 
 _TABLE = Table(
     "BookieList",

@@ -8,11 +8,11 @@ import re
 
 import msgspec
 
-from commands.bookie.admin_answers import StateAnswer
-from commands.bookie.probe import probe
-from runtime.admin.calls import BKCTL_API, AdminAddress, decode_answer
-from storage.errors import BkctlError
-from storage.filenames import ADMIN_SOCKET
+from bkctl.commands.bookie.admin_answers import StateAnswer
+from bkctl.commands.bookie.probe import probe
+from bkctl.runtime.admin.calls import BKCTL_API, AdminAddress, decode_answer
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.filenames import ADMIN_SOCKET
 
 _SOCKETS = "/proc/net/unix"
 _LISTENING = 1 << 16
@@ -68,7 +68,7 @@ def identified(bookie: LocalBookie) -> LocalBookie | None:
         return msgspec.structs.replace(bookie, bookie_id=bookie_id)
     if not bookie.is_trusted:
         return bookie
-    from runtime.errors import AdminAccessError, BookieTimeoutError, BookieUnavailableError
+    from bkctl.runtime.errors import AdminAccessError, BookieTimeoutError, BookieUnavailableError
 
     try:
         name, path = "on this machine", f"{BKCTL_API}/state"
@@ -108,8 +108,8 @@ def _is_here(path: str) -> bool:
 
 def _id_in(directory: str) -> str | None:
     """The bookie id in the cookie of a ledger directory; None if it cannot be read."""
-    from runtime.metadata.bookies.cookies import decode_cookie
-    from storage.filenames import VERSION, current_directory
+    from bkctl.runtime.metadata.bookies.cookies import decode_cookie
+    from bkctl.storage.filenames import VERSION, current_directory
 
     with contextlib.suppress(OSError, BkctlError), open(os.path.join(current_directory(directory), VERSION), "rb") as f:
         return decode_cookie(f.read()).bookie_id

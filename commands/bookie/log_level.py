@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from commands.bookie.admin_answers import LogLevelAnswer
-from commands.bookie.admin_state import change_plan, read_state, require_own
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from runtime.log_level import LogLevel
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from bkctl.commands.bookie.admin_answers import LogLevelAnswer
+from bkctl.commands.bookie.admin_state import change_plan, read_state, require_own
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.runtime.log_level import LogLevel
 
 
 @command("log-level", example="bookie log-level debug --dir /data/ledgers", effect=Effect.REVERSIBLE)
@@ -27,8 +27,8 @@ async def set_log_level(
 
     It lasts until the bookie restarts or the setting itself changes.
     """
-    from commands.safety.gate import open_change
-    from runtime.admin.calls import BKCTL_API
+    from bkctl.commands.safety.gate import open_change
+    from bkctl.runtime.admin.calls import BKCTL_API
 
     path = f"{BKCTL_API}/log-level"
     async with open_admin(context, bookie_id, directory, token_file) as client:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from commands.bookie.admin_access import DirectoryOption, IdArgument, open_admin
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError
-from commands.rendering import Column, Row, Table, decimal
-from commands.watch import clear_screen, parse_watch
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, open_admin
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.rendering import Column, Row, Table, decimal
+from bkctl.commands.watch import clear_screen, parse_watch
 
 if TYPE_CHECKING:
-    from runtime.admin.client import AdminClient
+    from bkctl.runtime.admin.client import AdminClient
 
 _TYPE = re.compile(r"# TYPE (\S+) (\S+)")
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: -?[0-9]+)?")

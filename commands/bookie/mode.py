@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from commands.bookie.admin_answers import JavaMode, JobAnswer, ModeState, StateAnswer
-from commands.bookie.admin_state import change_plan, read_state
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError
-from commands.rendering import Column, Table, time_text
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from bkctl.commands.bookie.admin_answers import JavaMode, JobAnswer, ModeState, StateAnswer
+from bkctl.commands.bookie.admin_state import change_plan, read_state
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.rendering import Column, Table, time_text
 
 if TYPE_CHECKING:
-    from commands.safety.gate import Change
-    from runtime.admin.client import AdminClient
+    from bkctl.commands.safety.gate import Change
+    from bkctl.runtime.admin.client import AdminClient
 
 _REASON_LENGTH_MAX = 400
 _JOBS = Table(
@@ -77,7 +77,7 @@ async def set_mode(
     A read-only bookie serves reads and recovery; writers choose other bookies. The mode lasts over restarts (on a Java
     bookie only with persistBookieStatusEnabled). A full disk or a setting may keep a bookie read-only all the same.
     """
-    from commands.safety.gate import nothing_to_change, open_change
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
 
     if reason is not None and len(reason) > _REASON_LENGTH_MAX:
         raise InvalidArgumentError(f"--reason has {len(reason)} characters: use at most {_REASON_LENGTH_MAX}")
@@ -118,9 +118,9 @@ async def _take_turn(
 
     Without ZooKeeper the mode is set all the same: an operator may need that.
     """
-    from commands.safety.mode_turn import mode_turn
-    from commands.session import open_session
-    from runtime.errors import MetadataError
+    from bkctl.commands.safety.mode_turn import mode_turn
+    from bkctl.commands.session import open_session
+    from bkctl.runtime.errors import MetadataError
 
     own_uri = "" if client.address.host else state.metadata_uri
     try:
@@ -132,8 +132,8 @@ async def _take_turn(
 
 async def set_operator_mode(client: AdminClient, before: StateAnswer, mode: Mode, reason: str | None) -> StateAnswer:
     """Set the mode; returns the new state."""
-    from commands.safety.audit_trail import user_name
-    from runtime.admin.calls import BKCTL_API
+    from bkctl.commands.safety.audit_trail import user_name
+    from bkctl.runtime.admin.calls import BKCTL_API
 
     if before.is_java:
         java = await client.put("/api/v1/bookie/state/readonly", JavaMode, {"readOnly": mode is Mode.READ_ONLY})

@@ -10,18 +10,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.bookie.boot.process import OnServing, run_bookie
-from runtime.bookie.cookies.folders import read_folder
-from runtime.bookie.ports import ChildDaemon
-from runtime.config import BookieConfig
-from runtime.errors import RefusedError
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.ports import ServiceManager
-from storage.adapters.filesystem import OsFileSystem
-from storage.json_text import JsonTextError, decode_json
+from bkctl.runtime.bookie.boot.process import OnServing, run_bookie
+from bkctl.runtime.bookie.cookies.folders import read_folder
+from bkctl.runtime.bookie.ports import ChildDaemon
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.embedded import LOOPBACK, EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.ports import ServiceManager
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 STATE_FILE = "cluster.json"
 

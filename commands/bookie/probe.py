@@ -7,7 +7,7 @@ from __future__ import annotations
 import socket
 import time
 
-from runtime.admin.calls import (
+from bkctl.runtime.admin.calls import (
     CREDENTIALS_BYTES,
     AdminAddress,
     connection_error,

@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from commands.bookie.admin_access import DirectoryOption, IdArgument, find_target, resolve
-from commands.bookie.admin_answers import StateAnswer
-from commands.bookie.probe import probe
-from commands.command import command
-from commands.context import CommandContext
-from commands.parse import parse_duration_s
-from runtime.admin.calls import BKCTL_API, AdminAddress, decode_answer
-from runtime.admin.messages import AdminError
-from runtime.errors import BookieTimeoutError, BookieUnavailableError
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, find_target, resolve
+from bkctl.commands.bookie.admin_answers import StateAnswer
+from bkctl.commands.bookie.probe import probe
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.parse import parse_duration_s
+from bkctl.runtime.admin.calls import BKCTL_API, AdminAddress, decode_answer
+from bkctl.runtime.admin.messages import AdminError
+from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
 
 
 # A probe runs every few seconds: this command imports neither an event loop nor an HTTP library.
@@ -38,7 +38,7 @@ def ready(
     target = find_target(bookie_id, directory, context)
     address = target.address
     if address is None:
-        from commands.event_loop import run_to_end
+        from bkctl.commands.event_loop import run_to_end
 
         address = run_to_end(resolve(context, target))
     timeout_s = context.settings.timeout_s

@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from commands.bookie.java_notes import ignored_key_notes, ignored_keys_summary, java_warnings
-from commands.context import BookieSettings, JavaComparison
-from commands.server_log import ServerLog
-from runtime.config import BookieConfig
-from runtime.ports import ServiceManager
-from storage.errors import BkctlError
+from bkctl.commands.bookie.java_notes import ignored_key_notes, ignored_keys_summary, java_warnings
+from bkctl.commands.context import BookieSettings, JavaComparison
+from bkctl.commands.server_log import ServerLog
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.ports import ServiceManager
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import Outcome
-from commands.parse import parse_bookie_id
-from commands.rendering import Column, Table, size
-from commands.session import open_session
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import Outcome
+from bkctl.commands.parse import parse_bookie_id
+from bkctl.commands.rendering import Column, Table, size
+from bkctl.commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.replication.judge.stop_verdict import StopVerdict
+    from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
 
 OBJECTION_TABLE = Table(
     "Reasons",
@@ -39,7 +39,7 @@ async def restart_check(
     suffice, another bookie is down or does not answer, or ledgers are marked as under-replicated. Bookies with full
     disks count as unable to take over. Changes nothing. Exits with 0 for yes, with 10 for no.
     """
-    from runtime.replication.survey.stop_scan import scan_for_stop
+    from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 
     for bookie_id in bookie_ids:
         parse_bookie_id(bookie_id)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from commands.bookie.state import BookieState, OneBookieArgument, named_bookie, state_of
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import Outcome
-from commands.parse import parse_duration_s
-from commands.rendering import counted
-from commands.session import Session, open_session
-from runtime.errors import (
+from bkctl.commands.bookie.state import BookieState, OneBookieArgument, named_bookie, state_of
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import Outcome
+from bkctl.commands.parse import parse_duration_s
+from bkctl.commands.rendering import counted
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import (
     BookieError,
     BookieNotFoundError,
     BookieReadOnlyError,
@@ -27,8 +27,8 @@ from runtime.errors import (
 )
 
 if TYPE_CHECKING:
-    from runtime.client import LedgerClient
-    from runtime.client.sanity import SanityResult
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.client.sanity import SanityResult
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ async def sanity(
     The ledger is deleted after a failure too. Exits with 0 if the bookie stored and returned every entry; with 9 if it
     is read-only and answers, because then only that is tested; with 4 or 7 if it does not run or did not store them.
     """
-    from commands.safety.gate import open_change
+    from bkctl.commands.safety.gate import open_change
 
     patience = _Patience(context, None if wait is None else parse_duration_s(wait))
     named = named_bookie(context, bookie)
@@ -112,7 +112,7 @@ class _Test:
 
     async def run(self, session: Session, client: LedgerClient) -> SanityResult:
         """Test it once; BookieReadOnlyError if it is read-only and answers."""
-        from runtime.client.sanity import run_sanity_test
+        from bkctl.runtime.client.sanity import run_sanity_test
 
         state = state_of(self.bookie_id, await session.registrations.snapshot())
         if state is BookieState.DOWN:

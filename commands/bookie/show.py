@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commands.bookie.state import OneBookieArgument, bookie_row, named_bookie, state_of
-from commands.command import command
-from commands.context import CommandContext
-from commands.rendering import percent, size
-from commands.session import Session, open_session
+from bkctl.commands.bookie.state import OneBookieArgument, bookie_row, named_bookie, state_of
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.rendering import percent, size
+from bkctl.commands.session import Session, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ async def show(context: CommandContext, bookie: OneBookieArgument = None) -> Non
 
     Exits with 4 if the cluster has no bookie with this ID. A bookie that is down is shown as far as it is known.
     """
-    from runtime.errors import BookieNotFoundError
+    from bkctl.runtime.errors import BookieNotFoundError
 
     bookie_id, metadata_uri = named_bookie(context, bookie)
     async with open_session(context, metadata_uri=metadata_uri) as session:
@@ -40,8 +40,8 @@ async def show(context: CommandContext, bookie: OneBookieArgument = None) -> Non
 
 async def _cookie(session: Session, bookie_id: str) -> Mapping[str, object] | None:
     """Fields of the stored cookie, and what is wrong with it; None if there is none."""
-    from commands.cookie.access import cookie_body
-    from runtime.errors import MetadataFormatError
+    from bkctl.commands.cookie.access import cookie_body
+    from bkctl.runtime.errors import MetadataFormatError
 
     try:
         found = await session.cookies.find(bookie_id)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
-from commands.bookie.admin_state import change_plan, read_state, require_own
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import WaitTimeoutError
-from commands.parse import parse_duration_s
-from runtime.admin.calls import BKCTL_API, CREDENTIALS_BYTES, process_of
-from runtime.errors import BookieTimeoutError, BookieUnavailableError
+from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
+from bkctl.commands.bookie.admin_state import change_plan, read_state, require_own
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import WaitTimeoutError
+from bkctl.commands.parse import parse_duration_s
+from bkctl.runtime.admin.calls import BKCTL_API, CREDENTIALS_BYTES, process_of
+from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError
 
 if TYPE_CHECKING:
-    from runtime.admin.client import AdminClient
+    from bkctl.runtime.admin.client import AdminClient
 
 _POLL_S = 0.2
 
@@ -42,7 +42,7 @@ async def stop(
     """
     import asyncio
 
-    from commands.safety.gate import open_change
+    from bkctl.commands.safety.gate import open_change
 
     wait_s = parse_duration_s(wait)
     async with open_admin(context, bookie_id, directory, token_file) as client, contextlib.AsyncExitStack() as at_end:

@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from commands.errors import InvalidArgumentError
-from runtime.ledger.metadata import parse_host_and_port
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.runtime.ledger.metadata import parse_host_and_port
 
 if TYPE_CHECKING:
-    from runtime.metadata.bookies.registration import RegistrationClient
+    from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 
 ID_PLACE = "{}"
 """Stands for the id of the bookie in a stop command."""

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from commands.bookie.admin_access import TokenOption, read_token
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.parse import parse_bookie_id, parse_duration_s
-from commands.session import open_session
+from bkctl.commands.bookie.admin_access import TokenOption, read_token
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.parse import parse_bookie_id, parse_duration_s
+from bkctl.commands.session import open_session
 
 
 @command("undrain", example="bookie undrain b1.example.com:3181", effect=Effect.REVERSIBLE)
@@ -26,11 +26,11 @@ async def undrain(
     They get new ledgers again; those that were moved away stay where they are. Needs the admin interface of each
     bookie: its socket on this machine, or its HTTP port (of a Java bookie too).
     """
-    from commands.bookie.read_only import BookieSwitch
-    from commands.safety.gate import nothing_to_change, open_change
-    from runtime.metadata.outage import OutageWait
-    from runtime.net.loop import LoopClock
-    from runtime.replication.run.bookie_mode import ModeWatch
+    from bkctl.commands.bookie.read_only import BookieSwitch
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
+    from bkctl.runtime.metadata.outage import OutageWait
+    from bkctl.runtime.net.loop import LoopClock
+    from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 
     wait_s = parse_duration_s(wait)
     ids = sorted({parse_bookie_id(each) for each in bookie_ids})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from commands.cluster import backup, health_check, info, init, nuke, restore
-from commands.cluster import format as format_command
-from commands.command import group
+from bkctl.commands.cluster import backup, health_check, info, init, nuke, restore
+from bkctl.commands.cluster import format as format_command
+from bkctl.commands.command import group
 
 app = group(
     "Create, inspect, back up, restore or delete cluster metadata.",

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from commands.cluster.survey import file_size, find_tree, new_header, save
-from commands.command import command
-from commands.context import CommandContext
-from commands.rendering import size
-from commands.session import open_session
-from runtime.errors import RefusedError
+from bkctl.commands.cluster.survey import file_size, find_tree, new_header, save
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.rendering import size
+from bkctl.commands.session import open_session
+from bkctl.runtime.errors import RefusedError
 
 
 @command("backup", example="cluster backup backup.jsonl.gz")
@@ -24,7 +24,7 @@ async def backup(
     Safe on a live cluster. Each ledger is consistent by itself; the backup as a whole is not a point-in-time snapshot.
     The file contains ledger passwords in plain text; only its owner can read it.
     """
-    from runtime.metadata.cluster.root import is_restore_unfinished, unfinished_restore_text
+    from bkctl.runtime.metadata.cluster.root import is_restore_unfinished, unfinished_restore_text
 
     async with open_session(context, must_exist=False, warns_of_restore=False) as session:
         if await is_restore_unfinished(session.store, session.root):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commands.cluster.survey import (
+from bkctl.commands.cluster.survey import (
     TREE_TABLE,
     find_tree,
     look_before_deletion,
@@ -11,10 +11,10 @@ from commands.cluster.survey import (
     save_before,
     tree_items,
 )
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.session import open_session
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.session import open_session
 
 
 @command("format", example="cluster format --dry-run", effect=Effect.DESTROYS)
@@ -26,9 +26,9 @@ async def format_cluster(context: CommandContext) -> None:
     """
     import random
 
-    from commands.safety.gate import open_change
-    from commands.safety.plan import Plan
-    from runtime.metadata.backup import cluster_format
+    from bkctl.commands.safety.gate import open_change
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.metadata.backup import cluster_format
 
     async with open_session(context, must_exist=False) as session:
         tree = await find_tree(context, session)

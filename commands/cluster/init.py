@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.session import open_session
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.session import open_session
 
 
 @command("init", example="cluster init --if-not-exists", effect=Effect.REVERSIBLE)
@@ -25,10 +25,10 @@ async def init(
     """
     import random
 
-    from commands.safety.gate import open_change
-    from commands.safety.plan import Plan
-    from runtime.errors import ClusterNotFoundError, NodeExistsError, RefusedError
-    from runtime.metadata.cluster.root import (
+    from bkctl.commands.safety.gate import open_change
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.errors import ClusterNotFoundError, NodeExistsError, RefusedError
+    from bkctl.runtime.metadata.cluster.root import (
         init_cluster,
         is_restore_unfinished,
         read_cluster_info,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commands.cluster.survey import (
+from bkctl.commands.cluster.survey import (
     TREE_TABLE,
     find_tree,
     look_before_deletion,
@@ -13,13 +13,13 @@ from commands.cluster.survey import (
     save_before,
     tree_items,
 )
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.session import open_session
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.session import open_session
 
 if TYPE_CHECKING:
-    from commands.safety.plan import Plan
+    from bkctl.commands.safety.plan import Plan
 
 
 @command("nuke", example="cluster nuke --dry-run", effect=Effect.DESTROYS)
@@ -29,9 +29,9 @@ async def nuke(context: CommandContext) -> None:
     All metadata is backed up first. Refused if there are nodes below the root that are not BookKeeper's. Does nothing
     if there is no cluster. Type the instance id, or use --confirm.
     """
-    from commands.safety.gate import nothing_to_change, open_change
-    from commands.safety.plan import Plan
-    from runtime.metadata.backup import cluster_format
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.metadata.backup import cluster_format
 
     async with open_session(context, must_exist=False) as session:
         if await session.store.exists(session.root) is None:
@@ -74,7 +74,7 @@ async def nuke(context: CommandContext) -> None:
 
 def _empty_plan(context: CommandContext, root: str) -> Plan:
     """Without a cluster there is no instance id to compare with the pinned one."""
-    from commands.safety.plan import Plan
+    from bkctl.commands.safety.plan import Plan
 
     return Plan(
         root=root,

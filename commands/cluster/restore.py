@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.cluster.survey import find_tree, new_header, save_before
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import Outcome
-from commands.rendering import Column, Table, counted
-from commands.session import Session, open_session
-from runtime.errors import ConflictError, RefusedError
+from bkctl.commands.cluster.survey import find_tree, new_header, save_before
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import Outcome
+from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from commands.safety.gate import Change
-    from runtime.metadata.backup.archive import ArchiveReader
-    from runtime.metadata.backup.restore import ArchiveSummary, NewIds, NodeFate, RestoreTarget
+    from bkctl.commands.safety.gate import Change
+    from bkctl.runtime.metadata.backup.archive import ArchiveReader
+    from bkctl.runtime.metadata.backup.restore import ArchiveSummary, NewIds, NodeFate, RestoreTarget
 
 CONFLICT_TABLE = Table("Conflicts", Column("path", "NODE"), Column("reason", "REASON"))
 _CONFLICTS_KEPT_MAX = 1000
@@ -42,12 +42,12 @@ async def restore(
     overwritten: if they differ from the backup, the cluster's version is kept and reported. Safe to interrupt and to
     run again. Type the instance id of the backup, or use --confirm.
     """
-    from runtime.metadata.backup.archive import ArchiveReader
-    from runtime.metadata.backup.cluster_format import require_no_connections
-    from runtime.metadata.backup.restore import look_at_target, read_archive
-    from runtime.metadata.ledgers.layout import LedgerLayout, choose_tree
-    from runtime.net.loop import LoopClock
-    from storage.adapters.filesystem import OsFileSystem
+    from bkctl.runtime.metadata.backup.archive import ArchiveReader
+    from bkctl.runtime.metadata.backup.cluster_format import require_no_connections
+    from bkctl.runtime.metadata.backup.restore import look_at_target, read_archive
+    from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, choose_tree
+    from bkctl.runtime.net.loop import LoopClock
+    from bkctl.storage.adapters.filesystem import OsFileSystem
 
     with ArchiveReader(OsFileSystem(), file) as reader:
         with context.console.progress("checking the backup") as progress:
@@ -73,10 +73,10 @@ async def _plan_and_run(
     archive: ArchiveSummary,
     target: RestoreTarget,
 ) -> Outcome:
-    from commands.safety.gate import open_change
-    from commands.safety.plan import Plan
-    from runtime.metadata.backup.cluster_format import require_no_connections
-    from runtime.metadata.backup.restore import ClusterRestore, look_at_target
+    from bkctl.commands.safety.gate import open_change
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.metadata.backup.cluster_format import require_no_connections
+    from bkctl.runtime.metadata.backup.restore import ClusterRestore, look_at_target
 
     preview = ClusterRestore(session.store, archive, target, before_each=lambda: None, keep=lambda _path, _node: None)
     expected = await _tally(context, "comparing", archive, preview.preview(reader))
@@ -106,7 +106,7 @@ async def _run(
     target: RestoreTarget,
     change: Change,
 ) -> Outcome:
-    from runtime.metadata.backup.restore import ClusterRestore
+    from bkctl.runtime.metadata.backup.restore import ClusterRestore
 
     if not target.is_fresh:
         current = await new_header(session, archive.tree)
@@ -168,7 +168,7 @@ class _RestoreCounts:
 
     def add(self, fate: NodeFate) -> None:
         """Count one outcome."""
-        from runtime.metadata.backup.restore import Fate
+        from bkctl.runtime.metadata.backup.restore import Fate
 
         self.ledgers_created += fate.is_ledger and fate.fate is Fate.CREATED
         self.ledgers_advanced += fate.fate is Fate.ADVANCED

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from commands.command import group
-from commands.cookie import create, delete, expand, generate, migrate, update, verify
-from commands.cookie import list as list_command
+from bkctl.commands.command import group
+from bkctl.commands.cookie import create, delete, expand, generate, migrate, update, verify
+from bkctl.commands.cookie import list as list_command
 
 app = group(
     "Inspect and repair cookies; find why a bookie cannot start.",

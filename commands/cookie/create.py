@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext, load_config
-from commands.cookie.access import (
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext, load_config
+from bkctl.commands.cookie.access import (
     FromConfigOption,
     SubjectArgument,
     cookie_body,
@@ -19,15 +19,15 @@ from commands.cookie.access import (
     require_unnamed,
     scan_references,
 )
-from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.effect import Effect
-from commands.session import Session, open_session
-from commands.shared_options import takes_bookie_options
-from runtime.errors import ConflictError
+from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
+from bkctl.commands.effect import Effect
+from bkctl.commands.session import Session, open_session
+from bkctl.commands.shared_options import takes_bookie_options
+from bkctl.runtime.errors import ConflictError
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookies.evidence import Evidence
-    from runtime.metadata.bookies.cookies import Cookie
+    from bkctl.runtime.bookie.cookies.evidence import Evidence
+    from bkctl.runtime.metadata.bookies.cookies import Cookie
 
 
 @command(
@@ -78,7 +78,7 @@ async def _prove(context: CommandContext, own: OwnBookie) -> Evidence:
     """State of a bookie whose directories all exist and match; RefusedError, ConflictError."""
     import msgspec
 
-    from runtime.bookie.cookies.repair import require_matching_folders
+    from bkctl.runtime.bookie.cookies.repair import require_matching_folders
 
     bookie_id = own.expected.bookie_id
     await _require_absent(own.session, bookie_id)
@@ -104,10 +104,10 @@ async def _store(
     import contextlib
     import hashlib
 
-    from commands.safety.gate import open_change
-    from runtime.bookie.cookies.repair import require_matching_folders
-    from runtime.errors import NodeExistsError
-    from runtime.metadata.bookies.cookies import encode_cookie
+    from bkctl.commands.safety.gate import open_change
+    from bkctl.runtime.bookie.cookies.repair import require_matching_folders
+    from bkctl.runtime.errors import NodeExistsError
+    from bkctl.runtime.metadata.bookies.cookies import encode_cookie
 
     bookie_id, data = cookie.bookie_id, data or encode_cookie(cookie)
     path = session.cookies.path(bookie_id)

@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.cookie.access import (
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.cookie.access import (
     read_cookie_node,
     require_not_registered,
     require_unnamed,
     scan_references,
 )
-from commands.effect import Effect
-from commands.session import open_session
+from bkctl.commands.effect import Effect
+from bkctl.commands.session import open_session
 
 
 @command("delete", example="cookie delete b1.example.com:3181 --dry-run", effect=Effect.DESTROYS)
@@ -27,7 +27,7 @@ async def delete(
     All ledgers are read to verify this. If ledgers reference the bookie, use bkctl decommission. The cookie is kept in
     the trash. Type the ID, or use --confirm.
     """
-    from commands.safety.gate import open_change
+    from bkctl.commands.safety.gate import open_change
 
     async with open_session(context) as session:
         node = await read_cookie_node(session, bookie_id)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext, load_config
-from commands.cookie.access import (
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext, load_config
+from bkctl.commands.cookie.access import (
     DIFFERENCE_TABLE,
     difference_rows,
     difference_sentences,
@@ -16,14 +16,14 @@ from commands.cookie.access import (
     require_unnamed,
     scan_references,
 )
-from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.effect import Effect
-from commands.session import Session
-from commands.shared_options import takes_bookie_options
-from runtime.errors import RefusedError
+from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
+from bkctl.commands.effect import Effect
+from bkctl.commands.session import Session
+from bkctl.commands.shared_options import takes_bookie_options
+from bkctl.runtime.errors import RefusedError
 
 if TYPE_CHECKING:
-    from commands.safety.plan import Plan
+    from bkctl.commands.safety.plan import Plan
 
 
 @command(
@@ -43,8 +43,8 @@ async def expand(
     number of directories, so entries would be looked up on the wrong disk. To give such a bookie other disks, run bkctl
     decommission and start it with empty directories, or add another bookie.
     """
-    from commands.safety.gate import nothing_to_change, open_change
-    from runtime.bookie.cookies.folders import record_places
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
+    from bkctl.runtime.bookie.cookies.folders import record_places
 
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
@@ -91,8 +91,8 @@ def _print(context: CommandContext, bookie_id: str, version: int, rows: Sequence
 
 async def _require_expansion(own: OwnBookie) -> bool:
     """Whether there is something to expand; RefusedError when it must not be expanded."""
-    from runtime.bookie.cookies.doctor import diagnose
-    from runtime.bookie.cookies.evidence import is_expansion
+    from bkctl.runtime.bookie.cookies.doctor import diagnose
+    from bkctl.runtime.bookie.cookies.evidence import is_expansion
 
     evidence, _ = await own.gather()
     if is_expansion(evidence) and not any(folder.trouble or folder.migration for folder in evidence.folders):

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.cookie.access import cookie_body, read_cookie_node
-from commands.rendering import Column, Table
-from commands.session import Session, open_session
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.cookie.access import cookie_body, read_cookie_node
+from bkctl.commands.rendering import Column, Table
+from bkctl.commands.session import Session, open_session
 
 _TABLE = Table(
     "CookieList",
@@ -45,8 +45,8 @@ async def list_cookies(context: CommandContext) -> None:
 
 async def _row(session: Session, bookie_id: str) -> dict[str, object] | None:
     """None for a cookie that was deleted meanwhile."""
-    from runtime.errors import MetadataFormatError
-    from runtime.ledger.metadata import is_valid_bookie_id
+    from bkctl.runtime.errors import MetadataFormatError
+    from bkctl.runtime.ledger.metadata import is_valid_bookie_id
 
     try:
         found = await session.cookies.find(bookie_id)
@@ -72,8 +72,8 @@ async def show(
     raw: Annotated[bool, typer.Option("--raw", help="Print the raw bytes without parsing them")] = False,
 ) -> None:
     """Show the stored cookie of a bookie. Exits with 4 if there is none, with 12 if it is unreadable."""
-    from runtime.errors import MetadataFormatError
-    from runtime.metadata.bookies.cookies import decode_cookie
+    from bkctl.runtime.errors import MetadataFormatError
+    from bkctl.runtime.metadata.bookies.cookies import decode_cookie
 
     async with open_session(context) as session:
         node = await read_cookie_node(session, bookie_id)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext, load_config
-from commands.cookie.access import require_not_registered, require_unnamed, scan_references
-from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError
-from commands.parse import parse_bookie_id
-from commands.safety.plan import Plan
-from commands.shared_options import takes_bookie_options
-from runtime.errors import ConflictError, RefusedError
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext, load_config
+from bkctl.commands.cookie.access import require_not_registered, require_unnamed, scan_references
+from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.parse import parse_bookie_id
+from bkctl.commands.safety.plan import Plan
+from bkctl.commands.shared_options import takes_bookie_options
+from bkctl.runtime.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookies.repair import MigrationState
+    from bkctl.runtime.bookie.cookies.repair import MigrationState
 
 
 @command(
@@ -46,7 +46,7 @@ async def migrate(
     rewrite-bookie next. If interrupted, the bookie does not start until the same command is run again. Type the old ID,
     or use --confirm.
     """
-    from commands.safety.gate import nothing_to_change
+    from bkctl.commands.safety.gate import nothing_to_change
 
     if parse_bookie_id(old_id) == parse_bookie_id(new_id):
         raise InvalidArgumentError("--from and --to are the same id")
@@ -70,7 +70,7 @@ async def migrate(
 
 
 async def _examine(own: OwnBookie, old_id: str) -> MigrationState:
-    from runtime.bookie.cookies.repair import examine_migration
+    from bkctl.runtime.bookie.cookies.repair import examine_migration
 
     evidence, _ = await own.gather()
     return await examine_migration(evidence, old_id, own.session.cookies)
@@ -102,7 +102,7 @@ def _require_filled_folders(state: MigrationState, naming_old: int) -> None:
 
 
 def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
-    from runtime.bookie.cookies.folders import version_path
+    from bkctl.runtime.bookie.cookies.folders import version_path
 
     session, new_id = own.session, own.expected.bookie_id
     items: list[dict[str, object]] = []
@@ -129,8 +129,8 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
 
 
 async def _carry_out(context: CommandContext, own: OwnBookie, state: MigrationState, plan: Plan) -> None:
-    from commands.safety.gate import open_change
-    from runtime.bookie.cookies.repair import migrate as migrate_cookies
+    from bkctl.commands.safety.gate import open_change
+    from bkctl.runtime.bookie.cookies.repair import migrate as migrate_cookies
 
     old_id, new_id = state.old_id, own.expected.bookie_id
     async with open_change(context, plan, own.session.store) as change:

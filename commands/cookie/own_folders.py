@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from commands.context import CommandContext, id_by_settings
-from commands.session import Session, open_session
-from runtime.errors import RefusedError
+from bkctl.commands.context import CommandContext, id_by_settings
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import RefusedError
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookies.check import CookieCheckService
-    from runtime.bookie.cookies.evidence import Evidence
-    from runtime.config import BookieConfig
-    from runtime.metadata.bookies.cookies import Cookie
-    from storage.adapters.filesystem import OsFileSystem
+    from bkctl.runtime.bookie.cookies.check import CookieCheckService
+    from bkctl.runtime.bookie.cookies.evidence import Evidence
+    from bkctl.runtime.config import BookieConfig
+    from bkctl.runtime.metadata.bookies.cookies import Cookie
+    from bkctl.storage.adapters.filesystem import OsFileSystem
 
 
 class OwnBookie(NamedTuple):
@@ -32,8 +32,8 @@ class OwnBookie(NamedTuple):
         """Current state, and the version of the stored cookie."""
         import asyncio
 
-        from runtime.bookie.identity import former_bookie_ids
-        from runtime.net.host import OsHost
+        from bkctl.runtime.bookie.identity import former_bookie_ids
+        from bkctl.runtime.net.host import OsHost
 
         former = await asyncio.to_thread(former_bookie_ids, self.config, self.config.port, OsHost())
         return await self.service.gather(self.expected, former)
@@ -41,7 +41,7 @@ class OwnBookie(NamedTuple):
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the locks of all directories, which must exist; DirectoryLockedError while the bookie runs."""
-        from storage.engine.ledger_storage import lock_directories
+        from bkctl.storage.engine.ledger_storage import lock_directories
 
         for path in self.config.storage.all_directories:
             if not self.file_system.exists(path):
@@ -59,8 +59,8 @@ async def open_own_bookie(context: CommandContext, config: BookieConfig) -> Asyn
     """The bookie of these settings and its cluster; ConfigurationError, ClusterNotFoundError."""
     import asyncio
 
-    from runtime.bookie.cookies.check import CookieCheckService, expected_cookie
-    from storage.adapters.filesystem import OsFileSystem
+    from bkctl.runtime.bookie.cookies.check import CookieCheckService, expected_cookie
+    from bkctl.storage.adapters.filesystem import OsFileSystem
 
     bookie_id = config.bookie_id or id_by_settings(config)
     # As in ``bookie start``, ``--set metadataServiceUri`` applies.

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext, load_config
-from commands.cookie.access import (
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext, load_config
+from bkctl.commands.cookie.access import (
     DIFFERENCE_TABLE,
     FromConfigOption,
     SubjectArgument,
@@ -23,16 +23,16 @@ from commands.cookie.access import (
     require_unnamed,
     scan_references,
 )
-from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.effect import Effect
-from commands.safety.plan import Plan
-from commands.session import Session, open_session
-from commands.shared_options import takes_bookie_options
+from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
+from bkctl.commands.effect import Effect
+from bkctl.commands.safety.plan import Plan
+from bkctl.commands.session import Session, open_session
+from bkctl.commands.shared_options import takes_bookie_options
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookies.evidence import Evidence
-    from runtime.metadata.bookies.cookies import Cookie
-    from runtime.metadata.store import Node
+    from bkctl.runtime.bookie.cookies.evidence import Evidence
+    from bkctl.runtime.metadata.bookies.cookies import Cookie
+    from bkctl.runtime.metadata.store import Node
 
 
 @command(
@@ -67,7 +67,7 @@ async def update(
 
 
 async def _update_from_file(context: CommandContext, session: Session, bookie_id: str, file: str) -> None:
-    from commands.safety.gate import open_change
+    from bkctl.commands.safety.gate import open_change
 
     data = read_cookie_file(file)
     cookie = require_fitting(session, bookie_id, data, file)
@@ -87,12 +87,12 @@ async def _update_from_file(context: CommandContext, session: Session, bookie_id
 
 
 async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
-    from commands.safety.gate import nothing_to_change, open_change
-    from runtime.bookie.cookies.folders import version_path
-    from runtime.bookie.cookies.repair import restamp
-    from runtime.errors import BadVersionError
-    from runtime.metadata.bookies.cookies import encode_cookie
-    from runtime.metadata.store import Node
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
+    from bkctl.runtime.bookie.cookies.folders import version_path
+    from bkctl.runtime.bookie.cookies.repair import restamp
+    from bkctl.runtime.errors import BadVersionError
+    from bkctl.runtime.metadata.bookies.cookies import encode_cookie
+    from bkctl.runtime.metadata.store import Node
 
     session, bookie_id = own.session, own.expected.bookie_id
     node = await read_cookie_node(session, bookie_id)
@@ -130,7 +130,7 @@ async def _update_from_config(context: CommandContext, own: OwnBookie) -> None:
 async def _prove(own: OwnBookie, naming: dict[str, int]) -> Evidence:
     import msgspec
 
-    from runtime.bookie.cookies.repair import require_own_folders
+    from bkctl.runtime.bookie.cookies.repair import require_own_folders
 
     evidence, _ = await own.gather()
     evidence = msgspec.structs.replace(evidence, ledgers_naming=naming)
@@ -139,8 +139,8 @@ async def _prove(own: OwnBookie, naming: dict[str, int]) -> Evidence:
 
 
 def _readable(data: bytes) -> Cookie | None:
-    from runtime.errors import MetadataFormatError
-    from runtime.metadata.bookies.cookies import decode_cookie
+    from bkctl.runtime.errors import MetadataFormatError
+    from bkctl.runtime.metadata.bookies.cookies import decode_cookie
 
     try:
         return decode_cookie(data)

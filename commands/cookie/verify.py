@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext, load_config
-from commands.cookie.access import listed, scan_references
-from commands.cookie.own_folders import OwnBookie, open_own_bookie
-from commands.errors import Outcome
-from commands.rendering import Column, Table
-from commands.shared_options import BOOKIE_OPTIONS, STORAGE_OPTIONS, takes_bookie_options
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext, load_config
+from bkctl.commands.cookie.access import listed, scan_references
+from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
+from bkctl.commands.errors import Outcome
+from bkctl.commands.rendering import Column, Table
+from bkctl.commands.shared_options import BOOKIE_OPTIONS, STORAGE_OPTIONS, takes_bookie_options
 
 if TYPE_CHECKING:
-    from runtime.bookie.cookies.evidence import CookieFinding, Evidence, Remedy
-    from runtime.config import BookieConfig
-    from runtime.metadata.bookies.cookies import Cookie
+    from bkctl.runtime.bookie.cookies.evidence import CookieFinding, Evidence, Remedy
+    from bkctl.runtime.config import BookieConfig
+    from bkctl.runtime.metadata.bookies.cookies import Cookie
 
 _TABLE = Table(
     "Differences",
@@ -42,8 +42,8 @@ async def verify(
     and one safe command that fixes it, and exits with 10. In that case all ledgers are read to find those that
     reference the bookie.
     """
-    from runtime.bookie.cookies.doctor import diagnose
-    from runtime.bookie.cookies.evidence import Cause
+    from bkctl.runtime.bookie.cookies.doctor import diagnose
+    from bkctl.runtime.bookie.cookies.evidence import Cause
 
     config = load_config(context, flags)
     async with open_own_bookie(context, config) as own:
@@ -71,10 +71,10 @@ async def verify(
 
 def _unusable_address(config: BookieConfig) -> CookieFinding | None:
     """A configured id does not contain the address, but a start refuses a wrong address too."""
-    from runtime.bookie.cookies.evidence import Cause, CookieFinding, Remedy
-    from runtime.bookie.identity import resolve_identity
-    from runtime.errors import ConfigurationError
-    from runtime.net.host import OsHost
+    from bkctl.runtime.bookie.cookies.evidence import Cause, CookieFinding, Remedy
+    from bkctl.runtime.bookie.identity import resolve_identity
+    from bkctl.runtime.errors import ConfigurationError
+    from bkctl.runtime.net.host import OsHost
 
     try:
         resolve_identity(config, OsHost())
@@ -87,7 +87,7 @@ def _unusable_address(config: BookieConfig) -> CookieFinding | None:
 
 async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
     """Collect the evidence. Ledgers are read unless everything matches already and no directory is empty."""
-    from runtime.bookie.cookies.doctor import diagnose
+    from bkctl.runtime.bookie.cookies.doctor import diagnose
 
     evidence, _ = await own.gather()
     live = (await own.session.registrations.snapshot()).live
@@ -106,7 +106,7 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
 
 def _rows(evidence: Evidence) -> list[dict[str, object]]:
     """Field by field: the stored cookie and each VERSION file, compared with the settings."""
-    from runtime.bookie.cookies.folders import version_path
+    from bkctl.runtime.bookie.cookies.folders import version_path
 
     rows = _rows_of("stored cookie", evidence.stored, evidence.stored_damage, evidence)
     for folder in evidence.folders:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commands.command import group
-from commands.dev import cluster, zookeeper
+from bkctl.commands.command import group
+from bkctl.commands.dev import cluster, zookeeper
 
 app = group("Run servers on this machine: a cluster, or only ZooKeeper.", zookeeper.run_zookeeper)
 app.add_typer(cluster.app, name="cluster")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.command import command, group
-from commands.config import OutputForm
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.rendering import Column, Table
+from bkctl.commands.command import command, group
+from bkctl.commands.config import OutputForm
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.rendering import Column, Table
 
 if TYPE_CHECKING:
-    from commands.dev.cluster_state import ClusterStatus, ServerStatus
-    from commands.dev.local_cluster import LocalCluster
+    from bkctl.commands.dev.cluster_state import ClusterStatus, ServerStatus
+    from bkctl.commands.dev.local_cluster import LocalCluster
 
 
 Directory = Annotated[str, typer.Option("--dir", metavar="DIR", help="Directory of the cluster")]
@@ -123,7 +123,7 @@ async def start(context: CommandContext, bookie_id: BookieArgument, directory: D
 
 
 def _cluster(context: CommandContext, directory: str) -> LocalCluster:
-    from commands.dev.local_cluster import LocalCluster
+    from bkctl.commands.dev.local_cluster import LocalCluster
 
     return LocalCluster(directory, context.console.say)
 

@@ -15,10 +15,10 @@ import re
 
 import msgspec
 
-from runtime.errors import BookieNotFoundError, RefusedError
-from storage import filenames
-from storage.adapters.filesystem import OsFileSystem
-from storage.json_text import JsonTextError, decode_json
+from bkctl.runtime.errors import BookieNotFoundError, RefusedError
+from bkctl.storage import filenames
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 STATE_FILE = "cluster.json"
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from commands.dev.cluster_state import (
+from bkctl.commands.dev.cluster_state import (
     LOOPBACK,
     STATE_FILE,
     ZOOKEEPER,
@@ -26,9 +26,9 @@ from commands.dev.cluster_state import (
     require_unused,
     write_state,
 )
-from commands.dev.readiness import DevRegistrations, wait_ready
-from commands.errors import InvalidArgumentError, NotFoundError
-from commands.processes import (
+from bkctl.commands.dev.readiness import DevRegistrations, wait_ready
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError
+from bkctl.commands.processes import (
     ProcessIdentity,
     identify,
     read_pid_file,
@@ -37,13 +37,18 @@ from commands.processes import (
     wait_ended,
     write_pid_file,
 )
-from commands.rendering import counted
-from runtime.bookie.cookies.check import require_cookie_path
-from runtime.errors import MetadataUnavailableError, PortInUseError, RefusedError
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, choose_server_ports, find_java, find_zookeeper_jars
-from storage import filenames
-from storage.adapters.filesystem import OsFileSystem
-from storage.errors import BkctlError
+from bkctl.commands.rendering import counted
+from bkctl.runtime.bookie.cookies.check import require_cookie_path
+from bkctl.runtime.errors import MetadataUnavailableError, PortInUseError, RefusedError
+from bkctl.runtime.metadata.zookeeper.embedded import (
+    EmbeddedZooKeeper,
+    choose_server_ports,
+    find_java,
+    find_zookeeper_jars,
+)
+from bkctl.storage import filenames
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.errors import BkctlError
 
 BOOKIES_DEFAULT = 3
 _STOP_TIMEOUT_S = 30.0

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
-from commands.bookie.local_sockets import address_in
-from commands.processes import ProcessIdentity, is_alive
-from runtime.admin.client import AdminClient
-from runtime.errors import BookieUnavailableError, MetadataUnavailableError
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.commands.bookie.local_sockets import address_in
+from bkctl.commands.processes import ProcessIdentity, is_alive
+from bkctl.runtime.admin.client import AdminClient
+from bkctl.runtime.errors import BookieUnavailableError, MetadataUnavailableError
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
 _POLL_INTERVAL_S = 0.05
 _START_TIMEOUT_S = 60.0

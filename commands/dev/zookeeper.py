@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
 
 
 @command("zookeeper", example="dev zookeeper --port 2181", effect=Effect.SERVES, is_local=True)
@@ -28,9 +28,9 @@ async def run_zookeeper(
     """
     import asyncio
 
-    from commands.event_loop import stop_signals
-    from runtime.errors import MetadataUnavailableError
-    from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
+    from bkctl.commands.event_loop import stop_signals
+    from bkctl.runtime.errors import MetadataUnavailableError
+    from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper, find_java, find_zookeeper_jars
 
     console = context.console
     directory = _absolute(directory)

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.parse import parse_bookie_id
-from commands.rendering import Column, Table
-from runtime.errors import RefusedError
+from bkctl.commands.parse import parse_bookie_id
+from bkctl.commands.rendering import Column, Table
+from bkctl.runtime.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from commands.safety.gate import Change
-    from commands.session import Session
-    from runtime.client import LedgerClient
-    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from runtime.replication.close.accepted_loss import AcceptedLoss, LossClose
-    from runtime.replication.close.ledger_closer import LossConsent
-    from runtime.replication.config import ReplicationConfig
+    from bkctl.commands.safety.gate import Change
+    from bkctl.commands.session import Session
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose
+    from bkctl.runtime.replication.close.ledger_closer import LossConsent
+    from bkctl.runtime.replication.config import ReplicationConfig
 
 LostBookies = Annotated[
     list[str] | None,
@@ -43,7 +43,7 @@ def parse_lost(texts: list[str] | None) -> frozenset[str]:
 
 def require_lost(ledgers: Sequence[StoredLedger], lost: Collection[str], live: Collection[str]) -> None:
     """RefusedError unless the bookies can be given up for these ledgers, by the registrations."""
-    from runtime.replication.survey.loss_proof import why_not_given_up
+    from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
 
     for each in ledgers:
         assert each.metadata is not None
@@ -67,8 +67,8 @@ async def loss_sentences(
 
     Fences nothing.
     """
-    from runtime.replication.close.accepted_loss import LossClose
-    from runtime.replication.judge.closability import joined, why_not_closable
+    from bkctl.runtime.replication.close.accepted_loss import LossClose
+    from bkctl.runtime.replication.judge.closability import joined, why_not_closable
 
     require_lost(ledgers, lost, live)
     closing = LossClose(client.ports, config, lost)
@@ -95,9 +95,9 @@ async def loss_consent(
     client: LedgerClient, session: Session, config: ReplicationConfig, lost: frozenset[str], change: Change
 ) -> LossConsent:
     """The consent that the operator gave by confirming the plan of ``change``."""
-    from runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
-    from runtime.replication.close.accepted_loss import LossClose
-    from runtime.replication.close.ledger_closer import LossConsent
+    from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+    from bkctl.runtime.replication.close.accepted_loss import LossClose
+    from bkctl.runtime.replication.close.ledger_closer import LossConsent
 
     notes = RecoveryNotes(session.store, session.root).given_up
 
@@ -120,7 +120,7 @@ async def loss_consent(
 
 def loss_row(ledger_id: int, loss: AcceptedLoss) -> dict[str, Any]:
     """One ledger that was closed without its lost bookies."""
-    from runtime.replication.judge.fragments import format_ranges
+    from bkctl.runtime.replication.judge.fragments import format_ranges
 
     more = f", and {loss.unlisted} more entries after {loss.holes[-1].last_entry_id}" if loss.unlisted else ""
     return {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commands.command import group
-from commands.ledger import (
+from bkctl.commands.command import group
+from bkctl.commands.ledger import (
     close,
     delete,
     explain,
@@ -15,7 +15,7 @@ from commands.ledger import (
     verify,
     write_test,
 )
-from commands.ledger import list as list_command
+from bkctl.commands.ledger import list as list_command
 
 app = group(
     "List, read, verify, close, export, import and delete ledgers.",

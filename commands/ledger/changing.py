@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commands.context import CommandContext
-from commands.errors import Outcome
-from commands.rendering import Column, Table, counted
-from runtime.errors import ConflictError, RefusedError
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import Outcome
+from bkctl.commands.rendering import Column, Table, counted
+from bkctl.runtime.errors import ConflictError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from commands.safety.gate import Change
-    from runtime.client import LedgerClient
-    from runtime.metadata.ledgers.changes import Decide, LedgerFate
-    from runtime.metadata.store import Node
+    from bkctl.commands.safety.gate import Change
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.metadata.ledgers.changes import Decide, LedgerFate
+    from bkctl.runtime.metadata.store import Node
 
 FAILURE_TABLE = Table(
     "Not changed",
@@ -41,7 +41,7 @@ class Tally:
 
     def add(self, fate: LedgerFate) -> None:
         """Count one outcome."""
-        from runtime.metadata.ledgers.changes import Action
+        from bkctl.runtime.metadata.ledgers.changes import Action
 
         self.changed += fate.is_change
         self.unchanged += fate.action is Action.NONE
@@ -74,8 +74,8 @@ async def change_ledgers(
     """
     from contextlib import aclosing
 
-    from runtime.metadata.ledgers.changes import BATCH, LedgerChanges, nothing_to_check
-    from runtime.metadata.request_budget import RequestBudget
+    from bkctl.runtime.metadata.ledgers.changes import BATCH, LedgerChanges, nothing_to_check
+    from bkctl.runtime.metadata.request_budget import RequestBudget
 
     def keep(action: str, nodes: Sequence[tuple[str, Node]]) -> None:
         change.require_lock()

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, Outcome
-from commands.ledger.accepted_loss import (
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.ledger.accepted_loss import (
     LOSS_TABLE,
     LostBookies,
     loss_consent,
@@ -18,21 +18,21 @@ from commands.ledger.accepted_loss import (
     loss_sentences,
     parse_lost,
 )
-from commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
-from commands.ledger.rows import owner_text, state_name
-from commands.parse import all_ledger_ids, parse_duration_s
-from commands.rendering import Column, Lines, Table, counted, size, time_text
-from commands.session import Session, open_session
+from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
+from bkctl.commands.ledger.rows import owner_text, state_name
+from bkctl.commands.parse import all_ledger_ids, parse_duration_s
+from bkctl.commands.rendering import Column, Lines, Table, counted, size, time_text
+from bkctl.commands.session import Session, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from commands.safety.gate import Change
-    from commands.safety.plan import Plan
-    from runtime.client import LedgerClient
-    from runtime.metadata.bookies.registration import Registrations
-    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from runtime.replication.close.ledger_closer import CloseResult, LossConsent
+    from bkctl.commands.safety.gate import Change
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.metadata.bookies.registration import Registrations
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from bkctl.runtime.replication.close.ledger_closer import CloseResult, LossConsent
 
 _PLAN_TABLE = Table(
     "Changes",
@@ -85,7 +85,7 @@ async def close(
     bookies that could have the last entries do not answer, it is not closed. If their disks are lost, --accept-loss
     ends it with what all others have: type the ID, or use --confirm. Safe to repeat.
     """
-    from commands.safety.gate import nothing_to_change, open_change
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
 
     grace_s = parse_duration_s(grace, is_zero_allowed=True)
     if not ledger and from_file is None:
@@ -127,9 +127,9 @@ class _Report:
 
     def add(self, result: CloseResult, owner: str | None) -> None:
         """One ledger that was open at first."""
-        from runtime.replication.close.ledger_closer import CloseOutcome
-        from runtime.replication.judge.fragments import EntryRange, format_ranges, joined
-        from runtime.replication.judge.ledger_result import FailureReason
+        from bkctl.runtime.replication.close.ledger_closer import CloseOutcome
+        from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges, joined
+        from bkctl.runtime.replication.judge.ledger_result import FailureReason
 
         for bookie_id, entry_ids in sorted(result.corrupt_left.items()):
             entries = format_ranges(joined(EntryRange(each, each) for each in entry_ids))
@@ -171,7 +171,7 @@ class _Report:
     @property
     def counts(self) -> dict[str, int]:
         """Numbers of ledgers."""
-        from runtime.replication.close.ledger_closer import CloseOutcome
+        from bkctl.runtime.replication.close.ledger_closer import CloseOutcome
 
         closed = sum(row["outcome"] == CloseOutcome.CLOSED.value for row in self.rows)
         return {
@@ -257,7 +257,7 @@ def _done_already(report: _Report) -> str:
 
 def _doubtful(found: list[StoredLedger], live: Collection[str]) -> list[str]:
     """Ledgers that cannot be closed with the bookies that are registered now."""
-    from runtime.replication.judge.closability import why_not_closable
+    from bkctl.runtime.replication.judge.closability import why_not_closable
 
     sentences = []
     for each in found:
@@ -298,7 +298,7 @@ async def _close(
 ) -> None:
     from contextlib import aclosing
 
-    from runtime.replication.close.ledger_closer import LedgerCloser
+    from bkctl.runtime.replication.close.ledger_closer import LedgerCloser
 
     owners = {each.ledger_id: None if each.metadata is None else owner_text(each.metadata) for each in found}
     closer = LedgerCloser(client.ports, change.require_lock, consent)

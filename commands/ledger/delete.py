@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, Outcome
-from commands.ledger.accepted_loss import LostBookies, parse_lost
-from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
-from commands.ledger.force_open import last_looks, require_empty, sentence_of
-from commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
-from commands.ledger.rows import owner_text, state_name
-from commands.parse import all_ledger_ids
-from commands.rendering import Column, Table, counted, size
-from commands.session import Session, open_session
-from runtime.errors import LedgerNotFoundError, RefusedError
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.ledger.accepted_loss import LostBookies, parse_lost
+from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
+from bkctl.commands.ledger.force_open import last_looks, require_empty, sentence_of
+from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
+from bkctl.commands.ledger.rows import owner_text, state_name
+from bkctl.commands.parse import all_ledger_ids
+from bkctl.commands.rendering import Column, Table, counted, size
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import LedgerNotFoundError, RefusedError
 
 if TYPE_CHECKING:
-    from commands.safety.plan import Plan
-    from runtime.client import LedgerClient
-    from runtime.metadata.ledgers.changes import Decide
-    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.metadata.ledgers.changes import Decide
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 PLAN_TABLE = Table(
     "Changes",
@@ -61,8 +61,8 @@ async def delete(
     --accept-loss also if only lost bookies can know the end. Until bookies collect garbage, ledger import restores them
     from the trash. Type the ID or count, or use --confirm.
     """
-    from commands.safety.gate import open_change
-    from runtime.metadata.pipeline import each_of
+    from bkctl.commands.safety.gate import open_change
+    from bkctl.runtime.metadata.pipeline import each_of
 
     if not ledger and from_file is None:
         raise InvalidArgumentError("specify the ledgers to delete, or a file of their ids with --from-file")
@@ -118,7 +118,7 @@ async def _find(client: LedgerClient, ledger_ids: list[int], named: frozenset[in
 
 
 def _item(ledger: StoredLedger) -> dict[str, Any]:
-    from runtime.metadata.ledgers.stored_ledgers import unreadable_advice
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import unreadable_advice
 
     metadata = ledger.metadata
     if ledger.node is None:
@@ -178,7 +178,7 @@ def _plan(
 
 
 def _decision(versions: dict[int, int]) -> Decide:
-    from runtime.metadata.ledgers.changes import Action, Step
+    from bkctl.runtime.metadata.ledgers.changes import Action, Step
 
     def decide(ledger_id: int, stored: StoredLedger | None) -> Step:
         if stored is None:

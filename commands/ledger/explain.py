@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import Outcome
-from commands.ledger.rows import detail
-from commands.parse import parse_bookie_id, parse_ledger_id
-from commands.rendering import Column, Lines, Table, size, time_text
-from commands.session import open_session
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import Outcome
+from bkctl.commands.ledger.rows import detail
+from bkctl.commands.parse import parse_bookie_id, parse_ledger_id
+from bkctl.commands.rendering import Column, Lines, Table, size, time_text
+from bkctl.commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.ledger.metadata import LedgerMetadata
-    from runtime.metadata.store import Versioned
-    from runtime.replication.judge.explanation import LedgerExplanation
-    from runtime.replication.judge.ledger_facts import LedgerFacts, OutsideCopies
+    from bkctl.runtime.ledger.metadata import LedgerMetadata
+    from bkctl.runtime.metadata.store import Versioned
+    from bkctl.runtime.replication.judge.explanation import LedgerExplanation
+    from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, OutsideCopies
 
 _ASK_TIMEOUT_S = 3.0
 _BODY_KEYS = (
@@ -81,8 +81,8 @@ async def explain(
     If no live bookie of an ensemble has an entry, asks all others for it, a few at a time.
     Changes and fences nothing. Exits with 10 if there is a problem. bkctl ledger verify reads every entry.
     """
-    from runtime.replication.judge.explanation import explain as explain_facts
-    from runtime.replication.survey.ledger_look import LedgerLook
+    from bkctl.runtime.replication.judge.explanation import explain as explain_facts
+    from bkctl.runtime.replication.survey.ledger_look import LedgerLook
 
     ledger_id = parse_ledger_id(ledger)
     ignored = frozenset(map(parse_bookie_id, without or ()))
@@ -106,7 +106,7 @@ def _print(
 ) -> None:
     import msgspec
 
-    from runtime.replication.judge.ledger_facts import is_bad
+    from bkctl.runtime.replication.judge.ledger_facts import is_bad
 
     console = context.console
     members = _member_rows(facts)
@@ -135,7 +135,7 @@ def _print(
 
 
 def _body(stored: Versioned[LedgerMetadata], facts: LedgerFacts, found: LedgerExplanation) -> dict[str, object]:
-    from runtime.replication.judge.ledger_facts import end_of
+    from bkctl.runtime.replication.judge.ledger_facts import end_of
 
     full = detail(facts.ledger_id, stored)
     end = end_of(facts.metadata, facts.answers)

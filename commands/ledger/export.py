@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, Outcome
-from commands.ledger.named import LedgerIds
-from commands.parse import all_ledger_ids
-from commands.rendering import counted, envelope, to_json_line
-from commands.session import open_session
-from runtime.new_file import whole_file, write_whole
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.ledger.named import LedgerIds
+from bkctl.commands.parse import all_ledger_ids
+from bkctl.commands.rendering import counted, envelope, to_json_line
+from bkctl.commands.session import open_session
+from bkctl.runtime.new_file import whole_file, write_whole
+from bkctl.storage.adapters.filesystem import OsFileSystem
 
 if TYPE_CHECKING:
-    from runtime.client import LedgerClient
-    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 
 @command("export", example="ledger export --all --to ledgers.jsonl")
@@ -64,7 +64,7 @@ async def export(
 
 
 async def _read(client: LedgerClient, ledger_ids: list[int] | None) -> AsyncGenerator[StoredLedger, None]:
-    from runtime.metadata.ledgers.stored_ledgers import read_stored, scan_stored
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import read_stored, scan_stored
 
     if ledger_ids is None:
         found = scan_stored(client.store, client.ports.ledgers)
@@ -97,8 +97,8 @@ async def _export_native(
 async def _export_lines(
     context: CommandContext, client: LedgerClient, found: AsyncIterator[StoredLedger], to: str | None
 ) -> tuple[int, int]:
-    from runtime.metadata.cluster.root import read_instance_id
-    from runtime.metadata.ledgers.transfer import EXPORT_KIND, export_line
+    from bkctl.runtime.metadata.cluster.root import read_instance_id
+    from bkctl.runtime.metadata.ledgers.transfer import EXPORT_KIND, export_line
 
     root = client.ports.ledgers.root
     instance_id = await read_instance_id(client.store, root)

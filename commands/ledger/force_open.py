@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from runtime.errors import LedgerNotFoundError, RefusedError
+from bkctl.runtime.errors import LedgerNotFoundError, RefusedError
 
 if TYPE_CHECKING:
-    from runtime.client import LedgerClient
-    from runtime.metadata.ledgers.changes import Decide, Step
-    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from runtime.replication.survey.loss_proof import LastLook
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.metadata.ledgers.changes import Decide, Step
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from bkctl.runtime.replication.survey.loss_proof import LastLook
 
 
 async def require_empty(
@@ -53,8 +53,8 @@ async def last_looks(
     """
     import asyncio
 
-    from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-    from runtime.net.host import canonical_host_name
+    from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+    from bkctl.runtime.net.host import canonical_host_name
 
     if not planned:
         yield lambda decide: decide
@@ -65,7 +65,7 @@ async def last_looks(
     held: dict[int, ReplicationLock] = {}
 
     def guarded(decide: Decide) -> Decide:
-        from runtime.metadata.ledgers.changes import Action, Step
+        from bkctl.runtime.metadata.ledgers.changes import Action, Step
 
         def decide_if_empty(ledger_id: int, stored: StoredLedger | None) -> Step:
             if ledger_id in held and not held[ledger_id].is_held:
@@ -98,8 +98,8 @@ async def last_looks(
 
 
 async def _look(client: LedgerClient, ledger_id: int, lost: Collection[str], *, is_fencing: bool = False) -> LastLook:
-    from runtime.metadata.bookies.registration import RegistrationClient
-    from runtime.replication.survey.loss_proof import LastLook, look_for_entries, why_end_not_lost
+    from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+    from bkctl.runtime.replication.survey.loss_proof import LastLook, look_for_entries, why_end_not_lost
 
     try:
         stored = await client.ports.ledgers.read(ledger_id)

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, NotFoundError, Outcome, unreadable_file
-from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
-from commands.parse import parse_ledger_id
-from commands.rendering import Column, Table, counted
-from commands.session import Session, open_session
-from runtime.errors import ConflictError, LedgerNotFoundError, MetadataFormatError, RefusedError
-from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome, unreadable_file
+from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
+from bkctl.commands.parse import parse_ledger_id
+from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import ConflictError, LedgerNotFoundError, MetadataFormatError, RefusedError
+from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
 
 if TYPE_CHECKING:
-    from commands.safety.plan import Plan
-    from runtime.client import LedgerClient
-    from runtime.metadata.ledgers.changes import Decide
-    from runtime.metadata.ledgers.ledgers import LedgerStore
-    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from runtime.metadata.ledgers.transfer import IncomingLedger, TransferFile
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.metadata.ledgers.changes import Decide
+    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from bkctl.runtime.metadata.ledgers.transfer import IncomingLedger, TransferFile
 
 PLAN_TABLE = Table(
     "Changes",
@@ -88,8 +88,8 @@ async def import_ledgers(
     lowered, the end of a closed ledger never changes. All ledgers must pass these checks before one is written. To
     replace ledgers, type the ID or use --confirm; for several ledgers, type their number.
     """
-    from commands.safety.gate import nothing_to_change, open_change
-    from runtime.metadata.pipeline import each_of
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
+    from bkctl.runtime.metadata.pipeline import each_of
 
     expectation = _expectation(if_version, is_create=create_only)
     async with open_session(context) as session:
@@ -135,7 +135,7 @@ def _expectation(if_version: str | None, *, is_create: bool) -> _Expectation:
 def _read(
     context: CommandContext, session: Session, ledgers: LedgerStore, path: str, ledger_id: int | None
 ) -> TransferFile:
-    from runtime.metadata.ledgers.transfer import parse_transfer
+    from bkctl.runtime.metadata.ledgers.transfer import parse_transfer
 
     transfer = parse_transfer(
         _contents(path),
@@ -171,9 +171,9 @@ class _Prepared(NamedTuple):
 
 
 async def _prepare(client: LedgerClient, transfer: TransferFile, expectation: _Expectation) -> _Prepared:
-    from runtime.metadata.ledgers.changes import Action
-    from runtime.metadata.ledgers.stored_ledgers import read_stored
-    from runtime.metadata.ledgers.transfer import field_changes
+    from bkctl.runtime.metadata.ledgers.changes import Action
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import read_stored
+    from bkctl.runtime.metadata.ledgers.transfer import field_changes
 
     decide = _decision(transfer, expectation)
     items: list[dict[str, Any]] = []
@@ -220,7 +220,7 @@ def _error(ledger_id: int, stored: StoredLedger | None, reason: str) -> Exceptio
 
 def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
     """Action for a ledger of the file, given its current state in the cluster."""
-    from runtime.metadata.ledgers.changes import Action, Step
+    from bkctl.runtime.metadata.ledgers.changes import Action, Step
 
     by_id = {incoming.ledger_id: incoming for incoming in transfer.ledgers}
 
@@ -238,7 +238,7 @@ def _decision(transfer: TransferFile, expectation: _Expectation) -> Decide:
 
 def _find_obstacle(stored: StoredLedger | None, incoming: IncomingLedger, expectation: _Expectation) -> str | None:
     """Why the existing ledger must not be replaced."""
-    from runtime.metadata.ledgers.transfer import find_import_obstacle
+    from bkctl.runtime.metadata.ledgers.transfer import find_import_obstacle
 
     if stored is None:
         return "it does not exist: use --create-only to create it"

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
-from commands.config import OutputForm
-from commands.context import CommandContext
-from commands.ledger.rows import SUMMARY_TABLE, stored_row
-from commands.listing import Listing, require_no_listing_options
-from commands.parse import parse_bookie_id, parse_label, parse_moment_ms, parse_size_bytes, read_ledger_ids
-from commands.rendering import counted
-from commands.session import open_session
+from bkctl.commands.command import command
+from bkctl.commands.config import OutputForm
+from bkctl.commands.context import CommandContext
+from bkctl.commands.ledger.rows import SUMMARY_TABLE, stored_row
+from bkctl.commands.listing import Listing, require_no_listing_options
+from bkctl.commands.parse import parse_bookie_id, parse_label, parse_moment_ms, parse_size_bytes, read_ledger_ids
+from bkctl.commands.rendering import counted
+from bkctl.commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.metadata.ledgers.ledgers import LedgerStore
-    from runtime.metadata.store import MetadataStore
-    from runtime.replication.judge.ledger_filter import LedgerFilter
+    from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+    from bkctl.runtime.metadata.store import MetadataStore
+    from bkctl.runtime.replication.judge.ledger_filter import LedgerFilter
 
 
 class State(enum.StrEnum):
@@ -70,8 +70,8 @@ async def list_ledgers(
     number of omitted ledgers is shown. With -o name or --count, and without --sort and such filters, only ids are read,
     which is much faster. Exits with 4 if the cluster does not know the bookie of --bookie.
     """
-    from runtime.ledger.metadata import LedgerState
-    from runtime.replication.judge.ledger_filter import LedgerFilter
+    from bkctl.runtime.ledger.metadata import LedgerState
+    from bkctl.runtime.replication.judge.ledger_filter import LedgerFilter
 
     if count:
         require_no_listing_options(context.settings)
@@ -107,9 +107,9 @@ async def _require_known(
     context: CommandContext, store: MetadataStore, ledgers: LedgerStore, bookie_id: str | None
 ) -> None:
     """BookieNotFoundError for an id that is probably misspelt: no cookie, not registered, no ledger references it."""
-    from runtime.errors import BookieNotFoundError
-    from runtime.metadata.bookies.registration import RegistrationClient
-    from runtime.metadata.ledgers.stored_ledgers import find_references
+    from bkctl.runtime.errors import BookieNotFoundError
+    from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import find_references
 
     client = RegistrationClient(store, ledgers.root)
     if bookie_id is None or bookie_id in (await client.snapshot()).live or bookie_id in await client.with_cookie():
@@ -155,7 +155,7 @@ async def _list(
     listing: Listing | None,
 ) -> int:
     """Add the requested ledgers to ``listing`` until it is full; return how many there are."""
-    from runtime.metadata.ledgers.stored_ledgers import scan_stored
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import scan_stored
 
     number = not_judged = 0
     found = scan_stored(store, ledgers)

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.rendering import counted
-from runtime.errors import LedgerNotFoundError
+from bkctl.commands.rendering import counted
+from bkctl.runtime.errors import LedgerNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from runtime.client import LedgerClient
-    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 LedgerIds = Annotated[list[str] | None, typer.Argument(metavar="LEDGER", help="Ledger ids: decimal, 0x... or UUID")]
 IdsFromFile = Annotated[
@@ -30,9 +30,9 @@ def read_ledgers(
     """The ledgers; None for one of the file that does not exist, LedgerNotFoundError for an id given directly."""
     from contextlib import aclosing
 
-    from runtime.metadata.ledgers.ledgers import WINDOW
-    from runtime.metadata.ledgers.stored_ledgers import read_stored
-    from runtime.metadata.pipeline import each_of, pipelined
+    from bkctl.runtime.metadata.ledgers.ledgers import WINDOW
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import read_stored
+    from bkctl.runtime.metadata.pipeline import each_of, pipelined
 
     async def read(ledger_id: int) -> StoredLedger | None:
         try:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import Outcome
-from commands.ledger.one_bookie import FoundCopies, open_copies
-from commands.ledger.reading import ledger_entries
-from commands.ledger.rows import bytes_text
-from commands.parse import PASSWORD_HELP, parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
-from commands.rendering import Column, Table, plain
-from commands.session import open_session
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import Outcome
+from bkctl.commands.ledger.one_bookie import FoundCopies, open_copies
+from bkctl.commands.ledger.reading import ledger_entries
+from bkctl.commands.ledger.rows import bytes_text
+from bkctl.commands.parse import PASSWORD_HELP, parse_bookie_id, parse_entry_range, parse_ledger_id, read_password
+from bkctl.commands.rendering import Column, Table, plain
+from bkctl.commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.client.reader import Entry
+    from bkctl.runtime.client.reader import Entry
 
 _CELL_CHARACTERS_MAX = 100
 

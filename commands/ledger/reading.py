@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
-from commands.errors import NotFoundError
+from bkctl.commands.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from runtime.client import LedgerClient, LedgerReader
-    from runtime.client.reader import Entry
+    from bkctl.runtime.client import LedgerClient, LedgerReader
+    from bkctl.runtime.client.reader import Entry
 
 
 async def ledger_entries(
@@ -47,7 +47,7 @@ async def _open(
     client: LedgerClient, ledger_id: int, password: bytes | None, last: int | None
 ) -> tuple[LedgerReader, str]:
     """A reader, and what is known about the end of the ledger."""
-    from runtime.errors import DigestMismatchError, LedgerReadError
+    from bkctl.runtime.errors import DigestMismatchError, LedgerReadError
 
     metadata = (await client.ports.ledgers.read(ledger_id)).value
     password = metadata.password or b"" if password is None else password
@@ -67,7 +67,7 @@ async def _open(
 
 
 async def _unconfirmed(reader: LedgerReader, first: int, last: int, end: str) -> AsyncGenerator[Entry, None]:
-    from runtime.errors import BookieError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
+    from bkctl.runtime.errors import BookieError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
 
     next_id = first
     try:

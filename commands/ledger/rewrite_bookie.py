@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError, Outcome
-from commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
-from commands.rendering import Column, Table, counted
-from commands.session import Session, open_session
-from runtime.errors import RefusedError
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
+from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.session import Session, open_session
+from bkctl.runtime.errors import RefusedError
 
 if TYPE_CHECKING:
-    from commands.safety.plan import Plan
-    from runtime.client import LedgerClient
-    from runtime.replication.run.ensemble_rewrite import EnsembleRewrite, RewriteSurvey
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.replication.run.ensemble_rewrite import EnsembleRewrite, RewriteSurvey
 
 PLAN_TABLE = Table(
     "Changes",
@@ -74,8 +74,8 @@ async def rewrite(
     for bkctl ledger import --if-version next. Safe to interrupt and to run again; --limit stops after that many changed
     ledgers. Type the new ID, or use --confirm.
     """
-    from commands.safety.gate import nothing_to_change
-    from runtime.replication.run.ensemble_rewrite import EnsembleRewrite
+    from bkctl.commands.safety.gate import nothing_to_change
+    from bkctl.runtime.replication.run.ensemble_rewrite import EnsembleRewrite
 
     source, destination = _ids(context, source, destination, flip)
     async with open_session(context) as session:
@@ -110,8 +110,8 @@ def _ids(context: CommandContext, source: str | None, destination: str | None, f
         return source, destination
     if flip is None or source is not None or destination is not None:
         raise InvalidArgumentError("specify --from ID --to ID, or --flip hostname on the bookie's host")
-    from runtime.bookie.identity import resolve_identity
-    from runtime.net.host import OsHost
+    from bkctl.runtime.bookie.identity import resolve_identity
+    from bkctl.runtime.net.host import OsHost
 
     config = context.load_bookie_settings(BookieFlags()).config
     if config.bookie_id is not None or config.advertised_address is not None:
@@ -185,7 +185,7 @@ async def _run(
     survey: RewriteSurvey,
     rate: float | None,
 ) -> Outcome:
-    from commands.safety.gate import open_change
+    from bkctl.commands.safety.gate import open_change
 
     async with open_change(context, plan, client.store, table=PLAN_TABLE) as change:
         tally = await change_ledgers(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-from commands.rendering import Column, Table, size, time_text
+from bkctl.commands.rendering import Column, Table, size, time_text
 
 if TYPE_CHECKING:
-    from runtime.ledger.metadata import LedgerMetadata
-    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-    from runtime.metadata.store import Versioned
+    from bkctl.runtime.ledger.metadata import LedgerMetadata
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from bkctl.runtime.metadata.store import Versioned
 
 SUMMARY_TABLE = Table(
     "LedgerList",
@@ -93,7 +93,7 @@ def ensemble_rows(metadata: LedgerMetadata) -> list[dict[str, object]]:
 
 def owner_text(metadata: LedgerMetadata) -> str | None:
     """The owner of a ledger; None if the custom metadata names none."""
-    from runtime.ledger.owner import owner_of
+    from bkctl.runtime.ledger.owner import owner_of
 
     return owner_of(dict(metadata.custom_metadata))
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, Outcome
-from commands.ledger.rows import ENSEMBLE_TABLE, SUMMARY_TABLE, detail, ensemble_rows, stored_row
-from commands.parse import all_ledger_ids
-from commands.rendering import size
-from commands.session import open_session
-from runtime.errors import ConfigurationError, LedgerNotFoundError, MetadataAuthError, MetadataFormatError
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.ledger.rows import ENSEMBLE_TABLE, SUMMARY_TABLE, detail, ensemble_rows, stored_row
+from bkctl.commands.parse import all_ledger_ids
+from bkctl.commands.rendering import size
+from bkctl.commands.session import open_session
+from bkctl.runtime.errors import ConfigurationError, LedgerNotFoundError, MetadataAuthError, MetadataFormatError
 
 if TYPE_CHECKING:
-    from runtime.client import LedgerClient
-    from runtime.metadata.ledgers.stored_ledgers import StoredLedger
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
 
 _Verdict: TypeAlias = dict[str, list[str]]
 
@@ -30,7 +30,7 @@ async def show(
     raw: Annotated[bool, typer.Option("--raw", help="Print only the raw bytes of the metadata")] = False,
 ) -> Outcome:
     """Show the metadata of ledgers: state, quorums, segments with their bookies, custom metadata."""
-    from runtime.metadata.ledgers.stored_ledgers import read_stored
+    from bkctl.runtime.metadata.ledgers.stored_ledgers import read_stored
 
     ledger_ids = all_ledger_ids(ledger)
     if raw and len(ledger_ids) > 1:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
-from commands.config import OutputForm
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, NotFoundError, Outcome
-from commands.findings_file import new_findings_file
-from commands.parse import parse_bytes_per_second, parse_entry_range, parse_ledger_id, parse_share
-from commands.rendering import Column, Lines, Table, counted, decimal, size
-from commands.session import Session, open_session
+from bkctl.commands.command import command
+from bkctl.commands.config import OutputForm
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
+from bkctl.commands.findings_file import new_findings_file
+from bkctl.commands.parse import parse_bytes_per_second, parse_entry_range, parse_ledger_id, parse_share
+from bkctl.commands.rendering import Column, Lines, Table, counted, decimal, size
+from bkctl.commands.session import Session, open_session
 
 if TYPE_CHECKING:
-    from runtime.replication.judge.check_scope import CheckScope
-    from runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
+    from bkctl.runtime.replication.judge.check_scope import CheckScope
+    from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
 
 _ROWS_MAX = 100_000
 _SEED_MAX = 2**32 - 1
@@ -109,9 +109,9 @@ async def verify(
 
 
 def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckScope:
-    from runtime.replication.judge.check_scope import CheckScope, Sample
-    from runtime.replication.judge.fragments import EntryRange
-    from storage.ids import ENTRY_ID_MAX
+    from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+    from bkctl.runtime.replication.judge.fragments import EntryRange
+    from bkctl.storage.ids import ENTRY_ID_MAX
 
     if seed is not None and sample is None:
         raise InvalidArgumentError("--seed has no effect without --sample")
@@ -123,7 +123,7 @@ def _scope(entries: str | None, sample: str | None, seed: int | None) -> CheckSc
 
 
 async def _instance_id(session: Session) -> str | None:
-    from runtime.metadata.cluster.root import read_instance_id
+    from bkctl.runtime.metadata.cluster.root import read_instance_id
 
     return await read_instance_id(session.store, session.root)
 
@@ -132,7 +132,7 @@ class _Verified:
     """Results so far: the listed ones, and the sums of all."""
 
     def __init__(self, *, is_all: bool) -> None:
-        from runtime.replication.judge.ledger_check import CheckTotals
+        from bkctl.runtime.replication.judge.ledger_check import CheckTotals
 
         self.checks: list[LedgerCheck] = []
         self.totals = CheckTotals()
@@ -160,9 +160,9 @@ async def _verify(
     bytes_per_second: int | None,
 ) -> None:
     """Check these ledgers, or all if none is named."""
-    from runtime.metadata.pipeline import each_of
-    from runtime.replication.copy.rate import CopyRate
-    from runtime.replication.survey.checker import LedgerChecker
+    from bkctl.runtime.metadata.pipeline import each_of
+    from bkctl.runtime.replication.copy.rate import CopyRate
+    from bkctl.runtime.replication.survey.checker import LedgerChecker
 
     client = await session.client()
     live = (await session.registrations.snapshot()).live
@@ -229,7 +229,7 @@ def _nothing_read(
 
 
 def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> None:
-    from runtime.errors import LedgerNotFoundError
+    from bkctl.runtime.errors import LedgerNotFoundError
 
     absent = set(named) - {check.ledger_id for check in present}
     if absent:
@@ -237,7 +237,7 @@ def _require_all_found(named: Sequence[int], present: Sequence[LedgerCheck]) -> 
 
 
 def _row(check: LedgerCheck) -> dict[str, object]:
-    from runtime.replication.judge.fragments import format_ranges
+    from bkctl.runtime.replication.judge.fragments import format_ranges
 
     return {
         "ledger_id": str(check.ledger_id),
@@ -260,7 +260,7 @@ def _row(check: LedgerCheck) -> dict[str, object]:
 
 
 def _defect_row(check: LedgerCheck, index: int) -> dict[str, object]:
-    from runtime.replication.judge.fragments import format_ranges
+    from bkctl.runtime.replication.judge.fragments import format_ranges
 
     defect = check.defects[index]
     return {

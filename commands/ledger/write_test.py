@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError
-from commands.parse import PASSWORD_HELP, parse_size_bytes, read_password
-from commands.rendering import Column, Table, counted, decimal, size
-from commands.session import open_session
+from bkctl.commands.command import command
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.parse import PASSWORD_HELP, parse_size_bytes, read_password
+from bkctl.commands.rendering import Column, Table, counted, decimal, size
+from bkctl.commands.session import open_session
 
 if TYPE_CHECKING:
-    from runtime.client import LedgerClient
-    from runtime.client.write_test import WriteTestConfig, WriteTestResult
+    from bkctl.runtime.client import LedgerClient
+    from bkctl.runtime.client.write_test import WriteTestConfig, WriteTestResult
 
 _ENTRY_BYTES_MAX = 4 * 1024 * 1024
 _TABLE = Table(
@@ -79,10 +79,10 @@ async def write_test(
 
     The ledgers are kept; custom metadata: application=bkctl write-test.
     """
-    from runtime.client.write_test import WriteTestConfig
-    from runtime.errors import ConfigurationError
-    from runtime.ledger.changes import check_quorum_sizes
-    from runtime.ledger.metadata import DigestType
+    from bkctl.runtime.client.write_test import WriteTestConfig
+    from bkctl.runtime.errors import ConfigurationError
+    from bkctl.runtime.ledger.changes import check_quorum_sizes
+    from bkctl.runtime.ledger.metadata import DigestType
 
     entry_bytes = parse_size_bytes(entry_size)
     if entry_bytes > _ENTRY_BYTES_MAX:
@@ -107,8 +107,8 @@ async def write_test(
 
 
 async def _run(context: CommandContext, config: WriteTestConfig, ledger_count: int) -> None:
-    from commands.safety.gate import open_change
-    from runtime.client.api import quorum_warning
+    from bkctl.commands.safety.gate import open_change
+    from bkctl.runtime.client.api import quorum_warning
 
     console = context.console
     warning = quorum_warning(config.write_quorum_size, config.ack_quorum_size)
@@ -129,7 +129,7 @@ async def _run(context: CommandContext, config: WriteTestConfig, ledger_count: i
 
 
 async def _write(context: CommandContext, client: LedgerClient, config: WriteTestConfig, ledger_count: int) -> None:
-    from runtime.client.write_test import run_write_test
+    from bkctl.runtime.client.write_test import run_write_test
 
     total = config.entry_count * ledger_count
     with (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commands.command import group
-from commands.metadata import doctor
+from bkctl.commands.command import group
+from bkctl.commands.metadata import doctor
 
 app = group("Examine the metadata of a whole cluster.", doctor.examine)
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command
-from commands.config import OutputForm
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, Outcome
-from commands.rendering import Column, Table, counted
-from commands.session import open_session
+from bkctl.commands.command import command
+from bkctl.commands.config import OutputForm
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError, Outcome
+from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.session import open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from runtime.metadata.doctor.catalogue import MetadataFinding, Rule
-    from runtime.metadata.doctor.doctor import DoctorReport
+    from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, Rule
+    from bkctl.runtime.metadata.doctor.doctor import DoctorReport
 
 _TABLE = Table(
     "MetadataFindingList",
@@ -61,9 +61,9 @@ async def examine(
     bkctl audit does that. --limit limits the findings that are listed; all are counted. Exits with 10 if a finding is a
     warning or worse.
     """
-    from runtime.metadata.doctor.catalogue import Severity
-    from runtime.metadata.doctor.doctor import KEPT_MAX, examine_cluster
-    from runtime.net.loop import LoopClock
+    from bkctl.runtime.metadata.doctor.catalogue import Severity
+    from bkctl.runtime.metadata.doctor.doctor import KEPT_MAX, examine_cluster
+    from bkctl.runtime.net.loop import LoopClock
 
     is_wanted = _filter(severity, rule)
     zookeeper, limit = context.settings.zookeeper, context.settings.limit
@@ -89,7 +89,7 @@ async def examine(
 def _filter(severity: MinSeverity, rule_ids: list[str] | None) -> Callable[[Rule], bool]:
     import difflib
 
-    from runtime.metadata.doctor.catalogue import RULES, Severity
+    from bkctl.runtime.metadata.doctor.catalogue import RULES, Severity
 
     for rule_id in rule_ids or ():
         if rule_id not in RULES:
@@ -102,7 +102,7 @@ def _filter(severity: MinSeverity, rule_ids: list[str] | None) -> Callable[[Rule
 def _print(
     context: CommandContext, report: DoctorReport, findings: Sequence[MetadataFinding], metadata_uri: str
 ) -> None:
-    from runtime.metadata.doctor.catalogue import Severity
+    from bkctl.runtime.metadata.doctor.catalogue import Severity
 
     console = context.console
     rows = [_row(found) for found in findings]
@@ -147,7 +147,7 @@ def _heading(rule: Rule, count: int, width: int) -> str:
 
 
 def _summary(report: DoctorReport) -> str:
-    from runtime.metadata.doctor.catalogue import Severity
+    from bkctl.runtime.metadata.doctor.catalogue import Severity
 
     kinds = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in report.looked_at.items())
     counts = ", ".join(f"{report.count(severity)} {severity.name.lower()}" for severity in Severity)

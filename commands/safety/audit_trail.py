@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
-from commands.config import Settings
-from commands.safety.plan import Plan
-from commands.safety.state_folder import append_synced, state_folder
-from runtime.errors import RefusedError
-from storage.adapters.filesystem import open_to_append
+from bkctl.commands.config import Settings
+from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.state_folder import append_synced, state_folder
+from bkctl.runtime.errors import RefusedError
+from bkctl.storage.adapters.filesystem import open_to_append
 
 _FILE = "audit.jsonl"
 _SECRET = re.compile(r"(?i)((?:password|passwd|secret|token|credential)[\w.-]*=).+")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 
-from commands.console import read_line
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import PlanShown
-from commands.rendering import Column, Lines, Row, Table, size
-from commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
-from runtime.errors import RefusedError
+from bkctl.commands.console import read_line
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import PlanShown
+from bkctl.commands.rendering import Column, Lines, Row, Table, size
+from bkctl.commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
+from bkctl.runtime.errors import RefusedError
 
 PLAN_TABLE = Table(
     "Changes",

@@ -2,7 +2,7 @@
 
 A command builds a ``Plan`` and changes things only inside ``open_change``, which does all of this, in this order:
 instance pin, saved plan (``--apply``), ``--dry-run`` and ``--plan-out``, confirmation, operation lock, trash, audit
-trail. Read-only mode has already been checked (``commands.command``); the gate checks it again.
+trail. Read-only mode has already been checked (``bkctl.commands.command``); the gate checks it again.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.errors import ChangeCutOffError
-from commands.rendering import Row, Table
-from commands.safety.audit_trail import AuditTrail, user_name
-from commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
-from commands.safety.plan import Plan
-from commands.safety.trash import Trash
-from runtime.errors import MetadataUnavailableError, RefusedError
-from storage.errors import BkctlError
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import ChangeCutOffError
+from bkctl.commands.rendering import Row, Table
+from bkctl.commands.safety.audit_trail import AuditTrail, user_name
+from bkctl.commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
+from bkctl.commands.safety.plan import Plan
+from bkctl.commands.safety.trash import Trash
+from bkctl.runtime.errors import MetadataUnavailableError, RefusedError
+from bkctl.storage.errors import BkctlError
 
 if TYPE_CHECKING:
-    from runtime.metadata.cluster.operation_lock import OperationHolder, OperationLock
-    from runtime.metadata.store import MetadataStore
+    from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, OperationLock
+    from bkctl.runtime.metadata.store import MetadataStore
 
 TakeLock = Callable[[], Awaitable["OperationLock"]]
 _LOCK_POLL_S = 0.2
@@ -138,7 +138,7 @@ async def open_change(
 
 
 async def _require_no_migration(store: MetadataStore, plan: Plan) -> None:
-    from runtime.metadata.pulsar_migration import MigrationWatch
+    from bkctl.runtime.metadata.pulsar_migration import MigrationWatch
 
     await MigrationWatch(store, plan.root).require_none()
 
@@ -214,7 +214,7 @@ async def _acquire(
 
     Waits for a holder whose process has died on this machine: its lock ends with its session.
     """
-    from runtime.metadata.cluster.operation_lock import (
+    from bkctl.runtime.metadata.cluster.operation_lock import (
         OperationLockedError,
         acquire_operation_lock,
         lock_bookies,
@@ -241,7 +241,7 @@ async def _acquire(
 
 def holder_of(plan: Plan) -> OperationHolder:
     """This process, as other operators see it in its locks."""
-    from runtime.metadata.cluster.operation_lock import OperationHolder
+    from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder
 
     return OperationHolder(
         operation=plan.command,
@@ -254,6 +254,6 @@ def holder_of(plan: Plan) -> OperationHolder:
 
 def is_dead(holder: OperationHolder) -> bool:
     """Whether the holder was a process on this machine that has ended."""
-    from commands.processes import identify
+    from bkctl.commands.processes import identify
 
     return holder.host == socket.gethostname() and holder.pid > 0 and identify(holder.pid) is None

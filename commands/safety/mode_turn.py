@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from commands.context import CommandContext
-from commands.safety.gate import Change, holder_of
+from bkctl.commands.context import CommandContext
+from bkctl.commands.safety.gate import Change, holder_of
 
 if TYPE_CHECKING:
-    from runtime.metadata.cluster.operation_lock import OperationLock
-    from runtime.metadata.store import MetadataStore
+    from bkctl.runtime.metadata.cluster.operation_lock import OperationLock
+    from bkctl.runtime.metadata.store import MetadataStore
 
 WAIT_S = 30.0
 _POLL_S = 0.5
@@ -26,7 +26,7 @@ async def mode_turn(
 
     OperationLockedError while another command is in its block for longer than ``wait_s``.
     """
-    from runtime.metadata.cluster.operation_lock import OperationLockedError, lock_modes
+    from bkctl.runtime.metadata.cluster.operation_lock import OperationLockedError, lock_modes
 
     holder = holder_of(change.plan)
     loop = asyncio.get_running_loop()

@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from commands.errors import InvalidArgumentError, unreadable_file
-from commands.rendering import API_VERSION, envelope, json_parts
-from runtime.errors import ConflictError, RefusedError
-from runtime.new_file import whole_file
-from storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
-from storage.json_text import JsonTextError, decode_json
+from bkctl.commands.errors import InvalidArgumentError, unreadable_file
+from bkctl.commands.rendering import API_VERSION, envelope, json_parts
+from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.runtime.new_file import whole_file
+from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 _KIND = "Plan"
 _sorted_json = msgspec.json.Encoder(order="sorted")

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
-from commands.config import Settings
-from runtime.errors import RefusedError
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.commands.config import Settings
+from bkctl.runtime.errors import RefusedError
+from bkctl.storage.adapters.filesystem import OsFileSystem
 
 
 def state_folder(settings: Settings, name: str = "") -> str:

@@ -17,11 +17,11 @@ from typing import Self
 
 import msgspec
 
-from commands.config import Settings
-from commands.safety.state_folder import append_synced, state_folder
-from runtime.errors import RefusedError
-from runtime.metadata.store import Node
-from storage.adapters.filesystem import open_to_append
+from bkctl.commands.config import Settings
+from bkctl.commands.safety.state_folder import append_synced, state_folder
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.store import Node
+from bkctl.storage.adapters.filesystem import open_to_append
 
 _FOLDER = "trash"
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"

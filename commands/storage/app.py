@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from commands.command import group
-from commands.storage import adopt, check, entrylog, files, hand_back, index, journal, limbo, mark
+from bkctl.commands.command import group
+from bkctl.commands.storage import adopt, check, entrylog, files, hand_back, index, journal, limbo, mark
 
 app = group(
     "Inspect, check and repair the files of a local bookie.",

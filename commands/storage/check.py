@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext
-from commands.errors import Outcome
-from commands.rendering import Column, Table, counted
-from commands.shared_options import takes_storage_options
-from commands.storage.files import file_rows
-from commands.storage.folder_lists import FIX, find_contradictions
-from commands.storage.own_storage import OwnStorage, open_own_storage
-from commands.storage.working import work_beside_loop
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext
+from bkctl.commands.errors import Outcome
+from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.shared_options import takes_storage_options
+from bkctl.commands.storage.files import file_rows
+from bkctl.commands.storage.folder_lists import FIX, find_contradictions
+from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
+from bkctl.commands.storage.working import work_beside_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from commands.progress import Progress
-    from storage.offline.storage_check import CheckedCounts, StorageFinding
+    from bkctl.commands.progress import Progress
+    from bkctl.storage.offline.storage_check import CheckedCounts, StorageFinding
 
 _TABLE = Table(
     "StorageFindingList",
@@ -77,8 +77,8 @@ async def check(
 def _check(
     own: OwnStorage, progress: Progress, require_wanted: Callable[[], None], *, is_deep: bool
 ) -> tuple[list[StorageFinding], CheckedCounts]:
-    from storage.adapters.index_store import open_plyvel
-    from storage.offline.storage_check import StorageCheck
+    from bkctl.storage.adapters.index_store import open_plyvel
+    from bkctl.storage.offline.storage_check import StorageCheck
 
     def on_progress(path: str) -> None:
         require_wanted()
@@ -90,7 +90,7 @@ def _check(
 
 def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     """Problems that would make a start fail early; ``bkctl cookie verify`` checks the stored cookie."""
-    from runtime.bookie.cookies.folders import read_folder, version_path
+    from bkctl.runtime.bookie.cookies.folders import read_folder, version_path
 
     for contradiction in find_contradictions(own):
         yield _problem("VERSION", contradiction.path, contradiction.reason, FIX)
@@ -105,7 +105,7 @@ def _version_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
 
 def _stray_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     """Files that cause problems, but only for Java: they are notes."""
-    from storage.offline.storage_check import StorageFinding
+    from bkctl.storage.offline.storage_check import StorageFinding
 
     for row in file_rows(own):
         if row["trouble"] is not None:
@@ -126,6 +126,6 @@ def _row(finding: StorageFinding) -> dict[str, Any]:
 
 
 def _problem(check: str, path: str, reason: str, fix: str) -> dict[str, Any]:
-    from storage.offline.storage_check import StorageFinding
+    from bkctl.storage.offline.storage_check import StorageFinding
 
     return _row(StorageFinding(check, path, reason, fix=fix))

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from commands.command import command, group
-from commands.console import Console
-from commands.context import BookieFlags, CommandContext
-from commands.errors import InvalidArgumentError, NotFoundError
-from commands.ledger.rows import bytes_text
-from commands.parse import parse_stored_ledger_id
-from commands.rendering import Column, Table, size
-from commands.shared_options import takes_storage_options
-from commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
-from commands.storage.own_storage import open_own_storage
-from commands.storage.start_offset import require_log_range
+from bkctl.commands.command import command, group
+from bkctl.commands.console import Console
+from bkctl.commands.context import BookieFlags, CommandContext
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError
+from bkctl.commands.ledger.rows import bytes_text
+from bkctl.commands.parse import parse_stored_ledger_id
+from bkctl.commands.rendering import Column, Table, size
+from bkctl.commands.shared_options import takes_storage_options
+from bkctl.commands.storage.offline import ENTRY_LOG, NumberedFile, choose_directories, find_by_path, find_file, is_path
+from bkctl.commands.storage.own_storage import open_own_storage
+from bkctl.commands.storage.start_offset import require_log_range
 
 if TYPE_CHECKING:
-    from storage.entry_log.reader import EntryLogReader, ScannedEntry
+    from bkctl.storage.entry_log.reader import EntryLogReader, ScannedEntry
 
 
 _LogArgument = Annotated[
@@ -181,7 +181,7 @@ def ledgers(context: CommandContext, flags: BookieFlags, log: _LogArgument, dire
 
 
 def _find(context: CommandContext, flags: BookieFlags, log: str, directory: str | None) -> NumberedFile:
-    from storage.adapters.filesystem import OsFileSystem
+    from bkctl.storage.adapters.filesystem import OsFileSystem
 
     if is_path(log):
         return find_by_path(OsFileSystem(), ENTRY_LOG, log)
@@ -191,9 +191,9 @@ def _find(context: CommandContext, flags: BookieFlags, log: str, directory: str 
 
 
 def _open_reader(file: NumberedFile) -> EntryLogReader:
-    from storage.adapters.filesystem import OsFileSystem
-    from storage.config import ENTRY_LOG_SIZE_BYTES_MAX, EntryLogConfig
-    from storage.entry_log.reader import EntryLogReader
+    from bkctl.storage.adapters.filesystem import OsFileSystem
+    from bkctl.storage.config import ENTRY_LOG_SIZE_BYTES_MAX, EntryLogConfig
+    from bkctl.storage.entry_log.reader import EntryLogReader
 
     # The bookie's current limit does not apply: the log may have been written before it was lowered.
     config = EntryLogConfig(entry_bytes_max=ENTRY_LOG_SIZE_BYTES_MAX)
@@ -201,7 +201,7 @@ def _open_reader(file: NumberedFile) -> EntryLogReader:
 
 
 def _header(file: NumberedFile) -> dict[str, object]:
-    from storage.entry_log.format import HEADER_BYTES, decode_header
+    from bkctl.storage.entry_log.format import HEADER_BYTES, decode_header
 
     with open(file.path, "rb") as stream:
         header = decode_header(stream.read(HEADER_BYTES))
@@ -219,7 +219,7 @@ def _header(file: NumberedFile) -> dict[str, object]:
 def _show_entries(
     console: Console, reader: EntryLogReader, file: NumberedFile, ledger_id: int, entry_id: int | None
 ) -> bool:
-    from storage.entry import ENTRY_HEADER_BYTES, decode_header
+    from bkctl.storage.entry import ENTRY_HEADER_BYTES, decode_header
 
     is_found = False
     with console.listing(_ENTRY_TABLE) as listing:
@@ -248,7 +248,7 @@ def _frames(found: Iterator[ScannedEntry], ledger_id: int | None, entry_id: int 
 
 
 def _frame_offset(entry: ScannedEntry) -> int:
-    from storage.framing import LENGTH_BYTES
+    from bkctl.storage.framing import LENGTH_BYTES
 
     return entry.location.offset - LENGTH_BYTES
 
@@ -258,7 +258,7 @@ def _end(stop: int | None) -> int:
 
 
 def _scan_row(entry: ScannedEntry) -> dict[str, object]:
-    from storage.entry_log.format import is_stray
+    from bkctl.storage.entry_log.format import is_stray
 
     return {
         "offset": _frame_offset(entry),

@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext
-from commands.rendering import Column, Table, size, time_text
-from commands.shared_options import takes_storage_options
-from commands.storage.own_storage import OwnStorage, open_own_storage
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext
+from bkctl.commands.rendering import Column, Table, size, time_text
+from bkctl.commands.shared_options import takes_storage_options
+from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
-    from storage.offline.file_kinds import FileKind, FolderRole
+    from bkctl.storage.offline.file_kinds import FileKind, FolderRole
 
 _TABLE = Table(
     "StorageFileList",
@@ -50,8 +50,8 @@ def files(context: CommandContext, flags: BookieFlags) -> None:
 
 def file_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
     """A row for each file or database."""
-    from storage.filenames import current_directory
-    from storage.offline.file_kinds import describe_file
+    from bkctl.storage.filenames import current_directory
+    from bkctl.storage.offline.file_kinds import describe_file
 
     for directory, roles in _roles(own).items():
         folder = current_directory(directory)
@@ -67,7 +67,7 @@ def file_rows(own: OwnStorage) -> Iterator[dict[str, Any]]:
 
 def _walk(folder: str, roles: frozenset[FolderRole]) -> Iterator[dict[str, object]]:
     """Files of a directory that is not a database: those of ``.idx`` trees, and unknown ones."""
-    from storage.offline.file_kinds import describe_file
+    from bkctl.storage.offline.file_kinds import describe_file
 
     for parent, folders, names in os.walk(folder):
         folders.sort()
@@ -111,7 +111,7 @@ def _parts(path: str) -> Iterator[str]:
 
 
 def _roles(own: OwnStorage) -> dict[str, frozenset[FolderRole]]:
-    from storage.offline.file_kinds import FolderRole
+    from bkctl.storage.offline.file_kinds import FolderRole
 
     lists = (
         (FolderRole.JOURNAL, own.config.journal_directories),

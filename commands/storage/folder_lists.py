@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from commands.storage.own_storage import OwnStorage
-from runtime.errors import RefusedError
+from bkctl.commands.storage.own_storage import OwnStorage
+from bkctl.runtime.errors import RefusedError
 
 FIX = "list all directories as before, in number and order (see bkctl cookie verify with the same settings)"
 
@@ -32,7 +32,7 @@ def require_agreeing_folders(own: OwnStorage) -> None:
 
 def find_contradictions(own: OwnStorage) -> Iterator[Contradiction]:
     """Contradictions that would stop the next start, at most one per directory; changes nothing."""
-    from runtime.bookie.cookies.folders import (
+    from bkctl.runtime.bookie.cookies.folders import (
         named_folders,
         place_of,
         place_path,

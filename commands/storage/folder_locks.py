@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from storage.errors import DirectoryLockedError
+from bkctl.storage.errors import DirectoryLockedError
 
 if TYPE_CHECKING:
-    from storage.config import StorageConfig
-    from storage.ports import DirectoryLock, FileSystem
+    from bkctl.storage.config import StorageConfig
+    from bkctl.storage.ports import DirectoryLock, FileSystem
 
 
 class FolderLocks:
     """The locks of all directories of a bookie."""
 
     def __init__(self, file_system: FileSystem, config: StorageConfig) -> None:
-        from storage.filenames import current_directory
+        from bkctl.storage.filenames import current_directory
 
         self._file_system = file_system
         self._held: dict[str, DirectoryLock | None] = dict.fromkeys(map(current_directory, config.all_directories))
@@ -54,7 +54,7 @@ class FolderLocks:
                 self._held[folder] = None
 
     def _is_lockable(self, folder: str) -> bool:
-        from storage.filenames import LOCK
+        from bkctl.storage.filenames import LOCK
 
         return self._file_system.exists(os.path.join(folder, LOCK))
 

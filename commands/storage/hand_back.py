@@ -6,20 +6,20 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext
-from commands.effect import Effect
-from commands.shared_options import takes_storage_options
-from commands.storage.folder_lists import require_agreeing_folders
-from commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
-from commands.storage.working import shown_progress, work_beside_loop
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.shared_options import takes_storage_options
+from bkctl.commands.storage.folder_lists import require_agreeing_folders
+from bkctl.commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
+from bkctl.commands.storage.working import shown_progress, work_beside_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commands.progress import Progress
-    from commands.safety.plan import Plan
-    from storage.offline.hand_back import HandBackReport
+    from bkctl.commands.progress import Progress
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.storage.offline.hand_back import HandBackReport
 
 _NEXT_STEPS = (
     "bin/bookkeeper shell rebuild-db-ledgers-index -v",
@@ -45,9 +45,9 @@ async def hand_back(context: CommandContext, flags: BookieFlags) -> None:
     be missing or an entry log is damaged, because a Java bookie would report them as "no such entry". If interrupted,
     run the same command again to finish.
     """
-    from commands.safety.gate import nothing_to_change, open_change
-    from storage.adapters.index_store import open_plyvel
-    from storage.offline.hand_back import HandBackReport, needs_hand_back, require_readable
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
+    from bkctl.storage.adapters.index_store import open_plyvel
+    from bkctl.storage.offline.hand_back import HandBackReport, needs_hand_back, require_readable
 
     with open_own_storage(context, flags, is_locked=True) as own:
         require_agreeing_folders(own)
@@ -81,8 +81,8 @@ def _print(context: CommandContext, report: HandBackReport, *, next_steps: tuple
 
 
 def _plan(own: OwnStorage) -> Plan:
-    from storage.filenames import JAVA_DATABASES, OWN_INDEX_ASIDE, current_directory
-    from storage.offline.hand_back import own_paths
+    from bkctl.storage.filenames import JAVA_DATABASES, OWN_INDEX_ASIDE, current_directory
+    from bkctl.storage.offline.hand_back import own_paths
 
     items: list[dict[str, Any]] = [
         {"action": f"move into {OWN_INDEX_ASIDE}", "path": path} for path in own_paths(own.file_system, own.config)
@@ -100,8 +100,8 @@ def _plan(own: OwnStorage) -> Plan:
 
 
 def _hand_back(own: OwnStorage, progress: Progress, require_wanted: Callable[[], None]) -> HandBackReport:
-    from storage.adapters.index_store import open_plyvel
-    from storage.offline.hand_back import hand_back as hand_back_folders
+    from bkctl.storage.adapters.index_store import open_plyvel
+    from bkctl.storage.offline.hand_back import hand_back as hand_back_folders
 
     now_ms = time.time_ns() // 1_000_000
     return hand_back_folders(

@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.command import command, group
-from commands.config import OutputForm
-from commands.context import BookieFlags, CommandContext
-from commands.effect import Effect
-from commands.errors import Outcome
-from commands.rendering import Column, Lines, Table, counted, size
-from commands.shared_options import takes_storage_options
-from commands.storage.folder_lists import require_agreeing_folders
-from commands.storage.index_show import show
-from commands.storage.java_bookie import require_no_java_index
-from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
-from commands.storage.working import work_beside_loop
+from bkctl.commands.command import command, group
+from bkctl.commands.config import OutputForm
+from bkctl.commands.context import BookieFlags, CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import Outcome
+from bkctl.commands.rendering import Column, Lines, Table, counted, size
+from bkctl.commands.shared_options import takes_storage_options
+from bkctl.commands.storage.folder_lists import require_agreeing_folders
+from bkctl.commands.storage.index_show import show
+from bkctl.commands.storage.java_bookie import require_no_java_index
+from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from bkctl.commands.storage.working import work_beside_loop
 
 if TYPE_CHECKING:
-    from commands.progress import Progress
-    from commands.safety.plan import Plan
-    from storage.rebuild.rebuild import DirectoryPlan, DirectoryReport, RebuildReport
+    from bkctl.commands.progress import Progress
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.storage.rebuild.rebuild import DirectoryPlan, DirectoryReport, RebuildReport
 
 
 _PLAN_TABLE = Table(
@@ -104,10 +104,10 @@ async def rebuild(
     compared them with other bookies. Rebuild one bookie at a time. If several had to be rebuilt, see bkctl storage
     limbo end.
     """
-    from commands.safety.gate import nothing_to_change, open_change
-    from storage.adapters.index_store import open_plyvel
-    from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
-    from storage.rebuild.rebuild import IndexRebuild, RebuildReport, plan_rebuild
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
+    from bkctl.storage.adapters.index_store import open_plyvel
+    from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
+    from bkctl.storage.rebuild.rebuild import IndexRebuild, RebuildReport, plan_rebuild
 
     wanted = [name for name, is_wanted in ((LEDGERS_DATABASE, ledgers), (LOCATIONS_DATABASE, locations)) if is_wanted]
     with open_own_storage(context, flags, is_locked=True) as own:
@@ -133,7 +133,7 @@ async def rebuild(
 
 
 def _plan(own: OwnStorage, plans: Sequence[DirectoryPlan]) -> Plan:
-    from storage.filenames import LOCATIONS_DATABASE
+    from bkctl.storage.filenames import LOCATIONS_DATABASE
 
     items = [item for plan in plans for item in _items(plan)]
     log_count = sum(len(plan.logs.log_ids) for plan in plans if plan.databases)
@@ -161,13 +161,13 @@ def _empty_plan(own: OwnStorage) -> Plan:
 
 
 def _loses_rows(plan: DirectoryPlan) -> bool:
-    from storage.filenames import LEDGERS_DATABASE
+    from bkctl.storage.filenames import LEDGERS_DATABASE
 
     return LEDGERS_DATABASE in plan.databases and plan.states[LEDGERS_DATABASE].is_lost
 
 
 def _items(plan: DirectoryPlan) -> Iterator[dict[str, Any]]:
-    from storage.filenames import VERSION
+    from bkctl.storage.filenames import VERSION
 
     if not plan.databases:
         return

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.command import command
-from commands.context import BookieFlags, CommandContext
-from commands.errors import NotFoundError
-from commands.parse import parse_ledger_id
-from commands.rendering import Column, Lines, Table, size
-from commands.shared_options import takes_storage_options
-from commands.storage.own_storage import OwnStorage, open_own_storage
+from bkctl.commands.command import command
+from bkctl.commands.context import BookieFlags, CommandContext
+from bkctl.commands.errors import NotFoundError
+from bkctl.commands.parse import parse_ledger_id
+from bkctl.commands.rendering import Column, Lines, Table, size
+from bkctl.commands.shared_options import takes_storage_options
+from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
 
 if TYPE_CHECKING:
-    from storage.index.opening import IndexState
-    from storage.index.seal import SealedIndex
+    from bkctl.storage.index.opening import IndexState
+    from bkctl.storage.index.seal import SealedIndex
 
 _TABLE = Table(
     "Indexes",
@@ -57,7 +57,7 @@ def show(
 
 
 def _show_all(context: CommandContext, own: OwnStorage) -> None:
-    from storage.index.adoption_note import advise_on_lost_index
+    from bkctl.storage.index.adoption_note import advise_on_lost_index
 
     rows: list[dict[str, Any]] = []
     lost: list[IndexState] = []
@@ -78,10 +78,10 @@ def _describe(
     own: OwnStorage, ledger_directory: str, index_directory: str, lost: list[IndexState]
 ) -> tuple[list[dict[str, Any]], int]:
     """Both databases of a directory, and its storage flags; adds a missing or damaged database to ``lost``."""
-    from storage.adapters.index_store import open_plyvel
-    from storage.filenames import LEDGERS_DATABASE, seal_file_name
-    from storage.index.opening import DATABASES, IndexCondition, inspect_index
-    from storage.index.seal import decode_seal_record
+    from bkctl.storage.adapters.index_store import open_plyvel
+    from bkctl.storage.filenames import LEDGERS_DATABASE, seal_file_name
+    from bkctl.storage.index.opening import DATABASES, IndexCondition, inspect_index
+    from bkctl.storage.index.seal import decode_seal_record
 
     rows, flags = [], 0
     for name in DATABASES:
@@ -103,7 +103,7 @@ def _describe(
 
 
 def _count_ledgers(own: OwnStorage, path: str) -> tuple[int, int, int]:
-    from storage.index.ledger_index import LedgerIndex
+    from bkctl.storage.index.ledger_index import LedgerIndex
 
     opened = _open(own, path)
     try:
@@ -115,9 +115,9 @@ def _count_ledgers(own: OwnStorage, path: str) -> tuple[int, int, int]:
 
 
 def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> None:
-    from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory, entry_log_file_name
-    from storage.index.ledger_index import LedgerIndex, is_placeholder_key
-    from storage.index.location_index import LocationIndex
+    from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory, entry_log_file_name
+    from bkctl.storage.index.ledger_index import LedgerIndex, is_placeholder_key
+    from bkctl.storage.index.location_index import LocationIndex
 
     position = ledger_id % len(own.config.ledger_directories)
     folder = current_directory(own.config.effective_index_directories[position])
@@ -154,12 +154,12 @@ def _show_ledger(context: CommandContext, own: OwnStorage, ledger_id: int) -> No
 
 def _open(own: OwnStorage, path: str) -> SealedIndex:
     """Open a database as a boot does; IndexMissingError and IndexDamagedError contain the fix."""
-    from storage.adapters.index_store import open_plyvel
-    from storage.errors import IndexMissingError
-    from storage.index.adoption_note import advise_on_lost_index
-    from storage.index.opening import open_or_view_index
-    from storage.index.seal import is_sealed_index_present
-    from storage.index.swap import finish_swap
+    from bkctl.storage.adapters.index_store import open_plyvel
+    from bkctl.storage.errors import IndexMissingError
+    from bkctl.storage.index.adoption_note import advise_on_lost_index
+    from bkctl.storage.index.opening import open_or_view_index
+    from bkctl.storage.index.seal import is_sealed_index_present
+    from bkctl.storage.index.swap import finish_swap
 
     finish_swap(own.file_system, path)
     if not is_sealed_index_present(own.file_system, path):

@@ -7,10 +7,10 @@ import fcntl
 import os
 from collections.abc import Iterator
 
-from commands.storage.own_storage import OwnStorage
-from runtime.errors import RefusedError
-from storage.errors import DirectoryLockedError
-from storage.filenames import JAVA_DATABASES, current_directory
+from bkctl.commands.storage.own_storage import OwnStorage
+from bkctl.runtime.errors import RefusedError
+from bkctl.storage.errors import DirectoryLockedError
+from bkctl.storage.filenames import JAVA_DATABASES, current_directory
 
 _PROCESSES = "/proc"
 _ROCKSDB_LOCK = "LOCK"
@@ -40,8 +40,8 @@ def require_no_java_index(own: OwnStorage) -> None:
 
     Also after an interrupted change from one kind of index to the other, during which there must be no new index.
     """
-    from storage.index.adoption_note import find_change_under_way
-    from storage.index.java_index import find_java_index
+    from bkctl.storage.index.adoption_note import find_change_under_way
+    from bkctl.storage.index.java_index import find_java_index
 
     own.config.require_paired_indexes()
     change = find_change_under_way(own.file_system, own.config)
@@ -58,7 +58,7 @@ def require_no_java_index(own: OwnStorage) -> None:
 
 def require_version_files(own: OwnStorage) -> None:
     """RefusedError unless every directory has a VERSION file: nothing else identifies a Java bookie's directories."""
-    from runtime.bookie.cookies.folders import read_folder
+    from bkctl.runtime.bookie.cookies.folders import read_folder
 
     for directory in own.config.all_directories:
         if read_folder(own.file_system, directory).cookie is None:

@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from commands.command import command, group
-from commands.context import BookieFlags, CommandContext
-from commands.effect import Effect
-from commands.errors import InvalidArgumentError
-from commands.parse import parse_ledger_id
-from commands.rendering import Column, Table, counted, size
-from commands.shared_options import takes_storage_options
-from commands.storage.folder_lists import require_agreeing_folders
-from commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
-from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
-from commands.storage.start_offset import require_journal_start
-from commands.storage.working import work_beside_loop
-from storage.errors import CorruptFileError, StorageError
+from bkctl.commands.command import command, group
+from bkctl.commands.context import BookieFlags, CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.parse import parse_ledger_id
+from bkctl.commands.rendering import Column, Table, counted, size
+from bkctl.commands.shared_options import takes_storage_options
+from bkctl.commands.storage.folder_lists import require_agreeing_folders
+from bkctl.commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
+from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from bkctl.commands.storage.start_offset import require_journal_start
+from bkctl.commands.storage.working import work_beside_loop
+from bkctl.storage.errors import CorruptFileError, StorageError
 
 if TYPE_CHECKING:
-    from commands.listing import Listing
-    from commands.safety.plan import Plan
-    from storage.adapters.filesystem import OsFileSystem
-    from storage.engine.replay import ReplayReport
-    from storage.journal.catalog import JournalCatalog
-    from storage.journal.format import JournalRecord
-    from storage.journal.reader import JournalScan
+    from bkctl.commands.listing import Listing
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.storage.adapters.filesystem import OsFileSystem
+    from bkctl.storage.engine.replay import ReplayReport
+    from bkctl.storage.journal.catalog import JournalCatalog
+    from bkctl.storage.journal.format import JournalRecord
+    from bkctl.storage.journal.reader import JournalScan
 
 
 _TABLE = Table(
@@ -98,7 +98,7 @@ def scan(
     if its contents cannot come from a crash ("damaged", exit code 12), or if the disk cannot read it ("unreadable",
     exit code 1). Master keys are not shown.
     """
-    from storage.adapters.filesystem import OsFileSystem
+    from bkctl.storage.adapters.filesystem import OsFileSystem
 
     wanted = _Wanted(start, None if ledger is None else parse_ledger_id(ledger), entries)
     if start and file is None:
@@ -136,7 +136,7 @@ async def replay(
     back. A deleted ledger whose key is in these files comes back until the garbage collector deletes it again. Other
     journals are replayed from their marks, as at a start. If a file is damaged, nothing is changed.
     """
-    from commands.safety.gate import open_change
+    from bkctl.commands.safety.gate import open_change
 
     with open_own_storage(context, flags, is_locked=True) as own:
         own.config.require_paired_indexes()
@@ -166,7 +166,7 @@ async def replay(
 
 
 def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
-    from storage.journal.reader import list_journals
+    from bkctl.storage.journal.reader import list_journals
 
     numbers = [number for number in list_journals(own.file_system, file.folder) if number >= file.number]
     paths = [os.path.join(file.folder, JOURNAL.file_name(number)) for number in numbers]
@@ -176,10 +176,10 @@ def _replay_plan(own: OwnStorage, file: NumberedFile) -> Plan:
 
 
 def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
-    from storage.adapters.index_store import open_plyvel
-    from storage.engine.ledger_storage import LedgerStorage
-    from storage.filenames import current_directory
-    from storage.ids import LogMark
+    from bkctl.storage.adapters.index_store import open_plyvel
+    from bkctl.storage.engine.ledger_storage import LedgerStorage
+    from bkctl.storage.filenames import current_directory
+    from bkctl.storage.ids import LogMark
 
     folders = [current_directory(each) for each in own.config.journal_directories]
     start = LogMark(file.number, 0)
@@ -193,9 +193,9 @@ def _replay(own: OwnStorage, file: NumberedFile) -> ReplayReport:
 def _files(
     context: CommandContext, flags: BookieFlags, file: str | None, directory: str | None
 ) -> Iterator[NumberedFile]:
-    from storage.adapters.filesystem import OsFileSystem
-    from storage.filenames import current_directory
-    from storage.journal.reader import list_journals
+    from bkctl.storage.adapters.filesystem import OsFileSystem
+    from bkctl.storage.filenames import current_directory
+    from bkctl.storage.journal.reader import list_journals
 
     if file is not None and is_path(file):
         yield find_by_path(OsFileSystem(), JOURNAL, file)
@@ -213,8 +213,8 @@ def _files(
 
 def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted) -> Exception | None:
     """Add the records of all files; returns the first error, to be raised after everything else was listed."""
-    from storage.adapters.filesystem import OsFileSystem
-    from storage.advice import without_path
+    from bkctl.storage.adapters.filesystem import OsFileSystem
+    from bkctl.storage.advice import without_path
 
     disk = OsFileSystem()
     trouble: Exception | None = None
@@ -238,7 +238,7 @@ def _list_files(listing: Listing, files: Sequence[NumberedFile], wanted: _Wanted
 
 def _catalog(disk: OsFileSystem, folder: str) -> tuple[JournalCatalog, Exception | None]:
     """The catalog of a directory. The journals can still be listed if it is damaged."""
-    from storage.journal.catalog import NO_CATALOG, read_catalog
+    from bkctl.storage.journal.catalog import NO_CATALOG, read_catalog
 
     try:
         return read_catalog(disk, folder), None
@@ -247,7 +247,7 @@ def _catalog(disk: OsFileSystem, folder: str) -> tuple[JournalCatalog, Exception
 
 
 def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog, wanted: _Wanted) -> None:
-    from storage.adapters.filesystem import OsFileSystem
+    from bkctl.storage.adapters.filesystem import OsFileSystem
 
     records = open_scan(OsFileSystem(), file, catalog, wanted.start)
     for record in records:
@@ -264,7 +264,7 @@ def _list_file(listing: Listing, file: NumberedFile, catalog: JournalCatalog, wa
 
 def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog, start: int) -> JournalScan:
     """The records of a file, judged as replay would: by the catalog, and by whether the file is the newest."""
-    from storage.journal.reader import JournalScan, list_journals
+    from bkctl.storage.journal.reader import JournalScan, list_journals
 
     return JournalScan(
         fs,
@@ -276,9 +276,9 @@ def open_scan(fs: OsFileSystem, file: NumberedFile, catalog: JournalCatalog, sta
 
 
 def _row(file: NumberedFile, record: JournalRecord) -> dict[str, object]:
-    from storage.entry import decode_header
-    from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, explicit_lac_of
-    from storage.journal.format import JournalRecordKind
+    from bkctl.storage.entry import decode_header
+    from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, explicit_lac_of
+    from bkctl.storage.journal.format import JournalRecordKind
 
     last_add_confirmed: int | None = None
     if record.kind is JournalRecordKind.ENTRY:

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from commands.command import command, group
-from commands.context import BookieFlags, CommandContext
-from commands.effect import Effect
-from commands.errors import NotFoundError, Outcome
-from commands.parse import parse_ledger_id
-from commands.rendering import Column, Table, counted
-from commands.shared_options import takes_storage_options
-from commands.storage.folder_lists import require_agreeing_folders
-from commands.storage.java_bookie import require_no_java_index
-from commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
-from commands.storage.working import shown_progress, work_beside_loop
-from runtime.errors import RefusedError
-from storage.advice import UNCLEAN_ADVICE
+from bkctl.commands.command import command, group
+from bkctl.commands.context import BookieFlags, CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import NotFoundError, Outcome
+from bkctl.commands.parse import parse_ledger_id
+from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.shared_options import takes_storage_options
+from bkctl.commands.storage.folder_lists import require_agreeing_folders
+from bkctl.commands.storage.java_bookie import require_no_java_index
+from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
+from bkctl.commands.storage.working import shown_progress, work_beside_loop
+from bkctl.runtime.errors import RefusedError
+from bkctl.storage.advice import UNCLEAN_ADVICE
 
 if TYPE_CHECKING:
-    from commands.progress import Progress
-    from commands.safety.plan import Plan
-    from storage.offline.limbo import DoubtfulLog, LimboDirectory, LimboLedger, LimboSurvey
+    from bkctl.commands.progress import Progress
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.storage.offline.limbo import DoubtfulLog, LimboDirectory, LimboLedger, LimboSurvey
 
 
 _TABLE = Table(
@@ -99,7 +99,7 @@ async def end(
     All entry logs are read first. Ledgers with entries in a damaged or missing log stay in limbo: with --ledger they
     are refused, otherwise they are skipped, with exit code 9.
     """
-    from commands.safety.gate import nothing_to_change, open_change
+    from bkctl.commands.safety.gate import nothing_to_change, open_change
 
     chosen = None if ledger is None else {parse_ledger_id(each) for each in ledger}
     with open_own_storage(context, flags, is_locked=True) as own:
@@ -129,8 +129,8 @@ async def end(
 
 
 def _survey(own: OwnStorage) -> LimboSurvey:
-    from storage.adapters.index_store import open_plyvel
-    from storage.offline.limbo import survey_limbo
+    from bkctl.storage.adapters.index_store import open_plyvel
+    from bkctl.storage.offline.limbo import survey_limbo
 
     return survey_limbo(own.file_system, open_plyvel, own.config)
 
@@ -180,8 +180,8 @@ def _find_doubtful_logs(
     progress: Progress,
     require_wanted: Callable[[], None],
 ) -> list[DoubtfulLog]:
-    from storage.adapters.index_store import open_plyvel
-    from storage.offline.limbo import find_doubtful_logs
+    from bkctl.storage.adapters.index_store import open_plyvel
+    from bkctl.storage.offline.limbo import find_doubtful_logs
 
     found: list[DoubtfulLog] = []
     entry_bytes_max = own.config.engine.entry_log.entry_bytes_max
@@ -198,8 +198,8 @@ def _find_doubtful_logs(
 
 
 def _end(own: OwnStorage, survey: LimboSurvey, ledger_ids: Collection[int]) -> int:
-    from storage.adapters.index_store import open_plyvel
-    from storage.offline.limbo import end_limbo
+    from bkctl.storage.adapters.index_store import open_plyvel
+    from bkctl.storage.offline.limbo import end_limbo
 
     return sum(
         end_limbo(own.file_system, open_plyvel, directory, [each.ledger_id for each in ledgers])
@@ -266,7 +266,7 @@ def _sentence(log: DoubtfulLog) -> str:
 
 
 def _listed(log: DoubtfulLog) -> str:
-    from storage.entry_log.damage import listed
+    from bkctl.storage.entry_log.damage import listed
 
     return listed(log.ledger_ids)
 

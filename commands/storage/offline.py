@@ -11,16 +11,16 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from commands.errors import InvalidArgumentError, NotFoundError
-from commands.rendering import counted
-from storage.filenames import (
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError
+from bkctl.commands.rendering import counted
+from bkctl.storage.filenames import (
     current_directory,
     entry_log_file_name,
     journal_file_name,
     parse_entry_log_file_name,
     parse_journal_file_name,
 )
-from storage.ports import FileSystem
+from bkctl.storage.ports import FileSystem
 
 _HEXADECIMAL = re.compile(r"0[xX]([0-9a-fA-F]{1,16})")
 _DECIMAL = re.compile(r"[0-9]{1,19}")

@@ -11,16 +11,16 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from commands.context import BookieFlags, CommandContext, load_config
-from commands.errors import NoRoomError, NotFoundError
-from commands.rendering import Column, Table
+from bkctl.commands.context import BookieFlags, CommandContext, load_config
+from bkctl.commands.errors import NoRoomError, NotFoundError
+from bkctl.commands.rendering import Column, Table
 
 if TYPE_CHECKING:
-    from commands.safety.plan import Plan
-    from commands.storage.folder_locks import FolderLocks
-    from storage.adapters.child_pool import ChildProcesses
-    from storage.adapters.filesystem import OsFileSystem
-    from storage.config import StorageConfig
+    from bkctl.commands.safety.plan import Plan
+    from bkctl.commands.storage.folder_locks import FolderLocks
+    from bkctl.storage.adapters.child_pool import ChildProcesses
+    from bkctl.storage.adapters.filesystem import OsFileSystem
+    from bkctl.storage.config import StorageConfig
 
 PLAN_TABLE = Table("Changes", Column("action", "ACTION"), Column("path", "PATH"))
 """Columns of plans that change some files."""
@@ -45,9 +45,9 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     ConfigurationError, InvalidArgumentError; NotFoundError for a missing directory; DirectoryLockedError if the bookie
     runs. Nothing in the directories is changed. A full disk inside the block raises NoRoomError.
     """
-    from commands.storage.folder_locks import FolderLocks
-    from storage.adapters.child_pool import ChildProcesses
-    from storage.adapters.filesystem import OsFileSystem
+    from bkctl.commands.storage.folder_locks import FolderLocks
+    from bkctl.storage.adapters.child_pool import ChildProcesses
+    from bkctl.storage.adapters.filesystem import OsFileSystem
 
     bookie = load_config(context, flags)
     file_system = OsFileSystem()
@@ -66,9 +66,9 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
 @contextlib.contextmanager
 def _telling_of_full_disks(own: OwnStorage) -> Iterator[None]:
     """Errors caused by a full disk become a NoRoomError; otherwise most would look like damage."""
-    from storage.advice import FULL_DISK_RUNBOOK, with_path
-    from storage.disk_room import file_limit_advice, lacks_room
-    from storage.errors import StorageError
+    from bkctl.storage.advice import FULL_DISK_RUNBOOK, with_path
+    from bkctl.storage.disk_room import file_limit_advice, lacks_room
+    from bkctl.storage.errors import StorageError
 
     try:
         yield
@@ -96,7 +96,7 @@ def make_plan(
     ``items`` are those of ``Plan``; ``path`` is a file or directory. Without a VERSION file the subject is the first
     ledger directory.
     """
-    from commands.safety.plan import Plan
+    from bkctl.commands.safety.plan import Plan
 
     bookie_id, instance_id = _identity(own)
     return Plan(
@@ -110,7 +110,7 @@ def make_plan(
 
 
 def _require_folders(own: OwnStorage) -> None:
-    from storage.filenames import current_directory
+    from bkctl.storage.filenames import current_directory
 
     for directory in own.config.all_directories:
         if not own.file_system.exists(directory):
@@ -125,14 +125,14 @@ def _require_folders(own: OwnStorage) -> None:
 
 
 def _root(metadata_uri: str) -> str:
-    from runtime.metadata.uri import parse_metadata_uri
+    from bkctl.runtime.metadata.uri import parse_metadata_uri
 
     return parse_metadata_uri(metadata_uri).root if metadata_uri else ""
 
 
 def _identity(own: OwnStorage) -> tuple[str | None, str | None]:
     """Bookie id and instance id from the first readable VERSION file."""
-    from runtime.bookie.cookies.folders import read_folder
+    from bkctl.runtime.bookie.cookies.folders import read_folder
 
     for directory in own.config.all_directories:
         cookie = read_folder(own.file_system, directory).cookie

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from commands.progress import Progress
+    from bkctl.commands.progress import Progress
 
 T = TypeVar("T")
 

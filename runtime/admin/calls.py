@@ -7,15 +7,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from runtime.admin.messages import AdminError, Problem
-from runtime.errors import (
+from bkctl.runtime.admin.messages import AdminError, Problem
+from bkctl.runtime.errors import (
     AdminAccessError,
     BookieTimeoutError,
     BookieUnavailableError,
     ConflictError,
     RefusedError,
 )
-from storage.errors import BkctlError
+from bkctl.storage.errors import BkctlError
 
 BKCTL_API: Final = "/api/v1/bkctl"
 """Beginning of the paths that a Java server does not have."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 import aiohttp
 import msgspec
 
-from runtime.admin.calls import (
+from bkctl.runtime.admin.calls import (
     CREDENTIALS_BYTES,
     AdminAddress,
     AdminToken,
@@ -24,9 +24,9 @@ from runtime.admin.calls import (
     require_short,
     timeout_error,
 )
-from runtime.admin.messages import AdminAnswer
-from runtime.errors import AdminAccessError
-from runtime.ledger.metadata import parse_host_and_port
+from bkctl.runtime.admin.messages import AdminAnswer
+from bkctl.runtime.errors import AdminAccessError
+from bkctl.runtime.ledger.metadata import parse_host_and_port
 
 AnswerT = TypeVar("AnswerT")
 

@@ -15,8 +15,8 @@ import msgspec
 from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from runtime.admin.messages import AdminError, Problem, error_answer
-from runtime.net.connection_room import ConnectionRoom
+from bkctl.runtime.admin.messages import AdminError, Problem, error_answer
+from bkctl.runtime.net.connection_room import ConnectionRoom
 
 SERVER_NAME = "bkctl"
 """Header of each answer; aiohttp's own would name versions."""

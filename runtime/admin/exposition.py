@@ -17,8 +17,8 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from runtime.admin.metric import PATH, AnyMetric, MetricType, MetricValue, Unit
-from storage.measures import QUANTILES, Outcomes, Timing
+from bkctl.runtime.admin.metric import PATH, AnyMetric, MetricType, MetricValue, Unit
+from bkctl.storage.measures import QUANTILES, Outcomes, Timing
 
 logger = logging.getLogger(__name__)
 

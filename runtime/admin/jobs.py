@@ -13,11 +13,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from runtime.admin.messages import AdminError, Problem, problem_of
-from runtime.errors import ConflictError
-from runtime.ports import Clock
-from storage.advice import with_path
-from storage.errors import BkctlError
+from bkctl.runtime.admin.messages import AdminError, Problem, problem_of
+from bkctl.runtime.errors import ConflictError
+from bkctl.runtime.ports import Clock
+from bkctl.storage.advice import with_path
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

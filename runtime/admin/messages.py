@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from runtime.errors import ConflictError, MetadataUnavailableError, RefusedError
-from storage.errors import BkctlError
+from bkctl.runtime.errors import ConflictError, MetadataUnavailableError, RefusedError
+from bkctl.storage.errors import BkctlError
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"

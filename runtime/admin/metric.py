@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from storage.measures import Outcomes
+from bkctl.storage.measures import Outcomes
 
 T = TypeVar("T")
 

@@ -19,12 +19,12 @@ from typing import Final, NamedTuple
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from runtime.admin.connections import SERVER_NAME, AdminConnection, AdminLimits, AdminRoom
-from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, RouteTable, error_answer
-from runtime.net.limited_log import LimitedLog
-from runtime.ports import Listen, ListeningSocket, ListenLocal
-from storage.advice import without_path
-from storage.errors import BkctlError
+from bkctl.runtime.admin.connections import SERVER_NAME, AdminConnection, AdminLimits, AdminRoom
+from bkctl.runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, RouteTable, error_answer
+from bkctl.runtime.net.limited_log import LimitedLog
+from bkctl.runtime.ports import Listen, ListeningSocket, ListenLocal
+from bkctl.storage.advice import without_path
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

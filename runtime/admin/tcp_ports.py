@@ -7,12 +7,12 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from runtime.admin.messages import Route
-from runtime.admin.server import AdminServer, ReadToken
-from runtime.config import AdminConfig
-from runtime.errors import ConfigurationError, PortInUseError
-from runtime.ports import Host, Listen, Workers
-from storage.advice import with_path
+from bkctl.runtime.admin.messages import Route
+from bkctl.runtime.admin.server import AdminServer, ReadToken
+from bkctl.runtime.config import AdminConfig
+from bkctl.runtime.errors import ConfigurationError, PortInUseError
+from bkctl.runtime.ports import Host, Listen, Workers
+from bkctl.storage.advice import with_path
 
 ADMIN_LANE: Final = "admin"
 """A lane of its own for files and names of an admin interface: a slow disk or name server delays nothing else."""

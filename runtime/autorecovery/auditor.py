@@ -11,22 +11,22 @@ import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 
-from runtime.autorecovery.census import ReplicaCensus
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.copy_check import CopyCheck
-from runtime.autorecovery.lane import Lane, Turn
-from runtime.autorecovery.liveness import Liveness
-from runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
-from runtime.autorecovery.placement_check import PlacementCheck
-from runtime.autorecovery.publisher import Publisher, PublishTally
-from runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
-from runtime.client.ports import ClientPorts
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.audit_request import AuditRequest
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import list_marked_ids
-from runtime.metadata.replication.recovery_notes import LostBookieNote
-from runtime.metadata.store import MetadataStore, Node
+from bkctl.runtime.autorecovery.census import ReplicaCensus
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.copy_check import CopyCheck
+from bkctl.runtime.autorecovery.lane import Lane, Turn
+from bkctl.runtime.autorecovery.liveness import Liveness
+from bkctl.runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
+from bkctl.runtime.autorecovery.placement_check import PlacementCheck
+from bkctl.runtime.autorecovery.publisher import Publisher, PublishTally
+from bkctl.runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.audit_request import AuditRequest
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.marks import list_marked_ids
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
+from bkctl.runtime.metadata.store import MetadataStore, Node
 
 logger = logging.getLogger(__name__)
 

@@ -12,16 +12,16 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.check_times import CheckTimes
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.lane import Turn
-from runtime.autorecovery.metadata_check import MetadataCheck
-from runtime.client.ports import ClientPorts
-from runtime.metadata.replication.recovery_notes import RecoveryNotes, ReplicaCountNote
-from runtime.metadata.replication.switches import PeriodicCheck
-from runtime.metadata.store import MetadataStore
-from runtime.replication.judge.verdict import LedgerVerdict, judge_ledger, write_set_rows
-from runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.autorecovery.check_times import CheckTimes
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.lane import Turn
+from bkctl.runtime.autorecovery.metadata_check import MetadataCheck
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes, ReplicaCountNote
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.replication.judge.verdict import LedgerVerdict, judge_ledger, write_set_rows
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 
 
 class ReplicaCensus(MetadataCheck[ReplicaCountNote]):

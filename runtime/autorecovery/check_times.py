@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 
-from runtime.client.ports import ClientPorts
-from runtime.errors import MetadataFormatError
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.store import MetadataStore
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

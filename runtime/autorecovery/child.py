@@ -9,21 +9,21 @@ from typing import Final
 
 import msgspec
 
-from runtime.autorecovery.child_messages import (
+from bkctl.runtime.autorecovery.child_messages import (
     DaemonLogLevel,
     DaemonLogLine,
     DaemonMetrics,
     DaemonSetup,
     FromDaemon,
 )
-from runtime.autorecovery.config import DaemonConfig
-from runtime.log_level import following_log_level
-from runtime.net.message_pipe import ChildProcess, start_child
-from runtime.ports import Clock
+from bkctl.runtime.autorecovery.config import DaemonConfig
+from bkctl.runtime.log_level import following_log_level
+from bkctl.runtime.net.message_pipe import ChildProcess, start_child
+from bkctl.runtime.ports import Clock
 
 logger = logging.getLogger(__name__)
 
-MODULE: Final = "runtime.autorecovery.child_process"
+MODULE: Final = "bkctl.runtime.autorecovery.child_process"
 END_S_MAX: Final = 9.0
 """How long the process may take to give locks and vote back. It is killed then."""
 _PAUSE_FIRST_S: Final = 1.0

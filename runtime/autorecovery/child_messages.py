@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from runtime.autorecovery.config import DaemonConfig
+from bkctl.runtime.autorecovery.config import DaemonConfig
 
 
 class DaemonSetup(msgspec.Struct, frozen=True, tag=True):

@@ -1,6 +1,6 @@
 """The autorecovery daemon of a bookie, in its own process.
 
-Started as ``python -P -m runtime.autorecovery.child_process``. It ends, and gives its locks and its vote back, when its
+Started as ``python -P -m bkctl.runtime.autorecovery.child_process``. It ends, and gives its locks and its vote back, when its
 parent closes the pipe or ends, and at SIGTERM.
 """
 
@@ -13,14 +13,14 @@ from typing import Final
 
 import uvloop
 
-from runtime.admin.exposition import ViewCollector, metrics_text
-from runtime.autorecovery.child_messages import DaemonLogLine, DaemonMetrics, DaemonSetup, ToDaemon
-from runtime.autorecovery.process import ProcessPlace, run_autorecovery
-from runtime.net.host import canonical_host_name
-from runtime.net.loop import LoopClock
-from runtime.net.message_pipe import MessagePipe, end_at_signals, parent_pipe
-from runtime.net.systemd import Systemd
-from storage.errors import BkctlError
+from bkctl.runtime.admin.exposition import ViewCollector, metrics_text
+from bkctl.runtime.autorecovery.child_messages import DaemonLogLine, DaemonMetrics, DaemonSetup, ToDaemon
+from bkctl.runtime.autorecovery.process import ProcessPlace, run_autorecovery
+from bkctl.runtime.net.host import canonical_host_name
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.message_pipe import MessagePipe, end_at_signals, parent_pipe
+from bkctl.runtime.net.systemd import Systemd
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

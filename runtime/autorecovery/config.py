@@ -1,4 +1,4 @@
-"""Settings of the autorecovery daemon; see ``storage.setting``."""
+"""Settings of the autorecovery daemon; see ``bkctl.storage.setting``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated
 
 import msgspec
 
-from runtime.config import AdminConfig, ClientConfig, ZooKeeperConfig
-from runtime.errors import ConfigurationError
-from runtime.replication.config import ReplicationConfig
-from storage.setting import MEBIBYTE, Java, Setting
+from bkctl.runtime.config import AdminConfig, ClientConfig, ZooKeeperConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.storage.setting import MEBIBYTE, Java, Setting
 
 # fmt: off
 # A setting takes at most three lines here; the formatter would use nine.

@@ -17,9 +17,9 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, CheckTimes
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.copy_rounds import (
+from bkctl.runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, CheckTimes
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.copy_rounds import (
     CopyVerdict,
     current_round,
     is_proven_bad,
@@ -31,25 +31,25 @@ from runtime.autorecovery.copy_rounds import (
     span_of,
     with_check,
 )
-from runtime.autorecovery.lane import Lane, Turn
-from runtime.autorecovery.publisher import MarkRequest, Publisher
-from runtime.client.ports import ClientPorts
-from runtime.errors import MetadataUnavailableError, SessionExpiredError
-from runtime.metadata.pipeline import each_of
-from runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheckNote, RecoveryNotes
-from runtime.metadata.replication.switches import PeriodicCheck
-from runtime.metadata.store import MetadataStore
-from runtime.ports import Clock
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.rate import CopyRate
-from runtime.replication.copy.reader import BATCH_BYTES
-from runtime.replication.copy.tasks import for_each_bounded
-from runtime.replication.judge.check_scope import CheckScope, Sample
-from runtime.replication.judge.fragments import format_ranges, in_and_out_of
-from runtime.replication.judge.ledger_check import LedgerCheck
-from runtime.replication.survey.checker import LedgerChecker
-from runtime.replication.turn.live_bookies import LiveBookies
-from storage.errors import BkctlError
+from bkctl.runtime.autorecovery.lane import Lane, Turn
+from bkctl.runtime.autorecovery.publisher import MarkRequest, Publisher
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import MetadataUnavailableError, SessionExpiredError
+from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheckNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.ports import Clock
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.rate import CopyRate
+from bkctl.runtime.replication.copy.reader import BATCH_BYTES
+from bkctl.runtime.replication.copy.tasks import for_each_bounded
+from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.fragments import format_ranges, in_and_out_of
+from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+from bkctl.runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

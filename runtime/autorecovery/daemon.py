@@ -13,13 +13,13 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from runtime.autorecovery.auditor import Auditor
-from runtime.autorecovery.office import AuditorOffice
-from runtime.errors import MetadataAuthError
-from runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX, flag_path, read_migration
-from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus, daemon_key
-from runtime.metadata.store import MetadataStore
-from runtime.ports import Clock
+from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.office import AuditorOffice
+from bkctl.runtime.errors import MetadataAuthError
+from bkctl.runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX, flag_path, read_migration
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus, daemon_key
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.ports import Clock
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from runtime.metadata.replication.recovery_notes import LostBookieNote
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote
 
 EARLY_SHARE = 0.1
 """Share of the delay that two lost bookies must be gone together before ledgers with one copy left are marked."""

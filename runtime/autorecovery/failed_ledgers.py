@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.errors import MetadataFormatError
-from runtime.metadata.replication.recovery_notes import FailedLedgerNote, NoteDirectory
-from runtime.ports import Clock
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, NoteDirectory
+from bkctl.runtime.ports import Clock
 
 RARE_FACTOR = 12
 """A ledger that only an event can help is tried after this many times the longest pause."""

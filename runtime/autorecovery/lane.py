@@ -12,8 +12,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from runtime.metadata.replication.recovery_notes import LaneStatus
-from runtime.ports import Clock
+from bkctl.runtime.metadata.replication.recovery_notes import LaneStatus
+from bkctl.runtime.ports import Clock
 
 logger = logging.getLogger(__name__)
 

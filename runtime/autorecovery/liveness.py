@@ -10,15 +10,15 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.deadlines import LostVerdict, follow_bookies, judge_lost, restart_deadlines
-from runtime.autorecovery.lane import Lane, Turn
-from runtime.client.ports import ClientPorts
-from runtime.errors import MetadataFormatError
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
-from runtime.metadata.replication.switches import RecoveryDelay, ReplicationSwitches
-from runtime.metadata.store import MetadataStore
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.deadlines import LostVerdict, follow_bookies, judge_lost, restart_deadlines
+from bkctl.runtime.autorecovery.lane import Lane, Turn
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import RecoveryDelay, ReplicationSwitches
+from bkctl.runtime.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

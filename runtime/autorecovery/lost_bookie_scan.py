@@ -12,12 +12,12 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.lane import Turn
-from runtime.autorecovery.publisher import MarkRequest, Publisher
-from runtime.client.ports import ClientPorts
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.store import Versioned
-from runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.autorecovery.lane import Turn
+from bkctl.runtime.autorecovery.publisher import MarkRequest, Publisher
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.judge.verdict import LedgerVerdict, ReplicationState, judge_ledger, write_set_rows
 
 NO_COPY = "no registered bookie has a copy of some entries"
 """Reason of the notes of this scan. Other notes of losses are not removed by it."""

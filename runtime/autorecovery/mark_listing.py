@@ -11,17 +11,17 @@ import zlib
 from collections.abc import AsyncGenerator, Callable, Container
 from contextlib import aclosing
 
-from runtime.autorecovery.config import AutorecoveryRole
-from runtime.autorecovery.failed_ledgers import FailedLedgers
-from runtime.autorecovery.work_queue import WorkQueue, urgency
-from runtime.client.ports import ClientPorts
-from runtime.errors import LedgerNotFoundError, MetadataFormatError
-from runtime.metadata.pipeline import pipelined
-from runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes, daemon_key
-from runtime.metadata.replication.work import ReplicationWork
-from runtime.metadata.store import MetadataStore
-from runtime.replication.judge.verdict import live_copies
-from runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.autorecovery.config import AutorecoveryRole
+from bkctl.runtime.autorecovery.failed_ledgers import FailedLedgers
+from bkctl.runtime.autorecovery.work_queue import WorkQueue, urgency
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
+from bkctl.runtime.metadata.pipeline import pipelined
+from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes, daemon_key
+from bkctl.runtime.metadata.replication.work import ReplicationWork
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.replication.judge.verdict import live_copies
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 
 READS_IN_FLIGHT_MAX = 64
 FIRST_COUNT = 1000

@@ -11,25 +11,25 @@ from collections.abc import Iterable
 
 import msgspec
 
-from runtime.autorecovery.failed_ledgers import RepairFailure
-from runtime.autorecovery.placement_moves import placement_moves
-from runtime.client.ports import ClientPorts
-from runtime.errors import LedgerNotFoundError, MetadataFormatError
-from runtime.ledger.metadata import LedgerMetadata, Segment
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.replication.work import PickedLedger
-from runtime.metadata.store import Versioned
-from runtime.placement.rules import BrokenRule
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
-from runtime.replication.judge.check_scope import CheckScope
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
-from runtime.replication.judge.marks import bookies_in_question
-from runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
-from runtime.replication.run.engine import Engine
-from runtime.replication.survey.checker import LedgerChecker
-from runtime.replication.turn.task import LedgerTask
+from bkctl.runtime.autorecovery.failed_ledgers import RepairFailure
+from bkctl.runtime.autorecovery.placement_moves import placement_moves
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.work import PickedLedger
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.placement.rules import BrokenRule
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.judge.bad_copies import bad_records_on, plan_in_place
+from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from bkctl.runtime.replication.judge.marks import bookies_in_question
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.replication.turn.task import LedgerTask
 
 _INTERRUPTED = frozenset({FailureReason.LOCK_LOST, FailureReason.CONFLICT})
 _FOR_OTHERS = frozenset({FailureReason.NOT_ENOUGH_BOOKIES, FailureReason.PLACEMENT, FailureReason.OPEN})

@@ -14,12 +14,12 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-from runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, CheckTimes, repeat_in_s, wait_s
-from runtime.autorecovery.lane import Lane, Turn
-from runtime.client.ports import ClientPorts
-from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.replication.recovery_notes import CheckNote, MetadataCheckNote
+from bkctl.runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, CheckTimes, repeat_in_s, wait_s
+from bkctl.runtime.autorecovery.lane import Lane, Turn
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.replication.recovery_notes import CheckNote, MetadataCheckNote
 
 NoteT = TypeVar("NoteT", bound=MetadataCheckNote)
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from runtime.admin.exposition import MetricsText
-from runtime.admin.metric import AnyMetric, Metric, Scope, counter, gauge
-from runtime.autorecovery.auditor import Auditor
-from runtime.autorecovery.daemon import AutorecoveryDaemon
-from runtime.autorecovery.lost_bookie_scan import LostBookieScan
-from runtime.metadata.replication.recovery_notes import (
+from bkctl.runtime.admin.exposition import MetricsText
+from bkctl.runtime.admin.metric import AnyMetric, Metric, Scope, counter, gauge
+from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
+from bkctl.runtime.autorecovery.lost_bookie_scan import LostBookieScan
+from bkctl.runtime.metadata.replication.recovery_notes import (
     LaneStatus,
     LedgerCount,
     ReplicaCountNote,
     WorkerStatus,
 )
-from runtime.ports import Clock
+from bkctl.runtime.ports import Clock
 
 T = TypeVar("T")
 

@@ -12,15 +12,15 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from runtime.autorecovery.auditor import Auditor
-from runtime.errors import NodeExistsError, NoNodeError
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.directories import UnderReplicationTree
-from runtime.metadata.replication.election import AuditorElection
-from runtime.metadata.replication.format import encode_pulsar_auditor
-from runtime.metadata.store import MetadataStore, Node
-from runtime.ports import Clock
-from storage.errors import BkctlError
+from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.errors import NodeExistsError, NoNodeError
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.directories import UnderReplicationTree
+from bkctl.runtime.metadata.replication.election import AuditorElection
+from bkctl.runtime.metadata.replication.format import encode_pulsar_auditor
+from bkctl.runtime.metadata.store import MetadataStore, Node
+from bkctl.runtime.ports import Clock
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

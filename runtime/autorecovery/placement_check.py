@@ -15,23 +15,23 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.check_times import CheckTimes
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.lane import Turn
-from runtime.autorecovery.metadata_check import MetadataCheck
-from runtime.autorecovery.placement_moves import better_ensembles
-from runtime.autorecovery.publisher import MarkRequest, Publisher
-from runtime.client.ports import ClientPorts
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.replication.recovery_notes import PlacementCheckNote, RecoveryNotes
-from runtime.metadata.replication.switches import PeriodicCheck
-from runtime.metadata.store import MetadataStore
-from runtime.placement.choice import PlacementNeed
-from runtime.placement.isolation import IsolationDemand, isolation_demand
-from runtime.placement.rules import faults_of
-from runtime.placement.survey import BookieSurvey, rules_that_apply
-from runtime.replication.judge.fragments import segment_entries
+from bkctl.runtime.autorecovery.check_times import CheckTimes
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.lane import Turn
+from bkctl.runtime.autorecovery.metadata_check import MetadataCheck
+from bkctl.runtime.autorecovery.placement_moves import better_ensembles
+from bkctl.runtime.autorecovery.publisher import MarkRequest, Publisher
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.recovery_notes import PlacementCheckNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.placement.choice import PlacementNeed
+from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
+from bkctl.runtime.placement.rules import faults_of
+from bkctl.runtime.placement.survey import BookieSurvey, rules_that_apply
+from bkctl.runtime.replication.judge.fragments import segment_entries
 
 LOOK_EVERY = 500
 """Closed ledgers between two looks at the registrations, and whether autorecovery is disabled."""

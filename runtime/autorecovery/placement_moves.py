@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.bookies.registration import Registrations
-from runtime.placement.choice import Choice, PlacementNeed, choose_replacements
-from runtime.placement.isolation import isolation_demand
-from runtime.placement.rules import BrokenRule, PlacementRules, faults_of, judge_ensemble
-from runtime.placement.survey import BookieSurvey, rules_that_apply
-from runtime.placement.view import ClusterView
-from runtime.replication.judge.fragments import segment_entries
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.placement.choice import Choice, PlacementNeed, choose_replacements
+from bkctl.runtime.placement.isolation import isolation_demand
+from bkctl.runtime.placement.rules import BrokenRule, PlacementRules, faults_of, judge_ensemble
+from bkctl.runtime.placement.survey import BookieSurvey, rules_that_apply
+from bkctl.runtime.placement.view import ClusterView
+from bkctl.runtime.replication.judge.fragments import segment_entries
 
 
 class PlacementMoves(NamedTuple):

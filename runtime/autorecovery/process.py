@@ -14,35 +14,35 @@ from typing import Final
 
 import msgspec
 
-from runtime.admin.calls import ALL_ADDRESSES
-from runtime.admin.connections import admin_limits
-from runtime.admin.exposition import ViewCollector
-from runtime.admin.server import AdminServer
-from runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports, require_token_file
-from runtime.autorecovery.auditor import Auditor
-from runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
-from runtime.autorecovery.daemon import AutorecoveryDaemon
-from runtime.autorecovery.metrics import catalogue_of
-from runtime.autorecovery.office import AuditorOffice
-from runtime.autorecovery.routes import DaemonRoutes
-from runtime.autorecovery.worker import Worker
-from runtime.client import LedgerClient
-from runtime.errors import ConfigurationError, MetadataAuthError
-from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.budgeted_store import BudgetedStore
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.recovery_notes import DaemonNote
-from runtime.metadata.request_budget import share_of_budget
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import is_pulsar_uri, parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.host import OsHost, listen_tcp
-from runtime.net.local_socket import listen_unix, run_directory
-from runtime.net.loop import LaneWorkers, LoopClock
-from runtime.net.secret_file import read_secret
-from runtime.ports import ServiceManager
-from storage.errors import BkctlError
+from bkctl.runtime.admin.calls import ALL_ADDRESSES
+from bkctl.runtime.admin.connections import admin_limits
+from bkctl.runtime.admin.exposition import ViewCollector
+from bkctl.runtime.admin.server import AdminServer
+from bkctl.runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports, require_token_file
+from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
+from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
+from bkctl.runtime.autorecovery.metrics import catalogue_of
+from bkctl.runtime.autorecovery.office import AuditorOffice
+from bkctl.runtime.autorecovery.routes import DaemonRoutes
+from bkctl.runtime.autorecovery.worker import Worker
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.errors import ConfigurationError, MetadataAuthError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote
+from bkctl.runtime.metadata.request_budget import share_of_budget
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import is_pulsar_uri, parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.host import OsHost, listen_tcp
+from bkctl.runtime.net.local_socket import listen_unix, run_directory
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
+from bkctl.runtime.net.secret_file import read_secret
+from bkctl.runtime.ports import ServiceManager
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

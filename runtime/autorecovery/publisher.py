@@ -15,16 +15,16 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.lane import Turn
-from runtime.client.ports import ClientPorts
-from runtime.errors import BadVersionError, ConflictError, MetadataFormatError, RefusedError
-from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.paths import Paths
-from runtime.metadata.pipeline import pipelined
-from runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks
-from runtime.metadata.replication.recovery_notes import LostLedgerNote, RecoveryNotes
-from runtime.metadata.store import MetadataStore
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.lane import Turn
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import BadVersionError, ConflictError, MetadataFormatError, RefusedError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.pipeline import pipelined
+from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks
+from bkctl.runtime.metadata.replication.recovery_notes import LostLedgerNote, RecoveryNotes
+from bkctl.runtime.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 

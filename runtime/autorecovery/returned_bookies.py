@@ -21,25 +21,25 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.lane import Lane, Turn
-from runtime.autorecovery.publisher import Publisher
-from runtime.client.ports import ClientPorts
-from runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
-from runtime.metadata.store import MetadataStore
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.entry_lists import EntryLists
-from runtime.replication.judge.check_scope import CheckScope, Sample
-from runtime.replication.judge.fragments import stored_entries
-from runtime.replication.judge.marks import MarkedLedger, bookies_in_question, judge_mark
-from runtime.replication.run.mark_clearing import ClearOutcome, MarkClearing
-from runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.lane import Lane, Turn
+from bkctl.runtime.autorecovery.publisher import Publisher
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.entry_lists import EntryLists
+from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.fragments import stored_entries
+from bkctl.runtime.replication.judge.marks import MarkedLedger, bookies_in_question, judge_mark
+from bkctl.runtime.replication.run.mark_clearing import ClearOutcome, MarkClearing
+from bkctl.runtime.replication.survey.checker import LedgerChecker
 
 logger = logging.getLogger(__name__)
 

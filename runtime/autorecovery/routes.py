@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from runtime.admin.calls import BKCTL_API
-from runtime.admin.exposition import CONTENT_TYPE
-from runtime.admin.messages import (
+from bkctl.runtime.admin.calls import BKCTL_API
+from bkctl.runtime.admin.exposition import CONTENT_TYPE
+from bkctl.runtime.admin.messages import (
     AdminAnswer,
     AdminError,
     AdminRequest,
@@ -19,15 +19,15 @@ from runtime.admin.messages import (
     json_answer,
     text_answer,
 )
-from runtime.autorecovery.daemon import AutorecoveryDaemon
-from runtime.autorecovery.metrics import daemon_metrics
-from runtime.metadata.replication.audit_request import AuditRequest
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.election import read_auditor
-from runtime.metadata.replication.marks import list_marks
-from runtime.metadata.replication.switches import DELAY_S_MAX, ReplicationSwitches
-from runtime.metadata.store import MetadataStore
-from runtime.ports import Clock
+from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
+from bkctl.runtime.autorecovery.metrics import daemon_metrics
+from bkctl.runtime.metadata.replication.audit_request import AuditRequest
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.election import read_auditor
+from bkctl.runtime.metadata.replication.marks import list_marks
+from bkctl.runtime.metadata.replication.switches import DELAY_S_MAX, ReplicationSwitches
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.ports import Clock
 
 _JAVA: Final = "/api/v1/autorecovery"
 MARKS_MAX: Final = 100_000

@@ -12,25 +12,25 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
-from runtime.autorecovery.failed_ledgers import FailedLedgers
-from runtime.autorecovery.mark_listing import MarkListing
-from runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, RepairTools, combined
-from runtime.autorecovery.work_queue import WorkQueue
-from runtime.client.ports import ClientPorts
-from runtime.errors import MetadataUnavailableError
-from runtime.ledger.metadata import Segment
-from runtime.metadata.outage import MetadataOutage
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.recovery_notes import FailedLedgerNote, HeldLedger, RecoveryNotes, WorkerStatus
-from runtime.metadata.replication.work import NotPicked, PickedLedger, ReplicationWork
-from runtime.metadata.store import MetadataStore
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.policy import CopyPace, Policy
-from runtime.replication.run.engine import Engine
-from storage.errors import BkctlError
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
+from bkctl.runtime.autorecovery.failed_ledgers import FailedLedgers
+from bkctl.runtime.autorecovery.mark_listing import MarkListing
+from bkctl.runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, RepairTools, combined
+from bkctl.runtime.autorecovery.work_queue import WorkQueue
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.ledger.metadata import Segment
+from bkctl.runtime.metadata.outage import MetadataOutage
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, HeldLedger, RecoveryNotes, WorkerStatus
+from bkctl.runtime.metadata.replication.work import NotPicked, PickedLedger, ReplicationWork
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.policy import CopyPace, Policy
+from bkctl.runtime.replication.run.engine import Engine
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

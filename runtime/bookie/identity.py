@@ -11,11 +11,11 @@ import ipaddress
 
 import msgspec
 
-from runtime.config import BookieConfig
-from runtime.errors import ConfigurationError
-from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.bookies.cookies import Cookie
-from runtime.ports import Host
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.bookies.cookies import Cookie
+from bkctl.runtime.ports import Host
 
 _INTERFACE_NAME_BYTES_MAX = 15
 

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from runtime.config import BookieConfig
-from storage.setting import described
+from bkctl.runtime.config import BookieConfig
+from bkctl.storage.setting import described
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@
 2. Until the new index is in place a negative answer is "unknown", because the old index may be the broken part.
 3. Pause the collector and flush the caches: the entry logs are now complete and no longer written.
 4. A child process scans them and builds the new databases next to the old ones.
-5. Put every ledger that had a row before step 4 into limbo, durably (``storage.rebuild.limbo`` says why), and request a
+5. Put every ledger that had a row before step 4 into limbo, durably (``bkctl.storage.rebuild.limbo`` says why), and request a
    repair. Otherwise ledger rows do not change: fences that arrive in the meantime are journaled and flushed as usual,
    so the exchange of the locations does not affect them.
 6. A new database is valid once its seal record exists: after an earlier kill the old one is used, after a later kill
@@ -24,35 +24,35 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from runtime.admin.jobs import StepProgress
-from runtime.bookie.collection.collector import GarbageCollector
-from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
-from runtime.bookie.disks.modes import BookieModes
-from runtime.bookie.integrity.preboot_check import set_integrity_flag
-from runtime.bookie.integrity.refill import INTEGRITY_LANE
-from runtime.bookie.integrity.repair import ROWS_PER_TURN, IntegrityService, in_batches
-from runtime.bookie.ports import BookiePorts
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
-from runtime.bookie.serving.request_path import RequestPath
-from runtime.errors import ConflictError, RefusedError
-from storage.config import StorageConfig
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.ledger_storage import LedgerStorage
-from storage.entry_log.reader import list_entry_logs
-from storage.errors import IndexFailedError, StorageError
-from storage.filenames import LOCATIONS_DATABASE, current_directory, entry_log_file_name, seal_file_name
-from storage.index.seal import SealedIndex, open_sealed_index
-from storage.index.swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap, rebuilt_path
-from storage.ports import ChildPool, FileSystem
-from storage.rebuild.directory import READING_LOGS
-from storage.rebuild.limbo import DoubtedLedgers
-from storage.rebuild.online_tasks import BuildLocations, BuiltLocations
+from bkctl.runtime.admin.jobs import StepProgress
+from bkctl.runtime.bookie.collection.collector import GarbageCollector
+from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from bkctl.runtime.bookie.disks.modes import BookieModes
+from bkctl.runtime.bookie.integrity.preboot_check import set_integrity_flag
+from bkctl.runtime.bookie.integrity.refill import INTEGRITY_LANE
+from bkctl.runtime.bookie.integrity.repair import ROWS_PER_TURN, IntegrityService, in_batches
+from bkctl.runtime.bookie.ports import BookiePorts
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
+from bkctl.runtime.bookie.serving.request_path import RequestPath
+from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.errors import IndexFailedError, StorageError
+from bkctl.storage.filenames import LOCATIONS_DATABASE, current_directory, entry_log_file_name, seal_file_name
+from bkctl.storage.index.seal import SealedIndex, open_sealed_index
+from bkctl.storage.index.swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap, rebuilt_path
+from bkctl.storage.ports import ChildPool, FileSystem
+from bkctl.storage.rebuild.directory import READING_LOGS
+from bkctl.storage.rebuild.limbo import DoubtedLedgers
+from bkctl.storage.rebuild.online_tasks import BuildLocations, BuiltLocations
 
 logger = logging.getLogger(__name__)
 
 REBUILD_LANE = "rebuild"
-CHILD_MODULE = "storage.rebuild.online_child"
+CHILD_MODULE = "bkctl.storage.rebuild.online_child"
 _LANES_AT_REST = (READS_LANE, URGENT_READS_LANE, LISTS_LANE, CHECKPOINT_LANE, COMPACTION_LANE, INTEGRITY_LANE)
 """All lanes that read or change a location index."""
 

@@ -1,4 +1,4 @@
-"""The environment of a bookie: its adapters, created by ``runtime.bookie.boot.process``, and its metadata session."""
+"""The environment of a bookie: its adapters, created by ``bkctl.runtime.bookie.boot.process``, and its metadata session."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Protocol
 
-from runtime.bookie.live_settings import LiveSettings
-from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
-from runtime.metadata.budgeted_store import BudgetedStore
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.request_budget import share_of_budget
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import MetadataUri
-from runtime.net.frame_connection import Resolver
-from runtime.ports import Bookies, Clock, Host, Listen, ListenLocal, Workers
-from storage.ports import Children, FileSystem, OpenIndexStore
+from bkctl.runtime.bookie.live_settings import LiveSettings
+from bkctl.runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
+from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.request_budget import share_of_budget
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import MetadataUri
+from bkctl.runtime.net.frame_connection import Resolver
+from bkctl.runtime.ports import Bookies, Clock, Host, Listen, ListenLocal, Workers
+from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
 
 
 class ConnectMetadata(Protocol):

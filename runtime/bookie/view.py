@@ -5,25 +5,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from runtime.admin.jobs import Jobs
-from runtime.bookie.collection.collector import GarbageCollector
-from runtime.bookie.disks.mode_files import ModeFiles
-from runtime.bookie.disks.modes import BookieModes
-from runtime.bookie.disks.monitor import DiskMonitor
-from runtime.bookie.integrity.refill import IntegrityProgress
-from runtime.bookie.integrity.repair import IntegrityService
-from runtime.bookie.live_settings import LiveSettings
-from runtime.bookie.online_rebuild import OnlineRebuild
-from runtime.bookie.ports import BookiePorts
-from runtime.bookie.serving.request_path import RequestPath
-from runtime.bookie.troubles import Trouble, TroubleState
-from runtime.client.ports import ClientPorts
-from runtime.config import BookieConfig
-from runtime.metadata.bookies.registration import BookieRegistration
-from runtime.metadata.store import MetadataStore
-from runtime.net.listener import BookieListener
-from storage.engine.ledger_storage import LedgerStorage
-from storage.measures import Outcomes
+from bkctl.runtime.admin.jobs import Jobs
+from bkctl.runtime.bookie.collection.collector import GarbageCollector
+from bkctl.runtime.bookie.disks.mode_files import ModeFiles
+from bkctl.runtime.bookie.disks.modes import BookieModes
+from bkctl.runtime.bookie.disks.monitor import DiskMonitor
+from bkctl.runtime.bookie.integrity.refill import IntegrityProgress
+from bkctl.runtime.bookie.integrity.repair import IntegrityService
+from bkctl.runtime.bookie.live_settings import LiveSettings
+from bkctl.runtime.bookie.online_rebuild import OnlineRebuild
+from bkctl.runtime.bookie.ports import BookiePorts
+from bkctl.runtime.bookie.serving.request_path import RequestPath
+from bkctl.runtime.bookie.troubles import Trouble, TroubleState
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.metadata.bookies.registration import BookieRegistration
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.net.listener import BookieListener
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.measures import Outcomes
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -1,8 +1,8 @@
-"""Public API of the ledger client; ``runtime.client.api`` shows it in ten lines."""
+"""Public API of the ledger client; ``bkctl.runtime.client.api`` shows it in ten lines."""
 
-from runtime.client.api import LedgerClient
-from runtime.client.reader import Entry, LedgerReader
-from runtime.client.writer import LedgerWriter
-from runtime.ledger.metadata import DigestType
+from bkctl.runtime.client.api import LedgerClient
+from bkctl.runtime.client.reader import Entry, LedgerReader
+from bkctl.runtime.client.writer import LedgerWriter
+from bkctl.runtime.ledger.metadata import DigestType
 
 __all__ = ["DigestType", "Entry", "LedgerClient", "LedgerReader", "LedgerWriter"]

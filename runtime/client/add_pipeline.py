@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Protocol
 
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import AckSet, write_set
-from runtime.protocol.status import Status
-from storage.errors import BkctlError
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import AckSet, write_set
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.errors import BkctlError
 
 
 class FailureListener(Protocol):

@@ -1,7 +1,7 @@
 """The public client: create, write, read, recover and delete ledgers of a BookKeeper cluster.
 
     import asyncio
-    from runtime.client import LedgerClient
+    from bkctl.runtime.client import LedgerClient
 
     async def main(metadata_uri: str) -> None:
         async with await LedgerClient.connect(metadata_uri) as client:
@@ -25,30 +25,30 @@ from typing import Self
 
 import msgspec
 
-from runtime.client.bookie_copies import BookieCopies
-from runtime.client.ensemble_change import warn_of_broken_rules
-from runtime.client.last_entry import read_last_add_confirmed
-from runtime.client.placement import PlacementSources, placement_on
-from runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
-from runtime.client.reader import LedgerReader, told_by_bookies
-from runtime.client.recovery import LedgerRecovery
-from runtime.client.writer import LedgerWriter
-from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import ConfigurationError, LedgerNotFoundError, LedgerPasswordError, NotEnoughBookiesError
-from runtime.ledger.changes import check_quorum_sizes, new_ledger
-from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.budgeted_store import BudgetedStore
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.request_budget import RequestBudget
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.net.rack_files import OsRackFiles
-from runtime.placement.choice import Choice, PlacementNeed, choose_ensemble
-from runtime.placement.isolation import isolation_demand
+from bkctl.runtime.client.bookie_copies import BookieCopies
+from bkctl.runtime.client.ensemble_change import warn_of_broken_rules
+from bkctl.runtime.client.last_entry import read_last_add_confirmed
+from bkctl.runtime.client.placement import PlacementSources, placement_on
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
+from bkctl.runtime.client.reader import LedgerReader, told_by_bookies
+from bkctl.runtime.client.recovery import LedgerRecovery
+from bkctl.runtime.client.writer import LedgerWriter
+from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
+from bkctl.runtime.errors import ConfigurationError, LedgerNotFoundError, LedgerPasswordError, NotEnoughBookiesError
+from bkctl.runtime.ledger.changes import check_quorum_sizes, new_ledger
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.request_budget import RequestBudget
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.net.rack_files import OsRackFiles
+from bkctl.runtime.placement.choice import Choice, PlacementNeed, choose_ensemble
+from bkctl.runtime.placement.isolation import isolation_demand
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class LedgerClient:
     ) -> LedgerReader:
         """Open a ledger for reading; ``recover`` True fences and closes it first if it is not closed.
 
-        Arguments and errors: see ``runtime.client.api.open_ledger``.
+        Arguments and errors: see ``bkctl.runtime.client.api.open_ledger``.
         """
         return await open_ledger(
             self.ports, ledger_id, password, recover=recover, digest_type=digest_type, asks_end=asks_end
@@ -188,7 +188,7 @@ class LedgerClient:
     ) -> BookieCopies:
         """The copies that one bookie has of a ledger. Contacts no bookie; the metadata only has the key of the digests.
 
-        Arguments and errors: see ``runtime.client.api.open_ledger``.
+        Arguments and errors: see ``bkctl.runtime.client.api.open_ledger``.
         """
         metadata = await self.ports.ledgers.read(ledger_id)
         credentials = _credentials(ledger_id, metadata.value, password, digest_type)

@@ -11,18 +11,18 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.client.reader import Entry, pipelined
-from runtime.errors import (
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.client.reader import Entry, pipelined
+from bkctl.runtime.errors import (
     BookieError,
     BookieIOError,
     EntryDigestError,
     NoSuchEntryError,
     UnknownLedgerStateError,
 )
-from runtime.protocol.entry_body import DecodedEntry
-from storage.errors import BkctlError
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.protocol.entry_body import DecodedEntry
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 
 class NoGoodCopy(msgspec.Struct, frozen=True, gc=False):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.ports import Clock
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.ports import Clock
 
 AGE_MAX_S = 2.0
 """How long an answer counts: an operator can hand a bookie's files back to Java while a daemon runs."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 
-from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
-from runtime.client.ports import ClientPorts
-from runtime.errors import NotEnoughBookiesError
-from runtime.ledger.changes import replace_bookies
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_replacements
-from runtime.placement.isolation import isolation_demand
-from runtime.placement.survey import BookieSurvey
+from bkctl.runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import NotEnoughBookiesError
+from bkctl.runtime.ledger.changes import replace_bookies
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_replacements
+from bkctl.runtime.placement.isolation import isolation_demand
+from bkctl.runtime.placement.survey import BookieSurvey
 
 logger = logging.getLogger(__name__)
 

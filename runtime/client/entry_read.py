@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.errors import (
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.errors import (
     BookieError,
     BookieUnavailableError,
     DigestMismatchError,
@@ -17,12 +17,12 @@ from runtime.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
-from runtime.ports import Clock, ReadReply
-from runtime.protocol.entry_body import DecodedEntry
-from storage.errors import BkctlError
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.ports import Clock, ReadReply
+from bkctl.runtime.protocol.entry_body import DecodedEntry
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 K = TypeVar("K")
 R = TypeVar("R")

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runtime.client.entry_read import Replies, damaged_copy
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import QuorumCoverage
-from runtime.ports import LacReply, ReadReply
-from runtime.protocol.entry_body import EntryCodec
-from storage.errors import BkctlError
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.client.entry_read import Replies, damaged_copy
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError, UnauthorizedError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import QuorumCoverage
+from bkctl.runtime.ports import LacReply, ReadReply
+from bkctl.runtime.protocol.entry_body import EntryCodec
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 
 async def read_last_add_confirmed(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from runtime.errors import BadVersionError, ConflictError, MetadataUnavailableError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.store import CheckNode, Versioned
-from runtime.ports import Clock
+from bkctl.runtime.errors import BadVersionError, ConflictError, MetadataUnavailableError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.store import CheckNode, Versioned
+from bkctl.runtime.ports import Clock
 
 T = TypeVar("T")
 

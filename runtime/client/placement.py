@@ -1,6 +1,6 @@
 """Placement of one client: reads racks, groups and free space from their sources, and chooses by the rules.
 
-Decisions are in ``runtime.placement``. See docs/reference/placement.md.
+Decisions are in ``bkctl.runtime.placement``. See docs/reference/placement.md.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Protocol
 
 import msgspec
 
-from runtime.config import PlacementConfig, PlacementPolicy
-from runtime.errors import BookieError, ConfigurationError, MetadataAuthError, MetadataFormatError, NoNodeError
-from runtime.ledger.metadata import LedgerMetadata, parse_host_and_port
-from runtime.metadata.bookies.bookie_rows import usual_racks_path
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.paths import Paths
-from runtime.metadata.store import MetadataStore, children_of
-from runtime.placement.isolation import isolation_demand
-from runtime.placement.rack_sources import (
+from bkctl.runtime.config import PlacementConfig, PlacementPolicy
+from bkctl.runtime.errors import BookieError, ConfigurationError, MetadataAuthError, MetadataFormatError, NoNodeError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, parse_host_and_port
+from bkctl.runtime.metadata.bookies.bookie_rows import usual_racks_path
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.store import MetadataStore, children_of
+from bkctl.runtime.placement.isolation import isolation_demand
+from bkctl.runtime.placement.rack_sources import (
     SCRIPT_ARGUMENTS_MAX,
     PulsarBookies,
     RackProblem,
@@ -31,11 +31,11 @@ from runtime.placement.rack_sources import (
     decode_script_answer,
     rack_problems,
 )
-from runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
-from runtime.placement.survey import BookieSurvey, names_of
-from runtime.placement.view import DEFAULT_RACK, BookieSpace
-from runtime.ports import Bookies, Clock
-from storage.errors import BkctlError
+from bkctl.runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
+from bkctl.runtime.placement.survey import BookieSurvey, names_of
+from bkctl.runtime.placement.view import DEFAULT_RACK, BookieSpace
+from bkctl.runtime.ports import Bookies, Clock
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from runtime.client.placement import Placement
-from runtime.config import ClientConfig, PlacementConfig
-from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.ports import Bookies, Clock
-from runtime.protocol.digest import master_key
-from runtime.protocol.entry_body import EntryCodec
+from bkctl.runtime.client.placement import Placement
+from bkctl.runtime.config import ClientConfig, PlacementConfig
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.ports import Bookies, Clock
+from bkctl.runtime.protocol.digest import master_key
+from bkctl.runtime.protocol.entry_body import EntryCodec
 
 
 class SuspectBookies:

@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from runtime.client.entry_read import EntryReader
-from runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
-from runtime.client.metadata_update import LedgerRecord, LocalCopy
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.config import ClientConfig
-from runtime.errors import BookieError, DigestMismatchError, LedgerReadError, MetadataError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.store import Versioned
-from storage.errors import BkctlError
+from bkctl.runtime.client.entry_read import EntryReader
+from bkctl.runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
+from bkctl.runtime.client.metadata_update import LedgerRecord, LocalCopy
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import BookieError, DigestMismatchError, LedgerReadError, MetadataError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.storage.errors import BkctlError
 
 T = TypeVar("T")
 

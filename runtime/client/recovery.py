@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from runtime.client.entry_read import EntryReader, Replies, damaged_copy, prevailing_error
-from runtime.client.last_entry import read_last_add_confirmed
-from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.client.write_back import WriteBack
-from runtime.errors import (
+from bkctl.runtime.client.entry_read import EntryReader, Replies, damaged_copy, prevailing_error
+from bkctl.runtime.client.last_entry import read_last_add_confirmed
+from bkctl.runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.client.write_back import WriteBack
+from bkctl.runtime.errors import (
     AnswersMissingError,
     BookieError,
     BookieIOError,
@@ -36,14 +36,14 @@ from runtime.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from runtime.ledger.changes import to_closed, to_in_recovery
-from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.ledger.write_set import QuorumCoverage, negatives_needed, write_set
-from runtime.metadata.store import CheckNode, Versioned
-from runtime.ports import ReadReply
-from runtime.protocol.entry_body import DecodedEntry
-from storage.errors import BkctlError
-from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
+from bkctl.runtime.ledger.changes import to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.ledger.write_set import QuorumCoverage, negatives_needed, write_set
+from bkctl.runtime.metadata.store import CheckNode, Versioned
+from bkctl.runtime.ports import ReadReply
+from bkctl.runtime.protocol.entry_body import DecodedEntry
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
 logger = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from runtime.client.api import open_ledger
-from runtime.client.ports import ClientPorts, credentials_of
-from runtime.client.write_test import payload_of
-from runtime.errors import LedgerReadError, MetadataError
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.metadata.store import Versioned
-from runtime.protocol.status import Status, error_of
+from bkctl.runtime.client.api import open_ledger
+from bkctl.runtime.client.ports import ClientPorts, credentials_of
+from bkctl.runtime.client.write_test import payload_of
+from bkctl.runtime.errors import LedgerReadError, MetadataError
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.protocol.status import Status, error_of
 
 CUSTOM_METADATA = (("application", b"bkctl bookie sanity"),)
 """Identifies the ledgers of sanity tests."""

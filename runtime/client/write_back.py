@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from runtime.client.add_pipeline import AddPipeline
-from runtime.client.bookie_software import BookieSoftware
-from runtime.client.ensemble_change import Replacements
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.errors import LedgerRecoveryError, NotEnoughBookiesError
-from runtime.ledger.metadata import LedgerMetadata, Segment
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.registration import Registrations
-from runtime.placement.survey import BookieSurvey
-from runtime.protocol.entry_body import DecodedEntry
-from runtime.protocol.status import Status, error_of
-from storage.errors import BkctlError
+from bkctl.runtime.client.add_pipeline import AddPipeline
+from bkctl.runtime.client.bookie_software import BookieSoftware
+from bkctl.runtime.client.ensemble_change import Replacements
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.errors import LedgerRecoveryError, NotEnoughBookiesError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.protocol.entry_body import DecodedEntry
+from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.storage.errors import BkctlError
 
 
 class WriteBack:

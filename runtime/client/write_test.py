@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.client.api import LedgerClient
-from runtime.client.writer import LedgerWriter
-from runtime.errors import LedgerReadError
-from runtime.ledger.metadata import DigestType
-from runtime.ports import Clock
+from bkctl.runtime.client.api import LedgerClient
+from bkctl.runtime.client.writer import LedgerWriter
+from bkctl.runtime.errors import LedgerReadError
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ports import Clock
 
 CUSTOM_METADATA = {"application": b"bkctl write-test"}
 """Identifies test ledgers."""

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from runtime.client.add_pipeline import AddPipeline
-from runtime.client.ensemble_change import publish_replacements
-from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.errors import (
+from bkctl.runtime.client.add_pipeline import AddPipeline
+from bkctl.runtime.client.ensemble_change import publish_replacements
+from bkctl.runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.errors import (
     ConflictError,
     LedgerClosedError,
     LedgerFencedError,
@@ -21,12 +21,12 @@ from runtime.errors import (
     NotEnoughBookiesError,
     TooManyPendingAddsError,
 )
-from runtime.ledger.changes import to_closed
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.store import Versioned
-from runtime.protocol.status import Status, error_of
-from storage.errors import BkctlError, EntryTooLargeError
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.ledger.changes import to_closed
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.storage.errors import BkctlError, EntryTooLargeError
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 FRAME_RESERVE_BYTES = 1024
 """Space in a frame for everything except payload: length word, request header, entry header, longest digest."""

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from runtime.errors import ConfigurationError
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 
 def check_quorum_sizes(ensemble_size: int, write_quorum_size: int, ack_quorum_size: int) -> None:

@@ -8,8 +8,8 @@ import re
 
 import msgspec
 
-from runtime.protocol.digest import DigestType
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.protocol.digest import DigestType
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 __all__ = ["DigestType", "LedgerMetadata", "LedgerState", "Segment"]
 

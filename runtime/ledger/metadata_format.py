@@ -14,14 +14,14 @@ import functools
 import re
 from typing import TYPE_CHECKING, Final
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.changes import find_fault
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment, is_valid_bookie_id
-from runtime.ledger.protobuf_text import EnumName, Field, format_fields, parse_fields
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.changes import find_fault
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment, is_valid_bookie_id
+from bkctl.runtime.ledger.protobuf_text import EnumName, Field, format_fields, parse_fields
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 if TYPE_CHECKING:
-    from runtime.ledger.ledger_metadata_pb2 import LedgerRecord
+    from bkctl.runtime.ledger.ledger_metadata_pb2 import LedgerRecord
 
 HEADER: Final = b"BookieMetadataFormatVersion\t"
 """Prefix of ledger metadata in every version."""
@@ -110,7 +110,7 @@ def _decode_text(body: bytes) -> str:
 @functools.cache
 def _record_type() -> type[LedgerRecord]:
     """Import protobuf only when it is needed: commands that only count ledgers start faster without it."""
-    from runtime.ledger.ledger_metadata_pb2 import LedgerRecord  # noqa: PLC0415
+    from bkctl.runtime.ledger.ledger_metadata_pb2 import LedgerRecord  # noqa: PLC0415
 
     return LedgerRecord
 

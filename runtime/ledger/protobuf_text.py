@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from runtime.errors import MetadataFormatError
+from bkctl.runtime.errors import MetadataFormatError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

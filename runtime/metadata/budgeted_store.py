@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self, TypeVar
 
-from runtime.errors import SessionExpiredError
-from runtime.metadata.measures import MetadataMeasures
-from runtime.metadata.request_budget import RequestBudget
-from runtime.metadata.store import (
+from bkctl.runtime.errors import SessionExpiredError
+from bkctl.runtime.metadata.measures import MetadataMeasures
+from bkctl.runtime.metadata.request_budget import RequestBudget
+from bkctl.runtime.metadata.store import (
     ANY_VERSION,
     CreateNode,
     DeleteNode,
@@ -19,7 +19,7 @@ from runtime.metadata.store import (
     SetNode,
     Watch,
 )
-from runtime.metadata.write_groups import WriteGroups
+from bkctl.runtime.metadata.write_groups import WriteGroups
 
 T = TypeVar("T")
 

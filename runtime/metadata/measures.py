@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.measures import Measures, Outcomes
+from bkctl.storage.measures import Measures, Outcomes
 
 
 class MetadataMeasures(Measures):

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
-from runtime.errors import MetadataOutageError, MetadataUnavailableError
-from runtime.ports import Clock
+from bkctl.runtime.errors import MetadataOutageError, MetadataUnavailableError
+from bkctl.runtime.ports import Clock
 
 T = TypeVar("T")
 

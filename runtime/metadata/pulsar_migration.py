@@ -10,8 +10,8 @@ import asyncio
 
 import msgspec
 
-from runtime.errors import NoNodeError, RefusedError
-from runtime.metadata.store import MetadataStore
+from bkctl.runtime.errors import NoNodeError, RefusedError
+from bkctl.runtime.metadata.store import MetadataStore
 
 FLAG_PATH = "/pulsar/migration-coordinator/migration"
 LOOK_AGE_S_MAX = 5.0

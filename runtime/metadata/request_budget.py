@@ -12,9 +12,9 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from runtime.config import ZooKeeperConfig
-from runtime.ports import Clock, TimerHandle
-from runtime.rate_limit import RateLimit
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.ports import Clock, TimerHandle
+from bkctl.runtime.rate_limit import RateLimit
 
 T = TypeVar("T")
 

@@ -55,8 +55,8 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from runtime.errors import MetadataError, MetadataFormatError, NoNodeError
-from runtime.metadata.measures import MetadataMeasures
+from bkctl.runtime.errors import MetadataError, MetadataFormatError, NoNodeError
+from bkctl.runtime.metadata.measures import MetadataMeasures
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import NoNodeError, NotEmptyError
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.store import MetadataStore, Node, NodeReader, children_of, find_node
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import NoNodeError, NotEmptyError
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.store import MetadataStore, Node, NodeReader, children_of, find_node
 
 WINDOW = ZooKeeperConfig().in_flight_max
 

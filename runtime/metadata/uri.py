@@ -11,8 +11,8 @@ import urllib.parse
 
 import msgspec
 
-from runtime.errors import ConfigurationError
-from runtime.metadata.ledgers.layout import LedgerTree, tree_of_factory
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree, tree_of_factory
 
 EXAMPLE = "zk+hierarchical://localhost:2181/ledgers"
 PULSAR_EXAMPLE = "metadata-store:zk:localhost:2181"

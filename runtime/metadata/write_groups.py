@@ -10,9 +10,9 @@ import asyncio
 import functools
 from collections.abc import Sequence
 
-from runtime.errors import MetadataError, MetadataUnavailableError, SessionExpiredError
-from runtime.metadata.request_budget import Begin, RequestBudget
-from runtime.metadata.store import CheckNode, CreateNode, DeleteNode, MetadataStore, NodeStat, NodeWrite, SetNode
+from bkctl.runtime.errors import MetadataError, MetadataUnavailableError, SessionExpiredError
+from bkctl.runtime.metadata.request_budget import Begin, RequestBudget
+from bkctl.runtime.metadata.store import CheckNode, CreateNode, DeleteNode, MetadataStore, NodeStat, NodeWrite, SetNode
 
 TRANSACTIONS_UNDER_WAY_MAX = 2
 """Writes that begin while so many transactions are unanswered wait, and form the next one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from runtime.net.memory_budget import MemoryBudget
+from bkctl.runtime.net.memory_budget import MemoryBudget
 
 _WRITE_BYTES = 8 * 1024
 """Entries read in a loop tick are sent in writes of this size, so the peer can start on the first ones early."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import Final, TypeAlias
 
-from runtime.errors import ProtocolError
-from runtime.net.frame_connection import FrameConnection, SharedByConnections
-from runtime.protocol.status import Status
-from runtime.protocol.v2_batch_reads import (
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.net.frame_connection import FrameConnection, SharedByConnections
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v2_batch_reads import (
     BatchReadAnswer,
     BatchReadCall,
     decode_batch_read_answer,

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from itertools import takewhile
 from typing import TypeAlias
 
-from runtime.net.frame_connection import FrameConnection, SharedByConnections
-from runtime.net.request_batch import AddBatch, ReadBatch
-from runtime.ports import AddDone
-from runtime.protocol import v3, v3_batches
-from runtime.protocol.messages import AddAnswer, Answer
-from runtime.protocol.status import Status
+from bkctl.runtime.net.frame_connection import FrameConnection, SharedByConnections
+from bkctl.runtime.net.request_batch import AddBatch, ReadBatch
+from bkctl.runtime.ports import AddDone
+from bkctl.runtime.protocol import v3, v3_batches
+from bkctl.runtime.protocol.messages import AddAnswer, Answer
+from bkctl.runtime.protocol.status import Status
 
 AnswerDone: TypeAlias = Callable[[Answer | Status, str], None]
 """Called once with the answer, or with a Status if there is none, and a detail for messages."""

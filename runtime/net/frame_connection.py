@@ -11,10 +11,10 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, cast
 
-from runtime.errors import ProtocolError
-from runtime.protocol.framing import FrameSplitter
-from runtime.protocol.status import Status
-from storage.errors import BkctlError
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.protocol.framing import FrameSplitter
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

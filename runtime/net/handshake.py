@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.protocol.messages import AuthAnswer, AuthCall, BookieAnswer, HandshakeCall
-from runtime.protocol.status import Status
+from bkctl.runtime.protocol.messages import AuthAnswer, AuthCall, BookieAnswer, HandshakeCall
+from bkctl.runtime.protocol.status import Status
 
 _AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from runtime.net.connection_room import ConnectionRoom
-from runtime.net.limited_log import LimitedLog
-from runtime.net.memory_budget import MemoryBudget
-from runtime.net.read_lanes import ReadLanes
-from runtime.net.request_measures import RequestMeasures
-from runtime.net.server_connection import SWEEPS_PER_STALL, ListenerLimits, ServerConnection, Shared
-from runtime.ports import Listen, ListeningPort, RequestHandler
-from runtime.protocol.framing import read_buffer
-from storage.measures import NowNs, no_clock
+from bkctl.runtime.net.connection_room import ConnectionRoom
+from bkctl.runtime.net.limited_log import LimitedLog
+from bkctl.runtime.net.memory_budget import MemoryBudget
+from bkctl.runtime.net.read_lanes import ReadLanes
+from bkctl.runtime.net.request_measures import RequestMeasures
+from bkctl.runtime.net.server_connection import SWEEPS_PER_STALL, ListenerLimits, ServerConnection, Shared
+from bkctl.runtime.ports import Listen, ListeningPort, RequestHandler
+from bkctl.runtime.protocol.framing import read_buffer
+from bkctl.storage.measures import NowNs, no_clock
 
 logger = logging.getLogger(__name__)
 

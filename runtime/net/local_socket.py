@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Final
 
-from runtime.errors import ConfigurationError
+from bkctl.runtime.errors import ConfigurationError
 
 SOCKET_PATH_BYTES_MAX: Final = 107
 """Linux: the longest path of a unix socket."""

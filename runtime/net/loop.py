@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from threading import Barrier, Thread
 from typing import Any, ParamSpec, TypeVar
 
-from runtime.net.exhaustion import report_exhaustion
-from runtime.ports import TimerHandle
+from bkctl.runtime.net.exhaustion import report_exhaustion
+from bkctl.runtime.ports import TimerHandle
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """Messages over pipes between a process and its child processes: each is a 4-byte length and MessagePack.
 
-The adapter that starts the autorecovery daemon of a bookie; why it is not the pool of ``storage.adapters``:
+The adapter that starts the autorecovery daemon of a bookie; why it is not the pool of ``bkctl.storage.adapters``:
 docs/decisions/0013. A child runs ``python -P -m MODULE`` and
 talks to its parent through standard input and output. It ends when its parent does, because then its input ends.
 """
@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from storage.adapters.child_protocol import LENGTH, frame
+from bkctl.storage.adapters.child_protocol import LENGTH, frame
 
 M = TypeVar("M")
 

@@ -7,19 +7,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
-from runtime.config import ClientConfig
-from runtime.errors import BookieError
-from runtime.net.batch_read_connection import BatchReadConnection
-from runtime.net.bookie_connection import BookieConnection
-from runtime.net.frame_connection import FrameConnection, Resolver, SharedByConnections, UnsentBytes
-from runtime.net.request_batch import AddBatch, ReadBatch
-from runtime.ports import AddDone, BodyOrStatus, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
-from runtime.protocol import v3, v3_batches
-from runtime.protocol.entry_list import EntryList
-from runtime.protocol.framing import read_buffer
-from runtime.protocol.messages import Answer, BookieInfoAnswer, ListEntriesAnswer, ReadAnswer, ReadLacAnswer
-from runtime.protocol.status import Status, error_of
-from runtime.protocol.v2_batch_reads import BatchReadCall
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import BookieError
+from bkctl.runtime.net.batch_read_connection import BatchReadConnection
+from bkctl.runtime.net.bookie_connection import BookieConnection
+from bkctl.runtime.net.frame_connection import FrameConnection, Resolver, SharedByConnections, UnsentBytes
+from bkctl.runtime.net.request_batch import AddBatch, ReadBatch
+from bkctl.runtime.ports import AddDone, BodyOrStatus, BookieId, BookieInfo, Clock, LacReply, ReadReply, TimerHandle
+from bkctl.runtime.protocol import v3, v3_batches
+from bkctl.runtime.protocol.entry_list import EntryList
+from bkctl.runtime.protocol.framing import read_buffer
+from bkctl.runtime.protocol.messages import Answer, BookieInfoAnswer, ListEntriesAnswer, ReadAnswer, ReadLacAnswer
+from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.protocol.v2_batch_reads import BatchReadCall
 
 T = TypeVar("T")
 AnswerT = TypeVar("AnswerT", ReadAnswer, ReadLacAnswer, ListEntriesAnswer, BookieInfoAnswer)
@@ -149,7 +149,7 @@ class BookiePool:
     ) -> asyncio.Future[list[BodyOrStatus]]:
         """Read entries of one ledger; ids must not be negative. Fences nothing.
 
-        Answers for the first of ``entry_ids``, in their order; ``runtime.ports`` has the details.
+        Answers for the first of ``entry_ids``, in their order; ``bkctl.runtime.ports`` has the details.
         """
         if not entry_ids or min(ledger_id, *entry_ids) < 0:
             raise ValueError("a batch of no requests, or with a negative id")
@@ -211,7 +211,7 @@ class BookiePool:
     ) -> asyncio.Future[list[Status]]:
         """Send adds of one ledger: entry ids, which must not be negative, with their bodies.
 
-        The result is the status of each, in their order; ``runtime.ports`` has the details.
+        The result is the status of each, in their order; ``bkctl.runtime.ports`` has the details.
         """
         entry_ids = [entry_id for entry_id, _ in adds]
         if not adds or min(ledger_id, *entry_ids) < 0:

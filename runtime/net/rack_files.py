@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from runtime.errors import ConfigurationError
-from storage.adapters.given_files import read_given_file
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.storage.adapters.given_files import read_given_file
 
 SCRIPT_TIMEOUT_S = 30.0
 _OUTPUT_SHOWN_MAX = 200

@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from runtime.protocol.messages import ListEntriesCall, QueuedRead, ReadCall
+from bkctl.runtime.protocol.messages import ListEntriesCall, QueuedRead, ReadCall
 
 UNDER_WAY_MAX = 32
 """Concurrent reads without a fence. Few, because the next read waits until these are answered."""

@@ -7,9 +7,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from runtime.protocol.messages import AddAnswer, Answer, ReadAnswer
-from runtime.protocol.status import Status
-from runtime.protocol.v3_batches import AddAnswerForm, BatchIds, ReadAnswerForm
+from bkctl.runtime.protocol.messages import AddAnswer, Answer, ReadAnswer
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v3_batches import AddAnswerForm, BatchIds, ReadAnswerForm
 
 OutcomeT = TypeVar("OutcomeT")
 

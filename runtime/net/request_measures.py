@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from runtime.protocol.messages import (
+from bkctl.runtime.protocol.messages import (
     AddRun,
     BookieAnswer,
     BookieCall,
@@ -18,9 +18,9 @@ from runtime.protocol.messages import (
     ReadLacCall,
     WriteLacCall,
 )
-from runtime.protocol.status import Status
-from storage.ids import INVALID_ENTRY_ID
-from storage.measures import Measures, NowNs, Outcomes, Timing
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.measures import Measures, NowNs, Outcomes, Timing
 
 _SAMPLES_MAX: Final = 8
 

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import Final
 
-from runtime.errors import ConfigurationError
+from bkctl.runtime.errors import ConfigurationError
 
 _BYTES_MAX: Final = 4096
 

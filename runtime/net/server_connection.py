@@ -11,18 +11,18 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from runtime.errors import ProtocolError
-from runtime.net.answer_queue import AnswerQueue
-from runtime.net.exhaustion import report_exhaustion
-from runtime.net.handshake import OpenHandshake
-from runtime.net.limited_log import LimitedLog
-from runtime.net.memory_budget import LongFrame, MemoryBudget
-from runtime.net.read_lanes import ConnectionReads, ReadLanes
-from runtime.net.request_measures import RequestMeasures
-from runtime.ports import RequestHandler
-from runtime.protocol.codec import BookieCodec
-from runtime.protocol.framing import FRAME_BYTES_MAX, READ_BYTES, FrameSplitter
-from runtime.protocol.messages import (
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.net.answer_queue import AnswerQueue
+from bkctl.runtime.net.exhaustion import report_exhaustion
+from bkctl.runtime.net.handshake import OpenHandshake
+from bkctl.runtime.net.limited_log import LimitedLog
+from bkctl.runtime.net.memory_budget import LongFrame, MemoryBudget
+from bkctl.runtime.net.read_lanes import ConnectionReads, ReadLanes
+from bkctl.runtime.net.request_measures import RequestMeasures
+from bkctl.runtime.ports import RequestHandler
+from bkctl.runtime.protocol.codec import BookieCodec
+from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, READ_BYTES, FrameSplitter
+from bkctl.runtime.protocol.messages import (
     AddRun,
     BookieAnswer,
     BookieCall,
@@ -36,7 +36,7 @@ from runtime.protocol.messages import (
     RequestCall,
     WriteLacCall,
 )
-from runtime.protocol.status import Status
+from bkctl.runtime.protocol.status import Status
 
 logger = logging.getLogger(__name__)
 

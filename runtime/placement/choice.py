@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from runtime.placement.isolation import IsolationDemand, admitted_bookies
-from runtime.placement.rules import (
+from bkctl.runtime.placement.isolation import IsolationDemand, admitted_bookies
+from bkctl.runtime.placement.rules import (
     BrokenRule,
     PlacementRule,
     PlacementRules,
@@ -25,8 +25,8 @@ from runtime.placement.rules import (
     too_narrow,
     write_quorums,
 )
-from runtime.placement.search import SearchCandidate, WindowGoal, fill_positions
-from runtime.placement.view import ClusterView, is_default_rack, region_of
+from bkctl.runtime.placement.search import SearchCandidate, WindowGoal, fill_positions
+from bkctl.runtime.placement.view import ClusterView, is_default_rack, region_of
 
 WEIGHT_MAX_IN_MEDIANS = 3
 """A bookie with much free space has at most this many times the weight of the median one, as in Java."""

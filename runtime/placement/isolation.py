@@ -1,7 +1,7 @@
 """Pulsar's isolation groups: which bookies may hold the entries of a ledger. Pure.
 
 A ledger of a Pulsar namespace with an affinity group says so in its own custom metadata. The groups are in the node
-that also has the racks (``runtime.placement.rack_sources``). See docs/reference/placement.md.
+that also has the racks (``bkctl.runtime.placement.rack_sources``). See docs/reference/placement.md.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from runtime.errors import ConfigurationError, MetadataFormatError
-from runtime.ledger.metadata import parse_host_and_port
-from runtime.placement.view import DEFAULT_RACK
+from bkctl.runtime.errors import ConfigurationError, MetadataFormatError
+from bkctl.runtime.ledger.metadata import parse_host_and_port
+from bkctl.runtime.placement.view import DEFAULT_RACK
 
 SCRIPT_ARGUMENTS_MAX = 100
 """Most hosts in one call of a rack script, as in Java."""

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.ledger.write_set import write_set
-from runtime.placement.isolation import IsolationDemand, admitted_bookies
-from runtime.placement.view import ClusterView, is_default_rack, region_of
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.placement.isolation import IsolationDemand, admitted_bookies
+from bkctl.runtime.placement.view import ClusterView, is_default_rack, region_of
 
 
 class PlacementRule(enum.Enum):

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from runtime.ledger.metadata import parse_host_and_port
-from runtime.placement.rack_sources import RackProblem, RackTable
-from runtime.placement.rules import PlacementRules
-from runtime.placement.view import DEFAULT_RACK, BookieSpace, ClusterView, KnownBookie, region_of
+from bkctl.runtime.ledger.metadata import parse_host_and_port
+from bkctl.runtime.placement.rack_sources import RackProblem, RackTable
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.view import DEFAULT_RACK, BookieSpace, ClusterView, KnownBookie, region_of
 
 
 class BookieSurvey(msgspec.Struct, frozen=True, kw_only=True):

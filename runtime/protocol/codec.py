@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from runtime.protocol.messages import BookieAnswer, Call, Junk, RequestCall
-from runtime.protocol.v3_bookie import V3BookieCodec
+from bkctl.runtime.protocol.messages import BookieAnswer, Call, Junk, RequestCall
+from bkctl.runtime.protocol.v3_bookie import V3BookieCodec
 
 _BATCH_READ: Final = b"\x02\x07"
 """Version and opcode."""

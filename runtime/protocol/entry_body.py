@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runtime.errors import EntryDigestError
-from runtime.protocol.digest import DigestType, digest_of
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.errors import EntryDigestError
+from bkctl.runtime.protocol.digest import DigestType, digest_of
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _ENTRY_HEAD = struct.Struct(">qqqq")
 _IDS = struct.Struct(">qq")

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from runtime.errors import ProtocolError
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.errors import ProtocolError
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _HEADER = struct.Struct(">ii56x")
 _GROUP = struct.Struct(">qqii")

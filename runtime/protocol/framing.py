@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from runtime.errors import ProtocolError
+from bkctl.runtime.errors import ProtocolError
 
 FRAME_BYTES_MAX = 5 * 1024 * 1024
 """Default limit of a frame, including its length word (nettyMaxFrameSizeBytes)."""

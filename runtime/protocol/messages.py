@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from runtime.protocol.entry_list import EntryList
-from runtime.protocol.status import Status
+from bkctl.runtime.protocol.entry_list import EntryList
+from bkctl.runtime.protocol.status import Status
 
 
 class BookieRequest(msgspec.Struct, gc=False, kw_only=True):

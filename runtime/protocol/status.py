@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     AuthenticationRequiredError,
     BadRequestError,
     BookieError,

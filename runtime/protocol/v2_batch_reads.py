@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from runtime.errors import ProtocolError
-from runtime.protocol.framing import LENGTH
-from runtime.protocol.status import Status
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.protocol.framing import LENGTH
+from bkctl.runtime.protocol.status import Status
 
 _HEADER: Final = 2 << 24 | 7 << 16
 """Version 2, opcode BATCH_READ_ENTRY, no flags."""

@@ -14,9 +14,9 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from runtime.errors import ProtocolError
-from runtime.protocol import v3_adds
-from runtime.protocol.bookkeeper_wire_pb2 import (
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.protocol import v3_adds
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     ADD_ENTRY,
     GET_BOOKIE_INFO,
     GET_LIST_OF_ENTRIES_OF_LEDGER,
@@ -30,9 +30,9 @@ from runtime.protocol.bookkeeper_wire_pb2 import (
     Request,
     Response,
 )
-from runtime.protocol.entry_list import decode_entry_list
-from runtime.protocol.framing import encode_frame
-from runtime.protocol.messages import (
+from bkctl.runtime.protocol.entry_list import decode_entry_list
+from bkctl.runtime.protocol.framing import encode_frame
+from bkctl.runtime.protocol.messages import (
     AddAnswer,
     Answer,
     BookieInfoAnswer,
@@ -41,7 +41,7 @@ from runtime.protocol.messages import (
     ReadAnswer,
     ReadLacAnswer,
 )
-from runtime.protocol.status import Status
+from bkctl.runtime.protocol.status import Status
 
 PRIORITY_HIGH: Final = 100
 """The value that Java sends for high priority; any value above zero means the same."""

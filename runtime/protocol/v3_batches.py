@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from runtime.protocol.v3_adds import RECOVERY_FLAG, consecutive_varints, header_starts, varint
+from bkctl.runtime.protocol.v3_adds import RECOVERY_FLAG, consecutive_varints, header_starts, varint
 
 _READ: Final = 1
 _ADD: Final = 2

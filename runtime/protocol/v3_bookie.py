@@ -11,9 +11,9 @@ from typing import Final, TypeAlias, cast
 
 from google.protobuf.message import DecodeError
 
-from runtime.errors import ProtocolError
-from runtime.protocol import v3_adds
-from runtime.protocol.bookkeeper_wire_pb2 import (
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.protocol import v3_adds
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     ADD_ENTRY,
     AUTH,
     FORCE_LEDGER,
@@ -32,9 +32,9 @@ from runtime.protocol.bookkeeper_wire_pb2 import (
     Response,
     StatusCode,
 )
-from runtime.protocol.entry_list import encode_entry_list
-from runtime.protocol.framing import encode_frame
-from runtime.protocol.messages import (
+from bkctl.runtime.protocol.entry_list import encode_entry_list
+from bkctl.runtime.protocol.framing import encode_frame
+from bkctl.runtime.protocol.messages import (
     AddRun,
     AuthAnswer,
     AuthCall,
@@ -59,8 +59,8 @@ from runtime.protocol.messages import (
     UnknownCall,
     WriteLacCall,
 )
-from runtime.protocol.status import Status
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _DEFERRED_SYNC: Final = 1
 _TOTAL_DISK_CAPACITY: Final = int(GetBookieInfoRequest.TOTAL_DISK_CAPACITY)

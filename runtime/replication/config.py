@@ -1,4 +1,4 @@
-"""Settings of checking and copying ledgers; see ``storage.setting``."""
+"""Settings of checking and copying ledgers; see ``bkctl.storage.setting``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from storage.setting import Java, Setting
+from bkctl.storage.setting import Java, Setting
 
 # fmt: off
 # A setting takes at most three lines here; the formatter would use nine.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.replication.config import OpenLedgers, ReplicationConfig
+from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
 
 
 class CopyPace(msgspec.Struct, frozen=True, kw_only=True):

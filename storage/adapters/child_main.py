@@ -1,4 +1,4 @@
-"""Entry point of a child process: ``python -P -m storage.adapters.child_main MODULE``. Creates the child's adapters.
+"""Entry point of a child process: ``python -P -m bkctl.storage.adapters.child_main MODULE``. Creates the child's adapters.
 
 The module's handlers answer the tasks from standard input. The child exits when standard input or standard output is
 closed, so it always ends with its parent.
@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from storage.adapters.child_pool import ChildProcesses
-from storage.adapters.child_protocol import LENGTH, Part, Result, TaskProgress, TaskStage, failure_of, frame, raw
-from storage.adapters.filesystem import OsFileSystem
-from storage.errors import StorageError
-from storage.ports import ChildContext, ChildHandler, ChildHandlers, IndexStore
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.adapters.child_protocol import LENGTH, Part, Result, TaskProgress, TaskStage, failure_of, frame, raw
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.errors import StorageError
+from bkctl.storage.ports import ChildContext, ChildHandler, ChildHandlers, IndexStore
 
 
 class _ReaderGoneError(Exception):
@@ -73,7 +73,7 @@ def _send(message: msgspec.Struct) -> None:
 
 
 def _open_index(path: str, *, create: bool, strict: bool) -> IndexStore:
-    from storage.adapters.index_store import open_plyvel  # noqa: PLC0415  few children need LevelDB
+    from bkctl.storage.adapters.index_store import open_plyvel  # noqa: PLC0415  few children need LevelDB
 
     return open_plyvel(path, create=create, strict=strict)
 

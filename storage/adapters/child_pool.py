@@ -1,6 +1,6 @@
 """Adapter of the ``Children`` port: child processes connected by pipes. In storage only this module starts processes.
 
-A child runs ``python -P -m storage.adapters.child_main MODULE``. The pool uses no threads; it polls all pipes.
+A child runs ``python -P -m bkctl.storage.adapters.child_main MODULE``. The pool uses no threads; it polls all pipes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, Any, NoReturn
 
 import msgspec
 
-from storage.adapters.child_protocol import (
+from bkctl.storage.adapters.child_protocol import (
     Failure,
     Message,
     MessageReader,
@@ -27,8 +27,8 @@ from storage.adapters.child_protocol import (
     error_of,
     frame,
 )
-from storage.errors import ChildFailedError
-from storage.ports import AnswerT, ChildPool, OnProgress, OnStage, TaskT
+from bkctl.storage.errors import ChildFailedError
+from bkctl.storage.ports import AnswerT, ChildPool, OnProgress, OnStage, TaskT
 
 _READ_BYTES = 1 << 20
 _END_S_MAX = 5.0
@@ -160,7 +160,7 @@ class _Child:
         self._module = module
         self._end_s_max = end_s_max
         self._process = subprocess.Popen(  # noqa: S603  this interpreter and our own module
-            [sys.executable, "-P", "-m", "storage.adapters.child_main", module],
+            [sys.executable, "-P", "-m", "bkctl.storage.adapters.child_main", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=directory,

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from storage import errors
-from storage.errors import StorageError
+from bkctl.storage import errors
+from bkctl.storage.errors import StorageError
 
 LENGTH: Final = struct.Struct("<I")
 """Length prefix of every message."""

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from storage.errors import DirectoryLockedError
-from storage.filenames import LOCK, TEMPORARY_SUFFIX
-from storage.ports import Buffer, DirectoryLock, DiskSpace, File
+from bkctl.storage.errors import DirectoryLockedError
+from bkctl.storage.filenames import LOCK, TEMPORARY_SUFFIX
+from bkctl.storage.ports import Buffer, DirectoryLock, DiskSpace, File
 
 _PARTS_MAX = 1024
 """IOV_MAX of Linux: maximum parts per ``pwritev``."""

@@ -14,8 +14,14 @@ from typing import Any, Final
 
 import plyvel
 
-from storage.disk_room import OUT_OF_ROOM
-from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFullError, IndexMissingError, StorageError
+from bkctl.storage.disk_room import OUT_OF_ROOM
+from bkctl.storage.errors import (
+    DirectoryLockedError,
+    IndexDamagedError,
+    IndexFullError,
+    IndexMissingError,
+    StorageError,
+)
 
 WRITE_BUFFER_BYTES: Final = 64 * 1024 * 1024
 """With its default of 4 MiB, LevelDB stalls for seconds under load."""

@@ -1,4 +1,4 @@
-"""Adapter of the ``Database`` port (``runtime.replication.plan.store``): SQLite. Only this module imports sqlite3."""
+"""Adapter of the ``Database`` port (``bkctl.runtime.replication.plan.store``): SQLite. Only this module imports sqlite3."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.filesystem import OsFileSystem
 
 _BUSY_S: Final = 1.0
 """How long to wait for a process that only reads the file."""

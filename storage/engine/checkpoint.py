@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from storage.engine.directory_files import DirectoryFiles
-from storage.engine.measures import EngineMeasures
-from storage.engine.memtable import Memtable
-from storage.ids import EntryId, LedgerId
-from storage.index.ledger_index import LedgerRow, LedgerRowChanges
-from storage.index.location_index import LOCATION_BYTES, encode_keys, encode_locations
-from storage.step_sizes import StepSizes
+from bkctl.storage.engine.directory_files import DirectoryFiles
+from bkctl.storage.engine.measures import EngineMeasures
+from bkctl.storage.engine.memtable import Memtable
+from bkctl.storage.ids import EntryId, LedgerId
+from bkctl.storage.index.ledger_index import LedgerRow, LedgerRowChanges
+from bkctl.storage.index.location_index import LOCATION_BYTES, encode_keys, encode_locations
+from bkctl.storage.step_sizes import StepSizes
 
 
 class CheckpointJob(msgspec.Struct, frozen=True):

@@ -20,10 +20,10 @@ from array import array
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from storage.errors import CorruptFileError, StorageError
-from storage.filenames import COLLECTED
-from storage.ids import LedgerId
-from storage.ports import FileSystem
+from bkctl.storage.errors import CorruptFileError, StorageError
+from bkctl.storage.filenames import COLLECTED
+from bkctl.storage.ids import LedgerId
+from bkctl.storage.ports import FileSystem
 
 HEADER: Final = b"bkctl.collected1"
 RECORD_BYTES: Final = 16

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from storage.config import EngineConfig
-from storage.engine.collected_ledgers import CollectedLedgers
-from storage.entry_log.reader import EntryLogReader
-from storage.entry_log.writer import EntryLogWriter
-from storage.index.ledger_index import LedgerIndex
-from storage.index.location_index import LocationIndex
-from storage.index.opening import open_indexes
-from storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.config import EngineConfig
+from bkctl.storage.engine.collected_ledgers import CollectedLedgers
+from bkctl.storage.entry_log.reader import EntryLogReader
+from bkctl.storage.entry_log.writer import EntryLogWriter
+from bkctl.storage.index.ledger_index import LedgerIndex
+from bkctl.storage.index.location_index import LocationIndex
+from bkctl.storage.index.opening import open_indexes
+from bkctl.storage.ports import FileSystem, OpenIndexStore
 
 
 class DirectoryFiles(msgspec.Struct, frozen=True):

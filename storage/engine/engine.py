@@ -17,21 +17,21 @@ import itertools
 import struct
 from collections.abc import Callable, Mapping, Sequence
 
-from storage.config import EngineConfig
-from storage.engine.checkpoint import CheckpointDone, CheckpointJob, CheckpointWriter, go_on
-from storage.engine.directory_files import DirectoryFiles
-from storage.engine.measures import EngineMeasures
-from storage.engine.memtable import Memtable, body_bytes_max, too_large
-from storage.engine.read_cache import ReadCache
-from storage.engine.relocation import EntryRelocation
-from storage.engine.stored_entries import StoredEntries
-from storage.errors import MemtableFullError
-from storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
-from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, explicit_lac_of
-from storage.index.seal import SealedIndex
-from storage.measures import NowNs, no_clock
-from storage.ports import FileSystem, OpenIndexStore
-from storage.step_sizes import USUAL_STEPS, StepSizes
+from bkctl.storage.config import EngineConfig
+from bkctl.storage.engine.checkpoint import CheckpointDone, CheckpointJob, CheckpointWriter, go_on
+from bkctl.storage.engine.directory_files import DirectoryFiles
+from bkctl.storage.engine.measures import EngineMeasures
+from bkctl.storage.engine.memtable import Memtable, body_bytes_max, too_large
+from bkctl.storage.engine.read_cache import ReadCache
+from bkctl.storage.engine.relocation import EntryRelocation
+from bkctl.storage.engine.stored_entries import StoredEntries
+from bkctl.storage.errors import MemtableFullError
+from bkctl.storage.ids import INVALID_ENTRY_ID, EntryId, LedgerId
+from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, explicit_lac_of
+from bkctl.storage.index.seal import SealedIndex
+from bkctl.storage.measures import NowNs, no_clock
+from bkctl.storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.step_sizes import USUAL_STEPS, StepSizes
 
 _READ_AHEAD_BYTES_MAX = 4 * 1024 * 1024
 """Most that one job of the reads lane reads ahead, whatever the settings say: other reads wait for it."""

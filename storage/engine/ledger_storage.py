@@ -13,23 +13,23 @@ from typing import Final
 
 import msgspec
 
-from storage.advice import REORDERED_ADVICE
-from storage.config import StorageConfig
-from storage.disk_room import DiskRoom, is_out_of_room
-from storage.engine.checkpoint import CheckpointDone, CheckpointJob, go_on
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.replay import JournalReplay, ReplayFlush, ReplayReport
-from storage.errors import AdoptionRefusedError, MisplacedLedgerError, StorageError
-from storage.filenames import current_directory, journal_file_name
-from storage.ids import LedgerId, LogMark
-from storage.index.adoption_note import find_change_under_way
-from storage.journal.catalog import read_catalog
-from storage.journal.log_mark import NO_MARK, find_replay_start, write_last_mark
-from storage.journal.reader import list_journals
-from storage.journal.writer import JournalWriter
-from storage.measures import NowNs, no_clock
-from storage.ports import DirectoryLock, FileSystem, OpenIndexStore
-from storage.step_sizes import USUAL_STEPS, StepSizes
+from bkctl.storage.advice import REORDERED_ADVICE
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.disk_room import DiskRoom, is_out_of_room
+from bkctl.storage.engine.checkpoint import CheckpointDone, CheckpointJob, go_on
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.replay import JournalReplay, ReplayFlush, ReplayReport
+from bkctl.storage.errors import AdoptionRefusedError, MisplacedLedgerError, StorageError
+from bkctl.storage.filenames import current_directory, journal_file_name
+from bkctl.storage.ids import LedgerId, LogMark
+from bkctl.storage.index.adoption_note import find_change_under_way
+from bkctl.storage.journal.catalog import read_catalog
+from bkctl.storage.journal.log_mark import NO_MARK, find_replay_start, write_last_mark
+from bkctl.storage.journal.reader import list_journals
+from bkctl.storage.journal.writer import JournalWriter
+from bkctl.storage.measures import NowNs, no_clock
+from bkctl.storage.ports import DirectoryLock, FileSystem, OpenIndexStore
+from bkctl.storage.step_sizes import USUAL_STEPS, StepSizes
 
 NO_EARLIER_STARTS: Final[Mapping[int, LogMark]] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from storage.measures import Measures, NowNs, Outcomes, no_clock
+from bkctl.storage.measures import Measures, NowNs, Outcomes, no_clock
 
 
 class EngineMeasures(Measures):

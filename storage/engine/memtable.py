@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from storage.config import EngineConfig
-from storage.errors import EntryTooLargeError
-from storage.ids import EntryId, LedgerId
+from bkctl.storage.config import EngineConfig
+from bkctl.storage.errors import EntryTooLargeError
+from bkctl.storage.ids import EntryId, LedgerId
 
 ENTRY_OVERHEAD_BYTES: Final = 128
 """Cost of an entry in addition to its body: header of a bytes object, a boxed entry id, a slot in a growing dict."""

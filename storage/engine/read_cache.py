@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from storage.ids import EntryId, LedgerId
+from bkctl.storage.ids import EntryId, LedgerId
 
 OVERHEAD_BYTES: Final = 256
 """Cost of an entry in addition to its body: key and ids, and its places in the two dicts."""

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
-from storage.engine.directory_files import DirectoryFiles
-from storage.entry_log.format import FrameStart, decode_frame_start
-from storage.entry_log.reader import list_entry_logs
-from storage.errors import CorruptFileError, EntryLogError
-from storage.filenames import entry_log_file_name
-from storage.framing import LENGTH_BYTES
-from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location
-from storage.index.location_index import decode_row, encode_keys, encode_locations
-from storage.ports import Buffer, File, FileSystem
+from bkctl.storage.engine.directory_files import DirectoryFiles
+from bkctl.storage.entry_log.format import FrameStart, decode_frame_start
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.errors import CorruptFileError, EntryLogError
+from bkctl.storage.filenames import entry_log_file_name
+from bkctl.storage.framing import LENGTH_BYTES
+from bkctl.storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location
+from bkctl.storage.index.location_index import decode_row, encode_keys, encode_locations
+from bkctl.storage.ports import Buffer, File, FileSystem
 
 _BATCH_ROW_COUNT_MAX = 8192
 _SWEEP_ROW_COUNT_MAX = 32_768

@@ -13,13 +13,13 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from storage.advice import LOST_DATA_ADVICE, with_path
-from storage.config import EngineConfig
-from storage.disk_room import DiskRoom, is_out_of_room
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.memtable import ENTRY_OVERHEAD_BYTES
-from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.errors import (
+from bkctl.storage.advice import LOST_DATA_ADVICE, with_path
+from bkctl.storage.config import EngineConfig
+from bkctl.storage.disk_room import DiskRoom, is_out_of_room
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.memtable import ENTRY_OVERHEAD_BYTES
+from bkctl.storage.entry import ENTRY_HEADER_BYTES_MIN
+from bkctl.storage.errors import (
     CorruptFileError,
     IndexFailedError,
     MasterKeyMismatchError,
@@ -27,16 +27,16 @@ from storage.errors import (
     NoRoomToStartError,
     StorageError,
 )
-from storage.filenames import journal_file_name
-from storage.framing import LENGTH_BYTES
-from storage.ids import EntryId, JournalId, LedgerId, LogMark
-from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow
-from storage.journal.catalog import JournalCatalog
-from storage.journal.format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
-from storage.journal.group import JournalGroup
-from storage.journal.reader import JournalScan, journals_to_replay
-from storage.ports import FileSystem
-from storage.setting import MEBIBYTE
+from bkctl.storage.filenames import journal_file_name
+from bkctl.storage.framing import LENGTH_BYTES
+from bkctl.storage.ids import EntryId, JournalId, LedgerId, LogMark
+from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow
+from bkctl.storage.journal.catalog import JournalCatalog
+from bkctl.storage.journal.format import GROUP_BYTES_MAX, JournalRecord, JournalRecordKind
+from bkctl.storage.journal.group import JournalGroup
+from bkctl.storage.journal.reader import JournalScan, journals_to_replay
+from bkctl.storage.ports import FileSystem
+from bkctl.storage.setting import MEBIBYTE
 
 
 class DroppedTail(msgspec.Struct, frozen=True):

@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from storage.config import StorageConfig
-from storage.engine.memtable import body_bytes_max, too_large
-from storage.engine.replay import JournalReplay, ReplayReport
-from storage.errors import StorageError
-from storage.filenames import LEDGERS_DATABASE, current_directory, seal_file_name
-from storage.ids import EntryId, LedgerId
-from storage.index.ledger_index import LedgerIndex
-from storage.index.seal import is_sealed_index_present, view_sealed_index
-from storage.index.swap import rebuilt_path
-from storage.journal.catalog import read_catalog
-from storage.journal.log_mark import find_replay_start
-from storage.journal.reader import list_journals
-from storage.ports import FileSystem, OpenIndexStore
-from storage.step_sizes import USUAL_STEPS, StepSizes
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.engine.memtable import body_bytes_max, too_large
+from bkctl.storage.engine.replay import JournalReplay, ReplayReport
+from bkctl.storage.errors import StorageError
+from bkctl.storage.filenames import LEDGERS_DATABASE, current_directory, seal_file_name
+from bkctl.storage.ids import EntryId, LedgerId
+from bkctl.storage.index.ledger_index import LedgerIndex
+from bkctl.storage.index.seal import is_sealed_index_present, view_sealed_index
+from bkctl.storage.index.swap import rebuilt_path
+from bkctl.storage.journal.catalog import read_catalog
+from bkctl.storage.journal.log_mark import find_replay_start
+from bkctl.storage.journal.reader import list_journals
+from bkctl.storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.step_sizes import USUAL_STEPS, StepSizes
 
 
 class RehearsalImpossibleError(StorageError):

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Set as AbstractSet
 
-from storage.engine.directory_files import DirectoryFiles
-from storage.engine.measures import UNWATCHED, ReadWatch
-from storage.errors import EntryDamagedError, EntryLogMissingError
-from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
+from bkctl.storage.engine.directory_files import DirectoryFiles
+from bkctl.storage.engine.measures import UNWATCHED, ReadWatch
+from bkctl.storage.errors import EntryDamagedError, EntryLogMissingError
+from bkctl.storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
 
 
 class StoredEntries:

@@ -21,23 +21,23 @@ from collections.abc import Sequence
 
 import msgspec
 
-from storage.entry_log.format import (
+from bkctl.storage.entry_log.format import (
     HEADER_BYTES,
     HEADER_MAP_FIELDS_OFFSET,
     encode_header,
     encode_ledgers_map,
     encode_map_fields,
 )
-from storage.filenames import (
+from bkctl.storage.filenames import (
     compacted_file_name,
     compacting_file_name,
     entry_log_file_name,
     parse_compacted_file_name,
     parse_compacting_file_name,
 )
-from storage.framing import LENGTH_BYTES, framed_bytes
-from storage.ids import EntryLogId, LedgerId
-from storage.ports import File, FileSystem
+from bkctl.storage.framing import LENGTH_BYTES, framed_bytes
+from bkctl.storage.ids import EntryLogId, LedgerId
+from bkctl.storage.ports import File, FileSystem
 
 
 class CompactedLog(msgspec.Struct, frozen=True):

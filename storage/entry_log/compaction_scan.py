@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from storage.ids import EntryId, EntryLogId, LedgerId
+from bkctl.storage.ids import EntryId, EntryLogId, LedgerId
 
-CHILD_MODULE: Final = "storage.entry_log.compaction_scan_child"
+CHILD_MODULE: Final = "bkctl.storage.entry_log.compaction_scan_child"
 
 ROWS_MAX: Final = 2048
 """Entries in one message."""

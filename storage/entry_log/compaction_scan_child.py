@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from storage.config import EntryLogConfig
-from storage.entry_log.compaction_scan import (
+from bkctl.storage.config import EntryLogConfig
+from bkctl.storage.entry_log.compaction_scan import (
     ROW,
     MeasuredLog,
     MeasureLogs,
@@ -22,12 +22,12 @@ from storage.entry_log.compaction_scan import (
     ScannedRows,
     UnreadableLog,
 )
-from storage.entry_log.reader import EntryLogReader
-from storage.entry_log.scan import FoundEntries, LogScan
-from storage.errors import EntryLogError
-from storage.framing import LENGTH_BYTES
-from storage.ids import EntryLogId, LedgerId
-from storage.ports import ChildContext, ChildHandlers, FileSystem
+from bkctl.storage.entry_log.reader import EntryLogReader
+from bkctl.storage.entry_log.scan import FoundEntries, LogScan
+from bkctl.storage.errors import EntryLogError
+from bkctl.storage.framing import LENGTH_BYTES
+from bkctl.storage.ids import EntryLogId, LedgerId
+from bkctl.storage.ports import ChildContext, ChildHandlers, FileSystem
 
 NICENESS: Final = 10
 """The scan yields to the bookie, because clients wait for the bookie but not for a scan."""

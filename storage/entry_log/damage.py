@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from storage.entry_log.format import HEADER_BYTES, EntryLogHeader, FrameStart, StrayRecord
-from storage.ids import LedgerId
+from bkctl.storage.entry_log.format import HEADER_BYTES, EntryLogHeader, FrameStart, StrayRecord
+from bkctl.storage.ids import LedgerId
 
 if TYPE_CHECKING:
-    from storage.entry_log.scan import Gap
+    from bkctl.storage.entry_log.scan import Gap
 
 
 _LEDGERS_TOLD_MAX: Final = 10

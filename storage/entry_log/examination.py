@@ -12,15 +12,15 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
-from storage.entry_log.damage import LogDamage, LogFindings, judge_log
-from storage.entry_log.format import HEADER_BYTES, decode_header
-from storage.entry_log.reader import read_ledgers_map
-from storage.entry_log.scan import FoundEntries, LogScan
-from storage.errors import EntryLogError
-from storage.filenames import entry_log_file_name
-from storage.framing import LENGTH_BYTES, ReadWindow
-from storage.ids import EntryLogId, LedgerId
-from storage.ports import FileSystem
+from bkctl.storage.entry_log.damage import LogDamage, LogFindings, judge_log
+from bkctl.storage.entry_log.format import HEADER_BYTES, decode_header
+from bkctl.storage.entry_log.reader import read_ledgers_map
+from bkctl.storage.entry_log.scan import FoundEntries, LogScan
+from bkctl.storage.errors import EntryLogError
+from bkctl.storage.filenames import entry_log_file_name
+from bkctl.storage.framing import LENGTH_BYTES, ReadWindow
+from bkctl.storage.ids import EntryLogId, LedgerId
+from bkctl.storage.ports import FileSystem
 
 
 class ExaminedLog(msgspec.Struct, frozen=True):

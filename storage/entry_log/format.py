@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from storage.ids import LedgerId
+from bkctl.storage.ids import LedgerId
 
 HEADER_BYTES = 1024
 """Length of the header; the first size word follows. Direct-I/O logs fill up to 4096 with a frame of ledger -1."""

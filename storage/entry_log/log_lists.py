@@ -17,11 +17,11 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from storage.checked_text import decode_checked_text, encode_checked_text
-from storage.errors import CorruptFileError
-from storage.filenames import MIXED_LOGS, QUARANTINE, entry_log_file_name, parse_entry_log_file_name
-from storage.ids import EntryLogId
-from storage.ports import FileSystem
+from bkctl.storage.checked_text import decode_checked_text, encode_checked_text
+from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.filenames import MIXED_LOGS, QUARANTINE, entry_log_file_name, parse_entry_log_file_name
+from bkctl.storage.ids import EntryLogId
+from bkctl.storage.ports import FileSystem
 
 _FORMAT: Final = "bkctl quarantine 1"
 _REASON_LENGTH_MAX: Final = 300

@@ -15,10 +15,10 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from storage.advice import without_path
-from storage.config import EntryLogConfig
-from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.entry_log.format import (
+from bkctl.storage.advice import without_path
+from bkctl.storage.config import EntryLogConfig
+from bkctl.storage.entry import ENTRY_HEADER_BYTES_MIN
+from bkctl.storage.entry_log.format import (
     BODY_OFFSET_MIN,
     ENTRY_BYTES_MIN,
     FRAME_START_BYTES,
@@ -30,11 +30,11 @@ from storage.entry_log.format import (
     decode_map_batch_size,
     is_stray,
 )
-from storage.errors import EntryDamagedError, EntryLogError, EntryLogMissingError
-from storage.filenames import entry_log_file_name, parse_entry_log_file_name
-from storage.framing import LENGTH_BYTES, ReadWindow
-from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
-from storage.ports import File, FileSystem
+from bkctl.storage.errors import EntryDamagedError, EntryLogError, EntryLogMissingError
+from bkctl.storage.filenames import entry_log_file_name, parse_entry_log_file_name
+from bkctl.storage.framing import LENGTH_BYTES, ReadWindow
+from bkctl.storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
+from bkctl.storage.ports import File, FileSystem
 
 _FIRST_READ_BYTES = 4096
 """One read usually returns the size word and the whole entry."""

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from storage.advice import without_path
-from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.entry_log.format import (
+from bkctl.storage.advice import without_path
+from bkctl.storage.entry import ENTRY_HEADER_BYTES_MIN
+from bkctl.storage.entry_log.format import (
     ENTRY_BYTES_MIN,
     FRAME_START_BYTES,
     HEADER_BYTES,
@@ -27,12 +27,12 @@ from storage.entry_log.format import (
     StrayRecord,
     decode_frame_start,
 )
-from storage.entry_log.reader import FILLER_BYTES, behind_filler
-from storage.errors import EntryLogError
-from storage.filenames import entry_log_file_name
-from storage.framing import LENGTH_BYTES, ReadWindow
-from storage.ids import EntryLogId
-from storage.ports import FileSystem
+from bkctl.storage.entry_log.reader import FILLER_BYTES, behind_filler
+from bkctl.storage.errors import EntryLogError
+from bkctl.storage.filenames import entry_log_file_name
+from bkctl.storage.framing import LENGTH_BYTES, ReadWindow
+from bkctl.storage.ids import EntryLogId
+from bkctl.storage.ports import FileSystem
 
 Int64Array: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from storage.filenames import (
+from bkctl.storage.filenames import (
     ENTRY_LOG_ID_MAX,
     compacting_file_name,
     entry_log_file_name,
@@ -16,8 +16,8 @@ from storage.filenames import (
     parse_compacted_file_name,
     parse_entry_log_file_name,
 )
-from storage.ids import EntryLogId
-from storage.ports import FileSystem
+from bkctl.storage.ids import EntryLogId
+from bkctl.storage.ports import FileSystem
 
 
 class LogFolder(msgspec.Struct, frozen=True):

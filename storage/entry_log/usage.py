@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from storage.ids import EntryLogId, LedgerId
+from bkctl.storage.ids import EntryLogId, LedgerId
 
 BUCKET_COUNT: Final = 10
 """Logs are grouped by tenths of usage; the emptiest come first."""

@@ -13,26 +13,26 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from storage.config import EntryLogConfig
-from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.entry_log.format import (
+from bkctl.storage.config import EntryLogConfig
+from bkctl.storage.entry import ENTRY_HEADER_BYTES_MIN
+from bkctl.storage.entry_log.format import (
     HEADER_BYTES,
     HEADER_MAP_FIELDS_OFFSET,
     encode_header,
     encode_ledgers_map,
     encode_map_fields,
 )
-from storage.errors import EntryLogError
-from storage.filenames import (
+from bkctl.storage.errors import EntryLogError
+from bkctl.storage.filenames import (
     ENTRY_LOG_ID_MAX,
     LAST_ID,
     entry_log_file_name,
     parse_claimed_entry_log_id,
     parse_entry_log_file_name,
 )
-from storage.framing import LENGTH_BYTES, framed_bytes
-from storage.ids import EntryLocation, EntryLogId, LedgerId, PackedLocation, pack_location, unpack_location
-from storage.ports import Buffer, File, FileSystem
+from bkctl.storage.framing import LENGTH_BYTES, framed_bytes
+from bkctl.storage.ids import EntryLocation, EntryLogId, LedgerId, PackedLocation, pack_location, unpack_location
+from bkctl.storage.ports import Buffer, File, FileSystem
 
 _BATCH_COUNT_MAX = 1024
 _BATCH_BYTES_MAX = 1024 * 1024

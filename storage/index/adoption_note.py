@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from storage.advice import JAVA_INDEX_ADVICE, REBUILD_ADVICE
-from storage.checked_text import decode_checked_text, encode_checked_text
-from storage.config import StorageConfig
-from storage.entry_log.reader import list_entry_logs
-from storage.errors import AdoptionRefusedError, CorruptFileError
-from storage.filenames import ADOPTION, HANDING_BACK, current_directory
-from storage.index.java_index import find_java_index
-from storage.journal.reader import list_journals
-from storage.ports import FileSystem
+from bkctl.storage.advice import JAVA_INDEX_ADVICE, REBUILD_ADVICE
+from bkctl.storage.checked_text import decode_checked_text, encode_checked_text
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.errors import AdoptionRefusedError, CorruptFileError
+from bkctl.storage.filenames import ADOPTION, HANDING_BACK, current_directory
+from bkctl.storage.index.java_index import find_java_index
+from bkctl.storage.journal.reader import list_journals
+from bkctl.storage.ports import FileSystem
 
 _FORMAT = "bkctl change of index 1"
 

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator
 from typing import Final
 
-from storage.ids import LedgerId
+from bkctl.storage.ids import LedgerId
 
 _CHUNK_LENGTH_MAX: Final = 2048
 """Ids that one insertion moves at most: a fraction of a microsecond for each thousand."""

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from storage.filenames import JAVA_DATABASES, idx_path, is_idx_folder, parse_idx_file_name
-from storage.ids import LedgerId
-from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
-from storage.ports import FileSystem
+from bkctl.storage.filenames import JAVA_DATABASES, idx_path, is_idx_folder, parse_idx_file_name
+from bkctl.storage.ids import LedgerId
+from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
+from bkctl.storage.ports import FileSystem
 
 
 class JavaIndex(NamedTuple):

@@ -22,15 +22,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from storage.config import StorageConfig
-from storage.errors import StorageError
-from storage.filenames import current_directory, journal_file_name
-from storage.ids import LedgerId
-from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, is_placeholder_key
-from storage.journal.catalog import read_catalog
-from storage.journal.format import JournalRecord, JournalRecordKind
-from storage.journal.reader import JournalScan, list_journals
-from storage.ports import FileSystem
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.errors import StorageError
+from bkctl.storage.filenames import current_directory, journal_file_name
+from bkctl.storage.ids import LedgerId
+from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN, LedgerRow, is_placeholder_key
+from bkctl.storage.journal.catalog import read_catalog
+from bkctl.storage.journal.format import JournalRecord, JournalRecordKind
+from bkctl.storage.journal.reader import JournalScan, list_journals
+from bkctl.storage.ports import FileSystem
 
 
 class UnreadableJournal(msgspec.Struct, frozen=True):

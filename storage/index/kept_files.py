@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from storage.filenames import KEPT_SUFFIX, TEMPORARY_SUFFIX
-from storage.ports import FileSystem
+from bkctl.storage.filenames import KEPT_SUFFIX, TEMPORARY_SUFFIX
+from bkctl.storage.ports import FileSystem
 
 _NOT_CONTENTS: Final = frozenset({"LOCK", "LOG", "LOG.old"})
 """LevelDB's lock file and its message logs: not part of the database."""

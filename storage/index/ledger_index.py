@@ -19,11 +19,11 @@ from typing import Final, TypeAlias
 import msgspec
 from google.protobuf.message import DecodeError
 
-from storage.errors import IndexDamagedError, MasterKeyMismatchError
-from storage.ids import EntryId, LedgerId
-from storage.index.id_set import IdSet
-from storage.index.ledger_data_pb2 import LedgerData
-from storage.index.seal import SealedIndex, advising_repair
+from bkctl.storage.errors import IndexDamagedError, MasterKeyMismatchError
+from bkctl.storage.ids import EntryId, LedgerId
+from bkctl.storage.index.id_set import IdSet
+from bkctl.storage.index.ledger_data_pb2 import LedgerData
+from bkctl.storage.index.seal import SealedIndex, advising_repair
 
 _KEY = struct.Struct(">q")
 _LONG_KEY_TAIL = bytes(8)

@@ -13,9 +13,9 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from storage.errors import IndexDamagedError, IndexFailedError, StorageError
-from storage.ids import EntryId, EntryLocation, LedgerId, PackedLocation, unpack_location
-from storage.index.seal import SealedIndex
+from bkctl.storage.errors import IndexDamagedError, IndexFailedError, StorageError
+from bkctl.storage.ids import EntryId, EntryLocation, LedgerId, PackedLocation, unpack_location
+from bkctl.storage.index.seal import SealedIndex
 
 KEY_BYTES: Final = 16
 LOCATION_BYTES: Final = 8

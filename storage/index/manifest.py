@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from storage.index.table import SEQUENCE_NUMBER, encode_varint, masked_crc
+from bkctl.storage.index.table import SEQUENCE_NUMBER, encode_varint, masked_crc
 
 MANIFEST_NAME: Final = "MANIFEST-000001"
 CURRENT_NAME: Final = "CURRENT"

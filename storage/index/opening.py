@@ -9,21 +9,21 @@ from typing import Final
 
 import msgspec
 
-from storage.advice import ADOPTION_ADVICE, REBUILD_ADVICE, without_advice
-from storage.disk_room import mebibytes
-from storage.entry_log.format import HEADER_BYTES
-from storage.entry_log.reader import list_entry_logs
-from storage.errors import IndexDamagedError, IndexMissingError, NoRoomToStartError, StorageError
-from storage.filenames import (
+from bkctl.storage.advice import ADOPTION_ADVICE, REBUILD_ADVICE, without_advice
+from bkctl.storage.disk_room import mebibytes
+from bkctl.storage.entry_log.format import HEADER_BYTES
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.errors import IndexDamagedError, IndexMissingError, NoRoomToStartError, StorageError
+from bkctl.storage.filenames import (
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
     entry_log_file_name,
     last_mark_file_name,
     seal_file_name,
 )
-from storage.index.java_index import find_java_index
-from storage.index.ledger_index import LedgerIndex
-from storage.index.seal import (
+from bkctl.storage.index.java_index import find_java_index
+from bkctl.storage.index.ledger_index import LedgerIndex
+from bkctl.storage.index.seal import (
     SealedIndex,
     bytes_to_open,
     create_sealed_index,
@@ -31,8 +31,8 @@ from storage.index.seal import (
     open_sealed_index,
     view_sealed_index,
 )
-from storage.index.swap import finish_swap, rebuilt_path
-from storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.index.swap import finish_swap, rebuilt_path
+from bkctl.storage.ports import FileSystem, OpenIndexStore
 
 
 def open_indexes(

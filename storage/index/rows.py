@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from storage.entry_log.scan import Int64Array
-from storage.ports import File, FileSystem
+from bkctl.storage.entry_log.scan import Int64Array
+from bkctl.storage.ports import File, FileSystem
 
 SAMPLE_ROW_COUNT: Final = 16_384
 """Distance of the keys sampled from a run, which are used to cut all runs into ranges of similar size."""

@@ -23,14 +23,20 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from storage.advice import REBUILD_ADVICE
-from storage.checked_text import decode_checked_numbers, encode_checked_numbers
-from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFailedError, IndexMissingError, StorageError
-from storage.filenames import seal_file_name
-from storage.index.files import last_record_start
-from storage.index.kept_files import KeptFiles, remove_files
-from storage.index.view import MANIFEST_NAME, open_view
-from storage.ports import FileSystem, IndexStore, OpenIndexStore
+from bkctl.storage.advice import REBUILD_ADVICE
+from bkctl.storage.checked_text import decode_checked_numbers, encode_checked_numbers
+from bkctl.storage.errors import (
+    DirectoryLockedError,
+    IndexDamagedError,
+    IndexFailedError,
+    IndexMissingError,
+    StorageError,
+)
+from bkctl.storage.filenames import seal_file_name
+from bkctl.storage.index.files import last_record_start
+from bkctl.storage.index.kept_files import KeptFiles, remove_files
+from bkctl.storage.index.view import MANIFEST_NAME, open_view
+from bkctl.storage.ports import FileSystem, IndexStore, OpenIndexStore
 
 _SEAL_KEY = struct.Struct(">8sQ")
 _SEAL_PREFIX = b"\xffseal\x00\x00\x00"

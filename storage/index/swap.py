@@ -17,12 +17,12 @@ import errno
 import os
 from typing import Final
 
-from storage.advice import REBUILD_ADVICE
-from storage.errors import IndexDamagedError
-from storage.filenames import REBUILT_SUFFIX, REPLACED_SUFFIX, seal_file_name
-from storage.index.kept_files import KeptFiles, remove_files
-from storage.index.seal import decode_seal_record, seal_database
-from storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.advice import REBUILD_ADVICE
+from bkctl.storage.errors import IndexDamagedError
+from bkctl.storage.filenames import REBUILT_SUFFIX, REPLACED_SUFFIX, seal_file_name
+from bkctl.storage.index.kept_files import KeptFiles, remove_files
+from bkctl.storage.index.seal import decode_seal_record, seal_database
+from bkctl.storage.ports import FileSystem, OpenIndexStore
 
 _DISCARD_TRIES_MAX: Final = 100
 

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from crc32c import crc32c
 
-from storage.index.location_index import KEY_BYTES, LOCATION_BYTES
+from bkctl.storage.index.location_index import KEY_BYTES, LOCATION_BYTES
 
 Bytes2d: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 """Two-dimensional: one row of bytes for each key or value."""

@@ -17,8 +17,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from storage.errors import IndexDamagedError, IndexMissingError, StorageError
-from storage.index.files import (
+from bkctl.storage.errors import IndexDamagedError, IndexMissingError, StorageError
+from bkctl.storage.index.files import (
     BLOCK_TRAILER_BYTES,
     FOOTER_BYTES,
     NEWEST,
@@ -33,7 +33,7 @@ from storage.index.files import (
     decode_manifest,
     decode_rows,
 )
-from storage.ports import FileSystem
+from bkctl.storage.ports import FileSystem
 
 _CURRENT: Final = "CURRENT"
 _LOG_NAME = re.compile(r"([0-9]+)\.log")

@@ -15,12 +15,12 @@ from typing import Final
 
 import msgspec
 
-from storage.advice import LOST_DATA_ADVICE
-from storage.checked_text import decode_checked_text, encode_checked_text
-from storage.errors import JournalError
-from storage.filenames import JOURNAL_CATALOG, journal_file_name
-from storage.ids import JournalId, LogMark
-from storage.ports import FileSystem
+from bkctl.storage.advice import LOST_DATA_ADVICE
+from bkctl.storage.checked_text import decode_checked_text, encode_checked_text
+from bkctl.storage.errors import JournalError
+from bkctl.storage.filenames import JOURNAL_CATALOG, journal_file_name
+from bkctl.storage.ids import JournalId, LogMark
+from bkctl.storage.ports import FileSystem
 
 _FORMAT = "bkctl journals 1"
 _CHECKSUMS = " checksums"

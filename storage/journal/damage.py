@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import struct
 
-from storage.config import JOURNAL_BLOCK_BYTES, JOURNAL_VERSION_MAX, JOURNAL_VERSION_MIN
-from storage.errors import CorruptFileError
-from storage.framing import LENGTH_BYTES, ReadWindow
-from storage.journal.catalog import CatalogedJournal
-from storage.journal.format import (
+from bkctl.storage.config import JOURNAL_BLOCK_BYTES, JOURNAL_VERSION_MAX, JOURNAL_VERSION_MIN
+from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.framing import LENGTH_BYTES, ReadWindow
+from bkctl.storage.journal.catalog import CatalogedJournal
+from bkctl.storage.journal.format import (
     HEADER_BYTES,
     PADDING_HEADER_BYTES,
     PADDING_MARK,
@@ -34,7 +34,7 @@ from storage.journal.format import (
     decode_version,
     is_record_start,
 )
-from storage.journal.group import CHECKSUM_BYTES, CHECKSUM_MARK, JournalGroup, decode_checksum, is_checksum_right
+from bkctl.storage.journal.group import CHECKSUM_BYTES, CHECKSUM_MARK, JournalGroup, decode_checksum, is_checksum_right
 
 _LENGTH = struct.Struct(">i")
 _PADDING_WORD = _LENGTH.pack(PADDING_MARK)

@@ -12,10 +12,10 @@ import struct
 
 import msgspec
 
-from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.framing import LENGTH_BYTES
-from storage.ids import EntryId, LedgerId, MetaEntryKind
-from storage.setting import MEBIBYTE
+from bkctl.storage.entry import ENTRY_HEADER_BYTES_MIN
+from bkctl.storage.framing import LENGTH_BYTES
+from bkctl.storage.ids import EntryId, LedgerId, MetaEntryKind
+from bkctl.storage.setting import MEBIBYTE
 
 VERSION_MIN = 1
 VERSION_MAX = 6

@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 import crc32c
 import msgspec
 
-from storage.config import JOURNAL_BLOCK_BYTES
-from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.framing import LENGTH_BYTES, ReadWindow, framed, framed_bytes
-from storage.ids import JournalId
-from storage.journal.format import (
+from bkctl.storage.config import JOURNAL_BLOCK_BYTES
+from bkctl.storage.entry import ENTRY_HEADER_BYTES_MIN
+from bkctl.storage.framing import LENGTH_BYTES, ReadWindow, framed, framed_bytes
+from bkctl.storage.ids import JournalId
+from bkctl.storage.journal.format import (
     PADDING_HEADER_BYTES,
     PADDING_MARK,
     PADDING_VERSION_MIN,
@@ -29,8 +29,8 @@ from storage.journal.format import (
     encode_padding,
     is_zero_filled,
 )
-from storage.ports import Buffer
-from storage.step_sizes import USUAL_STEPS, StepSizes
+from bkctl.storage.ports import Buffer
+from bkctl.storage.step_sizes import USUAL_STEPS, StepSizes
 
 CHECKSUM_BYTES = 16
 """In the padding, after its count: four bytes that identify it, i64 start of the group, u32 CRC-32C of an i64 journal

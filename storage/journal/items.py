@@ -11,8 +11,8 @@ import struct
 
 import msgspec
 
-from storage.framing import LENGTH_BYTES, ReadWindow
-from storage.journal.format import (
+from bkctl.storage.framing import LENGTH_BYTES, ReadWindow
+from bkctl.storage.journal.format import (
     PADDING_HEADER_BYTES,
     PADDING_MARK,
     PADDING_VERSION_MIN,
@@ -21,7 +21,7 @@ from storage.journal.format import (
     decode_record,
     is_zero_filled,
 )
-from storage.journal.group import CHECKSUM_BYTES, CHECKSUM_MARK
+from bkctl.storage.journal.group import CHECKSUM_BYTES, CHECKSUM_MARK
 
 _LENGTH = struct.Struct(">i")
 

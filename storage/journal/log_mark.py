@@ -18,14 +18,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from storage.advice import without_path
-from storage.checked_text import decode_checked_numbers, encode_checked_numbers
-from storage.config import StorageConfig
-from storage.errors import JournalError, StorageError
-from storage.filenames import current_directory, last_mark_file_name, mark_record_file_name
-from storage.ids import LogMark
-from storage.journal.catalog import read_catalog
-from storage.ports import FileSystem
+from bkctl.storage.advice import without_path
+from bkctl.storage.checked_text import decode_checked_numbers, encode_checked_numbers
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.errors import JournalError, StorageError
+from bkctl.storage.filenames import current_directory, last_mark_file_name, mark_record_file_name
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.catalog import read_catalog
+from bkctl.storage.ports import FileSystem
 
 NO_MARK = LogMark(0, 0)
 """Mark for replaying everything."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.measures import Measures, NowNs, Outcomes
+from bkctl.storage.measures import Measures, NowNs, Outcomes
 
 
 class JournalMeasures(Measures):

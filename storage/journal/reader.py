@@ -15,15 +15,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from storage.advice import LOST_DATA_ADVICE
-from storage.config import JOURNAL_BLOCK_BYTES
-from storage.errors import CorruptFileError, JournalError
-from storage.filenames import JOURNAL_CATALOG, journal_file_name, parse_journal_file_name
-from storage.framing import LENGTH_BYTES, ReadWindow
-from storage.ids import JournalId, LogMark
-from storage.journal.catalog import NO_CATALOG, CatalogedJournal, JournalCatalog
-from storage.journal.damage import GroupDamage, require_whole_file
-from storage.journal.format import (
+from bkctl.storage.advice import LOST_DATA_ADVICE
+from bkctl.storage.config import JOURNAL_BLOCK_BYTES
+from bkctl.storage.errors import CorruptFileError, JournalError
+from bkctl.storage.filenames import JOURNAL_CATALOG, journal_file_name, parse_journal_file_name
+from bkctl.storage.framing import LENGTH_BYTES, ReadWindow
+from bkctl.storage.ids import JournalId, LogMark
+from bkctl.storage.journal.catalog import NO_CATALOG, CatalogedJournal, JournalCatalog
+from bkctl.storage.journal.damage import GroupDamage, require_whole_file
+from bkctl.storage.journal.format import (
     GROUP_BYTES_MAX,
     HEADER_BYTES,
     PADDING_MARK,
@@ -36,9 +36,9 @@ from storage.journal.format import (
     decode_record,
     decode_version,
 )
-from storage.journal.group import JournalGroup, read_group
-from storage.journal.items import ItemKind, JournalItem, read_item
-from storage.ports import FileSystem
+from bkctl.storage.journal.group import JournalGroup, read_group
+from bkctl.storage.journal.items import ItemKind, JournalItem, read_item
+from bkctl.storage.ports import FileSystem
 
 _PADDING_WORD = struct.pack(">i", PADDING_MARK)
 

@@ -18,21 +18,27 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from storage.config import JOURNAL_BLOCK_BYTES, JournalConfig
-from storage.disk_room import file_limit_advice, is_out_of_room
-from storage.errors import JournalError, JournalFailedError, JournalFullError
-from storage.filenames import journal_file_name
-from storage.ids import JournalId, LogMark
-from storage.journal.catalog import CatalogedJournal, read_catalog, write_catalog
-from storage.journal.format import GROUP_BYTES_MAX, HEADER_BYTES, PADDING_VERSION_MIN, data_start, encode_file_header
-from storage.journal.group import EncodedGroup, encode_group
-from storage.journal.log_mark import NO_MARK
-from storage.journal.measures import JournalMeasures
-from storage.journal.reader import list_journals
-from storage.measures import NowNs, no_clock
-from storage.ports import File, FileSystem
-from storage.setting import MEBIBYTE
-from storage.step_sizes import USUAL_STEPS, StepSizes
+from bkctl.storage.config import JOURNAL_BLOCK_BYTES, JournalConfig
+from bkctl.storage.disk_room import file_limit_advice, is_out_of_room
+from bkctl.storage.errors import JournalError, JournalFailedError, JournalFullError
+from bkctl.storage.filenames import journal_file_name
+from bkctl.storage.ids import JournalId, LogMark
+from bkctl.storage.journal.catalog import CatalogedJournal, read_catalog, write_catalog
+from bkctl.storage.journal.format import (
+    GROUP_BYTES_MAX,
+    HEADER_BYTES,
+    PADDING_VERSION_MIN,
+    data_start,
+    encode_file_header,
+)
+from bkctl.storage.journal.group import EncodedGroup, encode_group
+from bkctl.storage.journal.log_mark import NO_MARK
+from bkctl.storage.journal.measures import JournalMeasures
+from bkctl.storage.journal.reader import list_journals
+from bkctl.storage.measures import NowNs, no_clock
+from bkctl.storage.ports import File, FileSystem
+from bkctl.storage.setting import MEBIBYTE
+from bkctl.storage.step_sizes import USUAL_STEPS, StepSizes
 
 _DROP_STEP_BYTES: Final = 4 * MEBIBYTE
 """Step for dropping pages from the cache: the page in which the next group continues must stay."""

@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from storage.config import StorageConfig
-from storage.entry_log.format import HEADER_BYTES
-from storage.entry_log.log_lists import write_mixed_logs
-from storage.entry_log.reader import list_entry_logs
-from storage.errors import AdoptionRefusedError
-from storage.filenames import (
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.entry_log.format import HEADER_BYTES
+from bkctl.storage.entry_log.log_lists import write_mixed_logs
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.errors import AdoptionRefusedError
+from bkctl.storage.filenames import (
     ADOPTION,
     DIRTY,
     JAVA_INDEX_ASIDE,
@@ -40,8 +40,8 @@ from storage.filenames import (
     last_mark_file_name,
     seal_file_name,
 )
-from storage.ids import EntryLogId, LedgerId
-from storage.index.adoption_note import (
+from bkctl.storage.ids import EntryLogId, LedgerId
+from bkctl.storage.index.adoption_note import (
     ChangeNote,
     begin_note,
     move_aside,
@@ -50,14 +50,14 @@ from storage.index.adoption_note import (
     require_nothing_written_since,
     write_note,
 )
-from storage.index.java_index import JavaIndex, find_java_index, list_idx_ledgers
-from storage.index.journaled_rows import read_journaled_ledgers
-from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK
-from storage.index.seal import open_sealed_index
-from storage.journal.log_mark import NO_MARK, read_last_mark
-from storage.offline.adoption_build import BuildReport, IndexBuild, LogPlaces, building_path, discard_build
-from storage.ports import Children, FileSystem, OpenIndexStore
-from storage.rebuild.rebuild import IndexRebuild, plan_rebuild
+from bkctl.storage.index.java_index import JavaIndex, find_java_index, list_idx_ledgers
+from bkctl.storage.index.journaled_rows import read_journaled_ledgers
+from bkctl.storage.index.ledger_index import NEEDS_INTEGRITY_CHECK
+from bkctl.storage.index.seal import open_sealed_index
+from bkctl.storage.journal.log_mark import NO_MARK, read_last_mark
+from bkctl.storage.offline.adoption_build import BuildReport, IndexBuild, LogPlaces, building_path, discard_build
+from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
+from bkctl.storage.rebuild.rebuild import IndexRebuild, plan_rebuild
 
 _DATABASES = (LEDGERS_DATABASE, LOCATIONS_DATABASE)
 

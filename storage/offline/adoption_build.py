@@ -18,19 +18,25 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from storage.config import EntryLogConfig
-from storage.entry_log.format import BODY_OFFSET_MIN, ENTRY_BYTES_MIN
-from storage.entry_log.reader import EntryLogReader
-from storage.entry_log.writer import EntryLogWriter
-from storage.errors import AdoptionRefusedError, EntryLogError
-from storage.filenames import ADOPTING_SUFFIX, LEDGERS_DATABASE, LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
-from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location, unpack_location
-from storage.index.java_index import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx_header, decode_locations
-from storage.index.journaled_rows import JournaledLedger, JournaledLedgers, row_with_journals
-from storage.index.kept_files import KeptFiles, remove_files
-from storage.index.ledger_index import LedgerIndex, LedgerRow, encode_row, explicit_lac_of, is_placeholder_key
-from storage.index.seal import SealedIndex, create_sealed_index
-from storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.config import EntryLogConfig
+from bkctl.storage.entry_log.format import BODY_OFFSET_MIN, ENTRY_BYTES_MIN
+from bkctl.storage.entry_log.reader import EntryLogReader
+from bkctl.storage.entry_log.writer import EntryLogWriter
+from bkctl.storage.errors import AdoptionRefusedError, EntryLogError
+from bkctl.storage.filenames import (
+    ADOPTING_SUFFIX,
+    LEDGERS_DATABASE,
+    LOCATIONS_DATABASE,
+    entry_log_file_name,
+    seal_file_name,
+)
+from bkctl.storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId, pack_location, unpack_location
+from bkctl.storage.index.java_index import HEADER_BYTES, LOCATION_BYTES, IdxHeader, decode_idx_header, decode_locations
+from bkctl.storage.index.journaled_rows import JournaledLedger, JournaledLedgers, row_with_journals
+from bkctl.storage.index.kept_files import KeptFiles, remove_files
+from bkctl.storage.index.ledger_index import LedgerIndex, LedgerRow, encode_row, explicit_lac_of, is_placeholder_key
+from bkctl.storage.index.seal import SealedIndex, create_sealed_index
+from bkctl.storage.ports import FileSystem, OpenIndexStore
 
 _PAGE_LOCATION_COUNT = 64 * 1024
 _BATCH_ROW_COUNT_MAX = 8192

@@ -11,7 +11,7 @@ import re
 
 import msgspec
 
-from storage import filenames
+from bkctl.storage import filenames
 
 
 class FolderRole(enum.StrEnum):

@@ -15,8 +15,8 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
-from storage.filenames import ADMIN_SOCKET, FORMATTING, LOCK, VERSION, current_directory
-from storage.ports import FileSystem
+from bkctl.storage.filenames import ADMIN_SOCKET, FORMATTING, LOCK, VERSION, current_directory
+from bkctl.storage.ports import FileSystem
 
 
 def begin_format(filesystem: FileSystem, directories: Sequence[str]) -> None:

@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from storage.advice import UNCLEAN_ADVICE
-from storage.config import JOURNAL_VERSION_MAX, StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.entry_log.examination import examine_log
-from storage.entry_log.log_lists import read_quarantine
-from storage.entry_log.reader import list_entry_logs
-from storage.errors import AdoptionRefusedError
-from storage.filenames import (
+from bkctl.storage.advice import UNCLEAN_ADVICE
+from bkctl.storage.config import JOURNAL_VERSION_MAX, StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.entry_log.examination import examine_log
+from bkctl.storage.entry_log.log_lists import read_quarantine
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.errors import AdoptionRefusedError
+from bkctl.storage.filenames import (
     ADOPTION,
     DIRTY,
     HANDING_BACK,
@@ -45,7 +45,7 @@ from storage.filenames import (
     current_directory,
     entry_log_file_name,
 )
-from storage.index.adoption_note import (
+from bkctl.storage.index.adoption_note import (
     advise_on_lost_index,
     begin_note,
     move_aside,
@@ -54,12 +54,12 @@ from storage.index.adoption_note import (
     require_nothing_written_since,
     write_note,
 )
-from storage.index.ledger_index import LedgerRow
-from storage.index.opening import DATABASES, inspect_index
-from storage.journal.catalog import read_catalog
-from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
-from storage.offline.adoption import index_folders
-from storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.index.ledger_index import LedgerRow
+from bkctl.storage.index.opening import DATABASES, inspect_index
+from bkctl.storage.journal.catalog import read_catalog
+from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from bkctl.storage.offline.adoption import index_folders
+from bkctl.storage.ports import FileSystem, OpenIndexStore
 
 _OWN_PREFIXES = ("ldb-", "bkctl.")
 _RECORD_COUNT_MAX = 3 * 4096

@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from storage.config import StorageConfig
-from storage.filenames import JAVA_DATABASES
-from storage.ids import EntryId, LedgerId, unpack_location
-from storage.index.adoption_note import find_change_under_way
-from storage.index.java_index import find_java_index
-from storage.offline.adoption import idx_ledgers, index_folders, locate_logs, own_index_paths
-from storage.offline.adoption_build import read_idx_header, read_idx_locations
-from storage.ports import FileSystem
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.filenames import JAVA_DATABASES
+from bkctl.storage.ids import EntryId, LedgerId, unpack_location
+from bkctl.storage.index.adoption_note import find_change_under_way
+from bkctl.storage.index.java_index import find_java_index
+from bkctl.storage.offline.adoption import idx_ledgers, index_folders, locate_logs, own_index_paths
+from bkctl.storage.offline.adoption_build import read_idx_header, read_idx_locations
+from bkctl.storage.ports import FileSystem
 
 _ROCKSDB_FILE: Final = "CURRENT"
 """Every RocksDB directory has it."""

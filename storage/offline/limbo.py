@@ -21,26 +21,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
-from storage.config import StorageConfig
-from storage.entry_log.examination import examine_log
-from storage.entry_log.log_lists import read_quarantine
-from storage.entry_log.reader import list_entry_logs
-from storage.errors import AdoptionRefusedError
-from storage.filenames import (
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.entry_log.examination import examine_log
+from bkctl.storage.entry_log.log_lists import read_quarantine
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.errors import AdoptionRefusedError
+from bkctl.storage.filenames import (
     DIRTY,
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
     current_directory,
     entry_log_file_name,
 )
-from storage.ids import EntryId, EntryLogId, LedgerId
-from storage.index.adoption_note import advise_on_lost_index, find_change_under_way
-from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK, LedgerIndex
-from storage.index.location_index import LocationIndex
-from storage.index.opening import DATABASES, IndexCondition, inspect_index, viewing_index
-from storage.index.seal import advising_repair
-from storage.offline.log_shortfalls import find_shortfalls, log_sizes_bytes
-from storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.ids import EntryId, EntryLogId, LedgerId
+from bkctl.storage.index.adoption_note import advise_on_lost_index, find_change_under_way
+from bkctl.storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK, LedgerIndex
+from bkctl.storage.index.location_index import LocationIndex
+from bkctl.storage.index.opening import DATABASES, IndexCondition, inspect_index, viewing_index
+from bkctl.storage.index.seal import advising_repair
+from bkctl.storage.offline.log_shortfalls import find_shortfalls, log_sizes_bytes
+from bkctl.storage.ports import FileSystem, OpenIndexStore
 
 
 class LimboLedger(msgspec.Struct, frozen=True):

@@ -14,14 +14,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from storage.entry_log.damage import listed
-from storage.entry_log.reader import list_entry_logs
-from storage.filenames import entry_log_file_name
-from storage.ids import EntryLogId, LedgerId
-from storage.index.location_index import KEY_BYTES, KEY_END, LOCATION_BYTES
-from storage.index.rows import STORED_ROW
-from storage.index.seal import SealedIndex
-from storage.ports import FileSystem
+from bkctl.storage.entry_log.damage import listed
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.filenames import entry_log_file_name
+from bkctl.storage.ids import EntryLogId, LedgerId
+from bkctl.storage.index.location_index import KEY_BYTES, KEY_END, LOCATION_BYTES
+from bkctl.storage.index.rows import STORED_ROW
+from bkctl.storage.index.seal import SealedIndex
+from bkctl.storage.ports import FileSystem
 
 PIECE_ROW_COUNT: Final = 100_000
 """Rows per piece."""

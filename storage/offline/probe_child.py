@@ -7,13 +7,13 @@ import os
 import msgspec
 import numpy as np
 
-from storage.entry_log.format import BODY_OFFSET_MIN, ENTRY_BYTES_MIN, FRAME_START_BYTES
-from storage.entry_log.scan import Int64Array
-from storage.filenames import entry_log_file_name
-from storage.framing import LENGTH_BYTES
-from storage.ids import EntryId, LedgerId
-from storage.index.rows import STORED_ROW
-from storage.ports import ChildContext, ChildHandlers, File, FileSystem
+from bkctl.storage.entry_log.format import BODY_OFFSET_MIN, ENTRY_BYTES_MIN, FRAME_START_BYTES
+from bkctl.storage.entry_log.scan import Int64Array
+from bkctl.storage.filenames import entry_log_file_name
+from bkctl.storage.framing import LENGTH_BYTES
+from bkctl.storage.ids import EntryId, LedgerId
+from bkctl.storage.index.rows import STORED_ROW
+from bkctl.storage.ports import ChildContext, ChildHandlers, File, FileSystem
 
 PROBLEM_COUNT_MAX = 1000
 """Maximum problems reported per task; further ones are only counted."""

@@ -14,16 +14,22 @@ from typing import Final
 
 import msgspec
 
-from storage.advice import LOST_DATA_ADVICE, REBUILD_ADVICE, without_advice, without_path
-from storage.config import StorageConfig
-from storage.disk_room import lacks_room
-from storage.engine.collected_ledgers import COLLECTED_ADVICE, CollectedLedgers
-from storage.entry_log.damage import LogDamage, listed
-from storage.entry_log.examination import examine_log
-from storage.entry_log.log_lists import read_mixed_logs, read_quarantine
-from storage.entry_log.reader import list_entry_logs
-from storage.errors import CorruptFileError, DirectoryLockedError, IndexDamagedError, StorageError, UnpairedIndexError
-from storage.filenames import (
+from bkctl.storage.advice import LOST_DATA_ADVICE, REBUILD_ADVICE, without_advice, without_path
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.disk_room import lacks_room
+from bkctl.storage.engine.collected_ledgers import COLLECTED_ADVICE, CollectedLedgers
+from bkctl.storage.entry_log.damage import LogDamage, listed
+from bkctl.storage.entry_log.examination import examine_log
+from bkctl.storage.entry_log.log_lists import read_mixed_logs, read_quarantine
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.errors import (
+    CorruptFileError,
+    DirectoryLockedError,
+    IndexDamagedError,
+    StorageError,
+    UnpairedIndexError,
+)
+from bkctl.storage.filenames import (
     JAVA_DATABASES,
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
@@ -31,20 +37,20 @@ from storage.filenames import (
     entry_log_file_name,
     journal_file_name,
 )
-from storage.ids import EntryId, EntryLogId, JournalId, LedgerId, LogMark
-from storage.index.adoption_note import advise_on_lost_index
-from storage.index.ledger_index import LedgerIndex
-from storage.index.opening import DATABASES, IndexCondition, inspect_index, viewing_index
-from storage.journal.catalog import NO_CATALOG, JournalCatalog, read_catalog
-from storage.journal.format import JournalRecordKind
-from storage.journal.log_mark import NO_MARK, JournalMarks, MarkState, survey_marks
-from storage.journal.reader import JournalScan, journals_to_replay, list_journals
-from storage.offline.java_index_check import find_idx_problems, java_index_paths
-from storage.offline.log_shortfalls import UNMEASURED, LocationRows, LogShortfalls, log_sizes_bytes
-from storage.offline.probe_child import PROBLEM_COUNT_MAX, Probed, ProbeRows
-from storage.ports import Children, FileSystem, OpenIndexStore
+from bkctl.storage.ids import EntryId, EntryLogId, JournalId, LedgerId, LogMark
+from bkctl.storage.index.adoption_note import advise_on_lost_index
+from bkctl.storage.index.ledger_index import LedgerIndex
+from bkctl.storage.index.opening import DATABASES, IndexCondition, inspect_index, viewing_index
+from bkctl.storage.journal.catalog import NO_CATALOG, JournalCatalog, read_catalog
+from bkctl.storage.journal.format import JournalRecordKind
+from bkctl.storage.journal.log_mark import NO_MARK, JournalMarks, MarkState, survey_marks
+from bkctl.storage.journal.reader import JournalScan, journals_to_replay, list_journals
+from bkctl.storage.offline.java_index_check import find_idx_problems, java_index_paths
+from bkctl.storage.offline.log_shortfalls import UNMEASURED, LocationRows, LogShortfalls, log_sizes_bytes
+from bkctl.storage.offline.probe_child import PROBLEM_COUNT_MAX, Probed, ProbeRows
+from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
 
-PROBE_MODULE: Final = "storage.offline.probe_child"
+PROBE_MODULE: Final = "bkctl.storage.offline.probe_child"
 _PROGRESS_RECORD_COUNT: Final = 4096
 
 

@@ -7,18 +7,18 @@ from collections import Counter
 
 import numpy as np
 
-from storage.entry_log.damage import LogDamage
-from storage.entry_log.examination import count_bytes, judge_scan
-from storage.entry_log.scan import LogScan
-from storage.errors import CorruptFileError, EntryLogError
-from storage.ids import EntryLocation, LedgerId, pack_location
-from storage.index.journaled_rows import JournaledLedger, note_record
-from storage.index.manifest import table_name
-from storage.index.rows import Rows, Run, concatenate, newest_rows, read_run, write_run
-from storage.index.table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX, encode_table
-from storage.journal.reader import JournalScan
-from storage.ports import ChildContext, ChildHandlers
-from storage.rebuild.tasks import (
+from bkctl.storage.entry_log.damage import LogDamage
+from bkctl.storage.entry_log.examination import count_bytes, judge_scan
+from bkctl.storage.entry_log.scan import LogScan
+from bkctl.storage.errors import CorruptFileError, EntryLogError
+from bkctl.storage.ids import EntryLocation, LedgerId, pack_location
+from bkctl.storage.index.journaled_rows import JournaledLedger, note_record
+from bkctl.storage.index.manifest import table_name
+from bkctl.storage.index.rows import Rows, Run, concatenate, newest_rows, read_run, write_run
+from bkctl.storage.index.table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX, encode_table
+from bkctl.storage.journal.reader import JournalScan
+from bkctl.storage.ports import ChildContext, ChildHandlers
+from bkctl.storage.rebuild.tasks import (
     JournalFindings,
     LoadedRange,
     LoadRange,

@@ -16,16 +16,16 @@ from typing import Final, Protocol
 import msgspec
 import numpy as np
 
-from storage.advice import REORDERED_ADVICE
-from storage.config import StorageConfig
-from storage.disk_room import DiskRoom
-from storage.entry_log.damage import LogDamage
-from storage.entry_log.log_lists import read_mixed_logs
-from storage.entry_log.scan_order import LogFolder
-from storage.errors import IndexDamagedError, MisplacedLedgerError
-from storage.filenames import entry_log_file_name, parse_entry_log_file_name
-from storage.ids import LedgerId
-from storage.index.manifest import (
+from bkctl.storage.advice import REORDERED_ADVICE
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.entry_log.damage import LogDamage
+from bkctl.storage.entry_log.log_lists import read_mixed_logs
+from bkctl.storage.entry_log.scan_order import LogFolder
+from bkctl.storage.errors import IndexDamagedError, MisplacedLedgerError
+from bkctl.storage.filenames import entry_log_file_name, parse_entry_log_file_name
+from bkctl.storage.ids import LedgerId
+from bkctl.storage.index.manifest import (
     CURRENT_CONTENT,
     CURRENT_NAME,
     MANIFEST_NAME,
@@ -33,10 +33,10 @@ from storage.index.manifest import (
     TableFile,
     encode_manifest,
 )
-from storage.index.rows import Run, cut_into_ranges
-from storage.index.table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX
-from storage.ports import ChildPool, FileSystem, IndexStore, OpenIndexStore
-from storage.rebuild.tasks import (
+from bkctl.storage.index.rows import Run, cut_into_ranges
+from bkctl.storage.index.table import BLOCK_ROW_COUNT, TABLE_ROW_COUNT_MAX
+from bkctl.storage.ports import ChildPool, FileSystem, IndexStore, OpenIndexStore
+from bkctl.storage.rebuild.tasks import (
     RANGE_ROW_COUNT,
     RUN_ROW_COUNT,
     LoadedRange,

@@ -13,17 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from storage.errors import IndexDamagedError, JournalError
-from storage.filenames import journal_file_name
-from storage.ids import LedgerId
-from storage.index.journaled_rows import JournaledLedger, note_later, row_with_journals
-from storage.index.ledger_index import LedgerRow, encode_row, flags_row
-from storage.journal.catalog import NO_CATALOG, read_catalog
-from storage.journal.reader import list_journals
-from storage.ports import ChildPool, FileSystem, OpenIndexStore
-from storage.rebuild.directory import RebuildWatch
-from storage.rebuild.limbo import DoubtedLedgers
-from storage.rebuild.tasks import JournalFindings, ReadJournal
+from bkctl.storage.errors import IndexDamagedError, JournalError
+from bkctl.storage.filenames import journal_file_name
+from bkctl.storage.ids import LedgerId
+from bkctl.storage.index.journaled_rows import JournaledLedger, note_later, row_with_journals
+from bkctl.storage.index.ledger_index import LedgerRow, encode_row, flags_row
+from bkctl.storage.journal.catalog import NO_CATALOG, read_catalog
+from bkctl.storage.journal.reader import list_journals
+from bkctl.storage.ports import ChildPool, FileSystem, OpenIndexStore
+from bkctl.storage.rebuild.directory import RebuildWatch
+from bkctl.storage.rebuild.limbo import DoubtedLedgers
+from bkctl.storage.rebuild.tasks import JournalFindings, ReadJournal
 
 _KEY = struct.Struct(">q")
 _BATCH_ROW_COUNT_MAX = 4096

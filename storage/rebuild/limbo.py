@@ -18,7 +18,7 @@ from typing import Self, TypedDict
 
 import msgspec
 
-from storage.ids import LedgerId
+from bkctl.storage.ids import LedgerId
 
 
 class RowFlags(TypedDict):

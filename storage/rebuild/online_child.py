@@ -7,13 +7,13 @@ rebuild deletes this directory, so a child that outlives its bookie for a moment
 
 from __future__ import annotations
 
-from storage.entry_log.reader import list_entry_logs
-from storage.entry_log.scan_order import LogFolder, from_oldest
-from storage.filenames import parse_claimed_entry_log_id
-from storage.ports import ChildContext, ChildHandlers
-from storage.rebuild.directory import LocationRebuild
-from storage.rebuild.online_tasks import BuildLocations, BuiltLocations
-from storage.rebuild.rebuild import CHILD_MODULE
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.entry_log.scan_order import LogFolder, from_oldest
+from bkctl.storage.filenames import parse_claimed_entry_log_id
+from bkctl.storage.ports import ChildContext, ChildHandlers
+from bkctl.storage.rebuild.directory import LocationRebuild
+from bkctl.storage.rebuild.online_tasks import BuildLocations, BuiltLocations
+from bkctl.storage.rebuild.rebuild import CHILD_MODULE
 
 
 class _Reports:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from storage.config import StorageConfig
-from storage.ids import LedgerId
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.ids import LedgerId
 
 
 class BuildLocations(msgspec.Struct, frozen=True, tag=True, kw_only=True):

@@ -21,21 +21,21 @@ from typing import Final
 
 import msgspec
 
-from storage.config import StorageConfig
-from storage.entry_log.scan_order import LogFolder, finish_links, read_log_folder, remove_replaced
-from storage.errors import IndexDamagedError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory
-from storage.ids import LedgerId
-from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
-from storage.index.opening import DATABASES, IndexCondition, IndexState, inspect_index
-from storage.index.seal import open_sealed_index
-from storage.index.swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap
-from storage.ports import Children, FileSystem, OpenIndexStore
-from storage.rebuild.directory import DamagedLog, LocationRebuild, RebuildWatch, ScannedDirectory
-from storage.rebuild.ledgers import ReadJournals, new_rows, read_journals, write_ledgers
-from storage.rebuild.limbo import DoubtedLedgers
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.entry_log.scan_order import LogFolder, finish_links, read_log_folder, remove_replaced
+from bkctl.storage.errors import IndexDamagedError
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, VERSION, current_directory
+from bkctl.storage.ids import LedgerId
+from bkctl.storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerIndex, LedgerRow
+from bkctl.storage.index.opening import DATABASES, IndexCondition, IndexState, inspect_index
+from bkctl.storage.index.seal import open_sealed_index
+from bkctl.storage.index.swap import begin_rebuilt, commit_rebuilt, discard_rebuilt, finish_swap
+from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
+from bkctl.storage.rebuild.directory import DamagedLog, LocationRebuild, RebuildWatch, ScannedDirectory
+from bkctl.storage.rebuild.ledgers import ReadJournals, new_rows, read_journals, write_ledgers
+from bkctl.storage.rebuild.limbo import DoubtedLedgers
 
-CHILD_MODULE: Final = "storage.rebuild.child"
+CHILD_MODULE: Final = "bkctl.storage.rebuild.child"
 _BYTES_PER_CHILD = 32 * 1024 * 1024
 """Log bytes per child process. With less work, starting another process costs more than it saves."""
 

@@ -10,15 +10,15 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from storage.entry_log.damage import LogDamage
-from storage.entry_log.scan import Int64Array
-from storage.ids import EntryLogId, LedgerId
-from storage.index.journaled_rows import JournaledLedger
-from storage.index.location_index import KEY_BYTES, LOCATION_BYTES
-from storage.index.rows import Key, Run
-from storage.index.table import Bytes2d
-from storage.journal.catalog import CatalogedJournal
-from storage.ports import FileSystem
+from bkctl.storage.entry_log.damage import LogDamage
+from bkctl.storage.entry_log.scan import Int64Array
+from bkctl.storage.ids import EntryLogId, LedgerId
+from bkctl.storage.index.journaled_rows import JournaledLedger
+from bkctl.storage.index.location_index import KEY_BYTES, LOCATION_BYTES
+from bkctl.storage.index.rows import Key, Run
+from bkctl.storage.index.table import Bytes2d
+from bkctl.storage.journal.catalog import CatalogedJournal
+from bkctl.storage.ports import FileSystem
 
 RUN_ROW_COUNT: Final = 4_000_000
 """Rows that a scan sorts at a time. This limits its memory to 400 MB, whatever the size of the log."""

@@ -20,7 +20,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from runtime.client import LedgerClient
+from bkctl.runtime.client import LedgerClient
 from tests.bench.measurements import EchoServer, Round, Workload, measure_round
 from tests.processes import DevCluster
 
@@ -42,7 +42,7 @@ def _arguments() -> argparse.Namespace:
 
 
 async def _run(directory: str, rounds: int, metadata_uri: str) -> list[Round]:
-    logging.getLogger("runtime.client").setLevel(logging.ERROR)  # one copy per entry is what is measured here
+    logging.getLogger("bkctl.runtime.client").setLevel(logging.ERROR)  # one copy per entry is what is measured here
     echo = EchoServer()
     try:
         async with await LedgerClient.connect(metadata_uri) as client:

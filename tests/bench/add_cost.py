@@ -28,7 +28,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from runtime.protocol import v3
+from bkctl.runtime.protocol import v3
 from tests.processes import LOOPBACK, DevCluster
 
 ENTRY_BYTES: Final = 1024

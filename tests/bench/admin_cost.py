@@ -27,8 +27,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from runtime.bookie.admin.interface import socket_path
-from runtime.client import LedgerClient
+from bkctl.runtime.bookie.admin.interface import socket_path
+from bkctl.runtime.client import LedgerClient
 from tests.bench.add_cost import Turn, cpu_s
 from tests.bench.admin_load import Load
 from tests.bench.measurements import measure_adds_per_s
@@ -118,7 +118,7 @@ async def _pair(
 
 
 async def _run(cluster: DevCluster, disturber: Disturber, pairs: int, workload: Workload) -> list[Pair]:
-    logging.getLogger("runtime.client").setLevel(logging.ERROR)  # one copy per entry is what is measured here
+    logging.getLogger("bkctl.runtime.client").setLevel(logging.ERROR)  # one copy per entry is what is measured here
     pid = cluster.bookies[0].pid
     async with await LedgerClient.connect(cluster.metadata_uri) as client:
         found = [

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.bench.ledger_listing import JVM_OPTIONS, Run, run
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_for_server, write_snapshot
 

@@ -32,9 +32,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.bench.java_ledgers import BOOKIE_FLAGS, TOOL_FLAGS, DataSet, WrittenNodes
 from tests.interop.java import is_built
 from tests.interop.java_cluster import JavaCluster

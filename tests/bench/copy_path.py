@@ -26,13 +26,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from runtime.config import ClientConfig
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.ports import ReadReply
-from runtime.protocol.digest import DigestType, master_key
-from runtime.protocol.entry_body import EntryCodec
-from runtime.protocol.status import Status
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.ports import ReadReply
+from bkctl.runtime.protocol.digest import DigestType, master_key
+from bkctl.runtime.protocol.entry_body import EntryCodec
+from bkctl.runtime.protocol.status import Status
 from tests.interop.java import is_built
 from tests.interop.java_cluster import JavaCluster
 from tests.processes import LOOPBACK, DevCluster

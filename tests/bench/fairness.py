@@ -29,7 +29,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from runtime.protocol import v3
+from bkctl.runtime.protocol import v3
 from tests.bench.add_cost import ROOT, checked_out, environment
 from tests.interop.java import is_built
 from tests.interop.java_cluster import JavaCluster

@@ -23,8 +23,13 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET, encode_header, encode_ledgers_map, encode_map_fields
-from storage.filenames import LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
+from bkctl.storage.entry_log.format import (
+    HEADER_MAP_FIELDS_OFFSET,
+    encode_header,
+    encode_ledgers_map,
+    encode_map_fields,
+)
+from bkctl.storage.filenames import LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
 from tests.interop.java import is_built, shell_command, write_server_conf
 
 JVM_FLAGS = ("-Xmx2g", "-XX:MaxDirectMemorySize=2g", "-XX:TieredStopAtLevel=4")

@@ -7,7 +7,7 @@ import os
 import msgspec
 from kazoo.client import KazooClient
 
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.interop.java import JavaClient
 from tests.interop.java_cluster import JavaCluster
 

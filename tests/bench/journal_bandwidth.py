@@ -25,13 +25,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import JournalConfig
-from storage.framing import LENGTH_BYTES
-from storage.journal.format import PADDING_HEADER_BYTES
-from storage.journal.group import CHECKSUM_BYTES
-from storage.journal.writer import JournalWriter
-from storage.setting import MEBIBYTE
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.framing import LENGTH_BYTES
+from bkctl.storage.journal.format import PADDING_HEADER_BYTES
+from bkctl.storage.journal.group import CHECKSUM_BYTES
+from bkctl.storage.journal.writer import JournalWriter
+from bkctl.storage.setting import MEBIBYTE
 
 GROUP_KIBIBYTES: Final = (4, 64, 256, 1024)
 ENTRY_BYTES: Final = 1024

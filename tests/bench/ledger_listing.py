@@ -24,11 +24,11 @@ from typing import Any
 import msgspec
 from kazoo.client import KazooClient
 
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 
 IN_FLIGHT = 512
 STEPS = {"dense": 1, "sparse": 10_000}

@@ -16,7 +16,7 @@ from typing import cast
 
 import msgspec
 
-from runtime.client import LedgerClient, LedgerWriter
+from bkctl.runtime.client import LedgerClient, LedgerWriter
 
 PAYLOAD_BYTES = 1024
 PIPELINE_BATCH_COUNT = 1000

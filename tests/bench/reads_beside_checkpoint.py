@@ -25,19 +25,19 @@ import time
 import msgspec
 import uvloop
 
-from runtime.bookie.boot.process import SWITCH_INTERVAL_S
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE, CheckpointPace
-from runtime.bookie.serving.reads import READS_LANE, ReadBatcher, new_job
-from runtime.net.loop import LaneWorkers
-from runtime.protocol.status import Status
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import WRITE_BUFFER_BYTES, open_plyvel
-from storage.config import EngineConfig
-from storage.engine.checkpoint import CheckpointDone, CheckpointJob
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.memtable import ENTRY_OVERHEAD_BYTES
-from storage.engine.replay import checkpoint_now
-from storage.setting import MEBIBYTE
+from bkctl.runtime.bookie.boot.process import SWITCH_INTERVAL_S
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE, CheckpointPace
+from bkctl.runtime.bookie.serving.reads import READS_LANE, ReadBatcher, new_job
+from bkctl.runtime.net.loop import LaneWorkers
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import WRITE_BUFFER_BYTES, open_plyvel
+from bkctl.storage.config import EngineConfig
+from bkctl.storage.engine.checkpoint import CheckpointDone, CheckpointJob
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.memtable import ENTRY_OVERHEAD_BYTES
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.setting import MEBIBYTE
 
 KEY = b"k" * 20
 LEDGER_COUNT = 1000

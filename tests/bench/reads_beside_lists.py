@@ -24,9 +24,9 @@ import time
 import msgspec
 import uvloop
 
-from runtime.client import LedgerClient
-from runtime.client.ports import ClientPorts
-from runtime.config import ClientConfig
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.config import ClientConfig
 from tests.bench.fairness import Target, start_bookies
 
 LISTS_IN_FLIGHT = 32

@@ -42,7 +42,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.bench.java_ledgers import BOOKIE_FLAGS, TOOL_FLAGS, DataSet, WrittenNodes
 from tests.interop.java import is_built, shell_command, write_server_conf
 from tests.interop.java_cluster import JavaCluster

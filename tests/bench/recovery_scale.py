@@ -27,15 +27,15 @@ from pathlib import Path
 import msgspec
 from kazoo.client import KazooClient
 
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType, LedgerState
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.recovery_notes import LaneStatus
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType, LedgerState
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.recovery_notes import LaneStatus
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.bench.ledger_listing import JVM_OPTIONS, load
 from tests.processes import Cluster, bkctl_command, bkctl_environment
 from tests.recovery_daemons import RecoveryDaemon, daemon_notes, wait_until

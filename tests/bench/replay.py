@@ -29,14 +29,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.filenames import current_directory
-from storage.journal.format import encode_ledger_key_record
-from storage.setting import MEBIBYTE
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.filenames import current_directory
+from bkctl.storage.journal.format import encode_ledger_key_record
+from bkctl.storage.setting import MEBIBYTE
 from tests.interop.java import JavaBookie, is_built, write_server_conf
 from tests.processes import free_port, run_bkctl
 

@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 
-from runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
 
 

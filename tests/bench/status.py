@@ -20,10 +20,10 @@ import time
 
 import msgspec
 
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.bench.ledger_listing import JVM_OPTIONS, load
 from tests.processes import Cluster
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from bkctl.bookie_settings import DATA_DIRECTORY, resolve_bookie_settings
+from bkctl.commands.config import GlobalFlags
+from bkctl.commands.context import BookieFlags, BookieSettings, LogFormat, LogSettings
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.log_level import LogLevel
 from bkctl.settings import read_sources
-from commands.config import GlobalFlags
-from commands.context import BookieFlags, BookieSettings, LogFormat, LogSettings
-from commands.errors import InvalidArgumentError
-from runtime.config import ZooKeeperConfig
-from runtime.errors import ConfigurationError
-from runtime.log_level import LogLevel
 
 CONF = """
 metadataServiceUri=zk+hierarchical://conf/ledgers

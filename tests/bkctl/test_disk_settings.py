@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from commands.context import BookieFlags
-from runtime.config import DiskConfig
-from runtime.errors import ConfigurationError
+from bkctl.commands.context import BookieFlags
+from bkctl.runtime.config import DiskConfig
+from bkctl.runtime.errors import ConfigurationError
 from tests.bkctl.test_bookie_settings import resolve
 
 KEYS = {

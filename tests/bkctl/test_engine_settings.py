@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from commands.config import GlobalFlags
-from storage.config import EntryLogConfig
+from bkctl.commands.config import GlobalFlags
+from bkctl.storage.config import EntryLogConfig
 from tests.bkctl.test_bookie_settings import resolve, write
 
 CONF = """

@@ -15,19 +15,19 @@ import pytest
 import typer
 
 from bkctl.app import build_app
+from bkctl.commands.config import GlobalFlags
+from bkctl.commands.context import CommandContext
+from bkctl.commands.effect import Effect
+from bkctl.commands.shared_options import GLOBAL_PARAMETERS, declarations
 from bkctl.exit_codes import SERVER_COMMANDS
-from commands.config import GlobalFlags
-from commands.context import CommandContext
-from commands.effect import Effect
-from commands.shared_options import GLOBAL_PARAMETERS, declarations
-from runtime.config import ZooKeeperConfig
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.bookies.cookies import Cookie, encode_cookie
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.bkctl.conftest import RunMain
 from tests.bkctl.test_main import NO_SERVER, leaves
 from tests.runtime.metadata.trees import PlantedNode, read_tree

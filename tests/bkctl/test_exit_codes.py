@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from bkctl.commands.errors import InvalidArgumentError, NoRoomError, NotFoundError, Outcome, StoppedBySignalError
 from bkctl.exit_codes import (
     SERVER_COMMANDS,
     ExitCode,
@@ -15,9 +16,8 @@ from bkctl.exit_codes import (
     exit_code_of_outcome,
     exit_code_of_usage,
 )
-from commands.errors import InvalidArgumentError, NoRoomError, NotFoundError, Outcome, StoppedBySignalError
-from runtime import errors as runtime_errors
-from storage import errors as storage_errors
+from bkctl.runtime import errors as runtime_errors
+from bkctl.storage import errors as storage_errors
 from tests.test_repository import read
 
 ADMINISTRATIVE = [

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bkctl.bookie_settings import resolve_bookie_settings
+from bkctl.commands.config import GlobalFlags
+from bkctl.commands.context import BookieFlags, BookieSettings
+from bkctl.runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
+from bkctl.runtime.errors import ConfigurationError
 from bkctl.settings import read_sources
-from commands.config import GlobalFlags
-from commands.context import BookieFlags, BookieSettings
-from runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
-from runtime.errors import ConfigurationError
 
 
 def resolve(*pairs: str, toml: str | None = None) -> BookieSettings:

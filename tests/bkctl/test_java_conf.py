@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bkctl.java_conf import JavaConf
+from bkctl.runtime.errors import ConfigurationError
 from bkctl.setting_readers import java_values, settings_of
-from runtime.errors import ConfigurationError
 
 
 def read(tmp_path: Path, text: str, **environment: str) -> JavaConf:

@@ -10,6 +10,8 @@ import pytest
 import bkctl.java_keys as table
 from bkctl.autorecovery_settings import resolve_daemon_settings
 from bkctl.bookie_settings import resolve_bookie_settings
+from bkctl.commands.config import GlobalFlags
+from bkctl.commands.context import BookieFlags, DaemonFlags
 from bkctl.java_conf import JavaConf
 from bkctl.java_keys import (
     IGNORED,
@@ -22,8 +24,6 @@ from bkctl.java_keys import (
     unknown_key_notes,
 )
 from bkctl.settings import Sources, TomlFile, java_metadata_uri, resolve_settings
-from commands.config import GlobalFlags
-from commands.context import BookieFlags, DaemonFlags
 
 FOLDERS = {"journalDirectories": ["/j"], "ledgerDirectories": ["/l"]}
 

@@ -9,11 +9,11 @@ import pytest
 
 from bkctl.autorecovery_settings import resolve_daemon_settings
 from bkctl.bookie_settings import resolve_bookie_settings
+from bkctl.commands.config import GlobalFlags
+from bkctl.commands.context import BookieFlags, BookieSettings, DaemonFlags
+from bkctl.runtime.errors import ConfigurationError
 from bkctl.settings import read_sources, resolve_settings
-from commands.config import GlobalFlags
-from commands.context import BookieFlags, BookieSettings, DaemonFlags
-from runtime.errors import ConfigurationError
-from storage.setting import WHOLE_NUMBER_MAX
+from bkctl.storage.setting import WHOLE_NUMBER_MAX
 from tests.java_ranges import RANGES, ends
 
 BASE = "metadataServiceUri=zk://c/ledgers\njournalDirectories=/j1,/j2\nledgerDirectories=/l1,/l2,/l3\n"

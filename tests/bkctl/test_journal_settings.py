@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bkctl.bookie_settings import resolve_bookie_settings
+from bkctl.commands.config import GlobalFlags
+from bkctl.commands.context import BookieFlags, BookieSettings
+from bkctl.runtime.errors import ConfigurationError
 from bkctl.settings import read_sources
-from commands.config import GlobalFlags
-from commands.context import BookieFlags, BookieSettings
-from runtime.errors import ConfigurationError
-from storage.config import JournalConfig
+from bkctl.storage.config import JournalConfig
 
 BASE = "metadataServiceUri=zk://c/ledgers\njournalDirectories=/j1,/j2\nledgerDirectories=/l\n"
 CONF = """

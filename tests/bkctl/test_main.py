@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from bkctl.app import build_app
+from bkctl.commands.config import Settings
 from bkctl.main import describe
-from commands.config import Settings
-from runtime.errors import ConfigurationError, MetadataUnavailableError
+from bkctl.runtime.errors import ConfigurationError, MetadataUnavailableError
 from tests.bkctl.conftest import RunMain
 from tests.processes import bkctl_command, bkctl_environment, run_bkctl, run_bkctl_on_terminal
 
@@ -194,7 +194,7 @@ def test_a_traceback_only_with_debug(run_main: RunMain) -> None:
 
 @pytest.mark.parametrize("flags", [(), ("--debug",)])
 def test_logging_of_the_calling_process_is_as_it_was(run_main: RunMain, flags: tuple[str, ...]) -> None:
-    loggers = [logging.getLogger(name) for name in ("", "asyncio", "runtime.metadata.zookeeper.store")]
+    loggers = [logging.getLogger(name) for name in ("", "asyncio", "bkctl.runtime.metadata.zookeeper.store")]
     before = [(list(logger.handlers), logger.level) for logger in loggers]
     for command in (("bookie", "list"), ("bookie", "start")):  # a server logs, with or without --debug
         run_main(*command, "--timeout", "10ms", "-u", NO_SERVER, *flags)
@@ -237,7 +237,7 @@ def test_help_imports_nothing_heavy(is_terminal: bool) -> None:
     os.close(master)
     modules = set(finished.stderr.split())
     heavy = {"asyncio", "kazoo", "uvloop", "plyvel", "pyspark", "pyarrow", "google", "rich", "yaml", "javaproperties"}
-    assert modules & (heavy | {"commands.ledger", "commands.audit"}) == set()
+    assert modules & (heavy | {"bkctl.commands.ledger", "bkctl.commands.audit"}) == set()
 
 
 def test_the_help_page_says_of_every_group_what_the_group_says(run_main: RunMain) -> None:

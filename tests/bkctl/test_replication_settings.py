@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.commands.config import GlobalFlags
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.settings import read_sources, resolve_settings
-from commands.config import GlobalFlags
-from runtime.config import ZooKeeperConfig
-from runtime.errors import ConfigurationError
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.replication.config import ReplicationConfig
 from tests.bkctl.conftest import RunMain
 
 NOT_LISTENING = "127.0.0.1:1"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.commands.config import GlobalFlags, Settings
+from bkctl.runtime.errors import ConfigurationError
 from bkctl.settings import read_sources, resolve_settings
-from commands.config import GlobalFlags, Settings
-from runtime.errors import ConfigurationError
 from tests.bkctl.conftest import RunMain
 
 TOML = """

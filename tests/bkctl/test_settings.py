@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bkctl.commands.config import ColorMode, GlobalFlags, OutputForm, Settings
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.runtime.config import ClientConfig, LayoutConfig, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
+from bkctl.runtime.errors import ConfigurationError
 from bkctl.settings import java_metadata_uri, read_sources, resolve_metadata_uri, resolve_settings
-from commands.config import ColorMode, GlobalFlags, OutputForm, Settings
-from commands.errors import InvalidArgumentError
-from runtime.config import ClientConfig, LayoutConfig, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
-from runtime.errors import ConfigurationError
 from tests.processes import run_bkctl
 
 TOML = """

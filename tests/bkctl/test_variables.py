@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import bkctl
+from bkctl.commands.config import GlobalFlags
+from bkctl.runtime.errors import ConfigurationError
 from bkctl.setting_readers import all_settings
 from bkctl.settings import read_sources
 from bkctl.variables import variable_warnings
-from commands.config import GlobalFlags
-from runtime.errors import ConfigurationError
 from tests.bkctl.conftest import RunMain
 
 ROOT = Path(bkctl.__file__).parent.parent

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
+from bkctl.runtime.client import LedgerClient
 from tests.processes import Cluster, bkctl_command, bkctl_environment
 from tests.runtime.replication.samples import ledger
 

@@ -13,7 +13,7 @@ from typing import IO, Any, NamedTuple
 import msgspec
 import pytest
 
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, run_bkctl, start_bkctl
 from tests.snapshot_files import SampleCluster, write_for_server
 from tests.spark_cluster import SparkCluster, spark_cluster

@@ -19,15 +19,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import MetadataUri, parse_metadata_uri
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import MetadataUri, parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import bkctl_command, bkctl_environment, run_bkctl
 from tests.runtime.replication.samples import random_ledger
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot

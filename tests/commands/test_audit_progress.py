@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from commands.audit.ledger_progress import LedgerProgress
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.commands.audit.ledger_progress import LedgerProgress
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import run_bkctl_on_terminal
 from tests.snapshot_files import SampleCluster, write_for_server
 

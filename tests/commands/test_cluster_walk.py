@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.uri import parse_metadata_uri
-from spark_reports.output import DATASETS, REPORT_JSON, REPORT_PAGE
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.spark_reports.output import DATASETS, REPORT_JSON, REPORT_PAGE
 from tests.processes import (
     BkctlResult,
     Cluster,

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 import yaml
 
-from commands.config import ColorMode, OutputForm, Settings
-from commands.console import Console
-from commands.errors import InvalidArgumentError
-from commands.rendering import Column, Lines, Row, Table, size
-from runtime.errors import RefusedError
+from bkctl.commands.config import ColorMode, OutputForm, Settings
+from bkctl.commands.console import Console
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.rendering import Column, Lines, Row, Table, size
+from bkctl.runtime.errors import RefusedError
 
 THINGS = Table(
     "ThingList",

@@ -9,8 +9,8 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster
 from tests.runtime.bookie.bookie_process import BookieUnderTest, RunningBookie
 

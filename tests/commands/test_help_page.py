@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commands.help_page import styled
+from bkctl.commands.help_page import styled
 
 PAGE = """Usage: bkctl thing [OPTIONS] COMMAND
 

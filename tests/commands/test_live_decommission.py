@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.client.ports import credentials_of
-from runtime.errors import LedgerNotFoundError
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.errors import LedgerNotFoundError
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, is_alive, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster

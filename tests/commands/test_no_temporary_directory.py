@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import ConfigurationError
-from runtime.net.local_socket import listen_unix
-from spark_reports.place import SparkPlace
-from spark_reports.session import spark_session
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.net.local_socket import listen_unix
+from bkctl.spark_reports.place import SparkPlace
+from bkctl.spark_reports.session import spark_session
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from commands.errors import InvalidArgumentError
-from commands.parse import parse_duration_s, parse_entry_range, parse_ledger_id, parse_size_bytes
-from storage.ids import LEDGER_ID_MAX
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.parse import parse_duration_s, parse_entry_range, parse_ledger_id, parse_size_bytes
+from bkctl.storage.ids import LEDGER_ID_MAX
 
 
 @pytest.mark.parametrize(

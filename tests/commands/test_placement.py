@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.store import ANY_VERSION, MetadataStore
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore
 from tests.commands.cluster.conftest import Operator
 
 RECOVER = ("recover", "b1:3181", "-o", "json")

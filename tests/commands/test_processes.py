@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from commands.processes import (
+from bkctl.commands.processes import (
     ProcessIdentity,
     identify,
     is_alive,

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import bkctl_command, bkctl_environment, free_port, kill_and_wait, run_bkctl
 
 pytestmark = pytest.mark.cluster

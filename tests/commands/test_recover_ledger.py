@@ -13,16 +13,16 @@ import plyvel
 import pytest
 from kazoo.client import KazooClient
 
-from commands.recover_ledger import plan_of_rest, work_of_repair
-from commands.rendering import counted
-from runtime.metadata.bookies.service_info import BookieServiceInfo, decode_service_info, encode_service_info
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace, left_copies
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.plan.job_file import JobFile
-from storage.adapters.sqlite import SqliteDatabase, memory_database
+from bkctl.commands.recover_ledger import plan_of_rest, work_of_repair
+from bkctl.commands.rendering import counted
+from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo, decode_service_info, encode_service_info
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.replication.judge.bad_copies import BadCopies, InPlacePlan, LedgerInPlace, left_copies
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.plan.job_file import JobFile
+from bkctl.storage.adapters.sqlite import SqliteDatabase, memory_database
 from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed
 from tests.commands.test_recovery_job import count_of
 from tests.processes import COMMAND_TIMEOUT_S, BookieProcess, Cluster, run_bkctl, start_bkctl

@@ -13,15 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.ledger.changes import new_ledger, to_closed, to_in_recovery
-from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.bookies.cookies import Cookie, encode_cookie
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.replication.plan.job_file import JobFile, JobWork
-from storage.adapters.sqlite import create_database
+from bkctl.runtime.ledger.changes import new_ledger, to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.replication.plan.job_file import JobFile, JobWork
+from bkctl.storage.adapters.sqlite import create_database
 from tests.commands.cluster.conftest import Operator
 from tests.processes import Cluster, run_bkctl
 from tests.runtime.replication.test_job_file import START

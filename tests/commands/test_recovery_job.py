@@ -13,18 +13,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from commands.config import Settings
-from commands.console import Console
-from commands.context import CopyFlags
-from commands.errors import InvalidArgumentError
-from commands.outages import continuing_command
-from commands.recovery_job import RatesFile, as_recorded, parse_rates
-from commands.rendering import counted
-from runtime.errors import ConfigurationError
-from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
-from runtime.replication.plan.job_file import JobFile
-from runtime.replication.policy import CopyPace
-from storage.adapters.sqlite import SqliteDatabase
+from bkctl.commands.config import Settings
+from bkctl.commands.console import Console
+from bkctl.commands.context import CopyFlags
+from bkctl.commands.errors import InvalidArgumentError
+from bkctl.commands.outages import continuing_command
+from bkctl.commands.recovery_job import RatesFile, as_recorded, parse_rates
+from bkctl.commands.rendering import counted
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
+from bkctl.runtime.replication.plan.job_file import JobFile
+from bkctl.runtime.replication.policy import CopyPace
+from bkctl.storage.adapters.sqlite import SqliteDatabase
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, start_bkctl
 from tests.runtime.replication.test_job_file import START
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, DevCluster, is_alive, kill_and_wait, start_bkctl
 
 LEDGERS = 16

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from runtime.client import LedgerClient
-from runtime.client.ports import LedgerCredentials
-from runtime.client.writer import LedgerWriter
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
-from runtime.metadata.bookies.service_info import rpc_service_info
-from runtime.net.loop import LoopClock
-from runtime.protocol.status import Status
-from storage.errors import BkctlError
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.ports import LedgerCredentials
+from bkctl.runtime.client.writer import LedgerWriter
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.bookies.registration import BookieMode, BookieRegistration
+from bkctl.runtime.metadata.bookies.service_info import rpc_service_info
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.errors import BkctlError
 from tests.processes import Cluster
 from tests.runtime.client.scripted_bookie import LOOPBACK, ScriptedBookie
 from tests.runtime.client.world import payload

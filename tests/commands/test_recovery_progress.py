@@ -7,11 +7,11 @@ import io
 
 import msgspec
 
-from commands.config import Settings
-from commands.console import Console
-from commands.progress import Progress, Silence
-from commands.recovery_progress import RecoveryProgressView, recovery_progress
-from runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.commands.config import Settings
+from bkctl.commands.console import Console
+from bkctl.commands.progress import Progress, Silence
+from bkctl.commands.recovery_progress import RecoveryProgressView, recovery_progress
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 
 MEBIBYTE = 1024 * 1024
 MOMENT = RecoveryProgress(

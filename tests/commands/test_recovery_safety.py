@@ -14,23 +14,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from commands.bookie.leaving_report import leaving_advice, leaving_outcome
-from commands.errors import Outcome
-from commands.safety.audit_trail import user_name
-from runtime.metadata.bookies.cookies import Cookie, encode_cookie
-from runtime.metadata.cluster.operation_lock import (
+from bkctl.commands.bookie.leaving_report import leaving_advice, leaving_outcome
+from bkctl.commands.errors import Outcome
+from bkctl.commands.safety.audit_trail import user_name
+from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from bkctl.runtime.metadata.cluster.operation_lock import (
     OperationHolder,
     acquire_operation_lock,
     bookie_lock_path,
     lock_bookies,
 )
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
-from runtime.replication.run.decommission import DecommissionReport
-from runtime.replication.run.drain import OpenLedger
-from runtime.replication.run.report import RecoveryTally
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from bkctl.runtime.replication.run.decommission import DecommissionReport
+from bkctl.runtime.replication.run.drain import OpenLedger
+from bkctl.runtime.replication.run.report import RecoveryTally
 from tests.commands.cluster.conftest import Operator, wait_until
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, Cluster, TerminalSession, run_bkctl
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from commands.bookie.leaving import LeavingRequest, _change_plan
-from commands.bookie.leaving_report import next_steps
-from commands.recovery_rendering import (
+from bkctl.commands.bookie.leaving import LeavingRequest, _change_plan
+from bkctl.commands.bookie.leaving_report import next_steps
+from bkctl.commands.recovery_rendering import (
     PlanItems,
     failure_lines,
     failure_rows,
@@ -17,20 +17,20 @@ from commands.recovery_rendering import (
     plan_row,
     plan_summary,
 )
-from commands.rendering import duration
-from commands.replication_access import ReplicationAccess
-from commands.session import Session
-from runtime.ledger.metadata import LedgerState
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.placement.rules import BrokenRule, PlacementRule
-from runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
-from runtime.replication.judge.targets import TargetForecast
-from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
-from runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
-from runtime.replication.run.decommission import DecommissionPlan, DecommissionReport
-from runtime.replication.run.report import RecoveryTally
+from bkctl.commands.rendering import duration
+from bkctl.commands.replication_access import ReplicationAccess
+from bkctl.commands.session import Session
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.placement.rules import BrokenRule, PlacementRule
+from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
+from bkctl.runtime.replication.judge.targets import TargetForecast
+from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
+from bkctl.runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
+from bkctl.runtime.replication.run.decommission import DecommissionPlan, DecommissionReport
+from bkctl.runtime.replication.run.report import RecoveryTally
 from tests.runtime.replication.samples import ledger
 
 DEAD = frozenset({"b1"})

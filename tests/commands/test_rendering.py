@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.rendering import (
+from bkctl.commands.rendering import (
     counted,
     decimal,
     envelope,

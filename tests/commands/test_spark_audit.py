@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import BkctlResult, run_bkctl
 
 pytestmark = pytest.mark.cluster
@@ -57,7 +57,7 @@ async def test_without_a_recorded_layout_spark_reads_the_same_tree(stage: Stage,
     assert (plain.exit_code, spark.exit_code) == (10, 10), spark
     of_the_run = {"seconds": 0, "judged_at": ""}
     assert plain.json() | {"out": out} | of_the_run == spark.json() | of_the_run
-    assert "runtime.metadata.zookeeper.store" in spark.stderr
+    assert "bkctl.runtime.metadata.zookeeper.store" in spark.stderr
     assert "py4j" not in spark.stderr
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import COMMAND_TIMEOUT_S, BkctlResult, bkctl_environment, free_port, run_bkctl
 from tests.runtime.replication.samples import random_ledger
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-import commands
-from commands.config import OutputForm, Settings
-from commands.rendering import Column, Row, Table, clean
-from commands.table_layout import fit, labeled
+import bkctl.commands
+from bkctl.commands.config import OutputForm, Settings
+from bkctl.commands.rendering import Column, Row, Table, clean
+from bkctl.commands.table_layout import fit, labeled
 from tests.commands.test_console import Screen
 
 COLUMNS = (

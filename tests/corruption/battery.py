@@ -15,9 +15,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import StorageError
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import StorageError
 from tests.corruption.data_folder import LEDGER_IDS, Acknowledged, State, boot, make
 
 _NOT_DATA = frozenset({"LOCK", "LOG", "LOG.old", "bkctl.lock"})

@@ -12,11 +12,11 @@ import struct
 
 import msgspec
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 
 KEY = b"k" * 20
 LEDGER_IDS = (1, 2, 300)

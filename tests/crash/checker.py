@@ -6,12 +6,12 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import StorageConfig
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import StorageError
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import StorageError
 from tests.crash.workload import LEDGER_IDS, NOW_MS, body_of, explicit_lac_of
 
 ENTRY_ID_LIMIT = 4096

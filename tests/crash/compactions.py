@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.relocation import EntryMove
-from storage.entry_log.compaction_log import CompactedLogWriter
-from storage.entry_log.reader import EntryLogScan, ScannedEntry
-from storage.filenames import entry_log_file_name
-from storage.ids import EntryLocation, EntryLogId
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.relocation import EntryMove
+from bkctl.storage.entry_log.compaction_log import CompactedLogWriter
+from bkctl.storage.entry_log.reader import EntryLogScan, ScannedEntry
+from bkctl.storage.filenames import entry_log_file_name
+from bkctl.storage.ids import EntryLocation, EntryLogId
 
 FS = OsFileSystem()
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from storage.adapters.filesystem import OsFile, OsFileSystem
-from storage.adapters.index_store import PlyvelIndexStore
-from storage.engine.checkpoint import CheckpointDone, CheckpointWriter, go_on
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.ledger_storage import LedgerStorage
-from storage.engine.relocation import EntryRelocation
-from storage.ids import LogMark
-from storage.index import seal
-from storage.index.kept_files import KeptFiles
-from storage.journal.damage import GroupDamage
-from storage.journal.format import encode_ledger_key_record
-from storage.journal.writer import JournalWriter
+from bkctl.storage.adapters.filesystem import OsFile, OsFileSystem
+from bkctl.storage.adapters.index_store import PlyvelIndexStore
+from bkctl.storage.engine.checkpoint import CheckpointDone, CheckpointWriter, go_on
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.engine.relocation import EntryRelocation
+from bkctl.storage.ids import LogMark
+from bkctl.storage.index import seal
+from bkctl.storage.index.kept_files import KeptFiles
+from bkctl.storage.journal.damage import GroupDamage
+from bkctl.storage.journal.format import encode_ledger_key_record
+from bkctl.storage.journal.writer import JournalWriter
 
 SwitchOff = Callable[[pytest.MonkeyPatch], None]
 
@@ -74,7 +74,7 @@ def _journal_sync(patch: pytest.MonkeyPatch) -> None:
 @_in(WRITING)
 def _whole_sectors_in_a_write(patch: pytest.MonkeyPatch) -> None:
     """A group is written in pieces that end anywhere."""
-    patch.setattr("storage.journal.group.JOURNAL_BLOCK_BYTES", 1)
+    patch.setattr("bkctl.storage.journal.group.JOURNAL_BLOCK_BYTES", 1)
 
 
 @_in(WRITING)

@@ -17,15 +17,15 @@ from collections import defaultdict
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.entry_log.writer import EntryLogWriter
-from storage.errors import EntryLogError, MemtableFullError, StorageError
-from storage.filenames import current_directory
-from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
-from storage.step_sizes import StepSizes
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.entry_log.writer import EntryLogWriter
+from bkctl.storage.errors import EntryLogError, MemtableFullError, StorageError
+from bkctl.storage.filenames import current_directory
+from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from bkctl.storage.step_sizes import StepSizes
 from tests.crash.compactions import compact
 from tests.crash.guards import WRITING
 

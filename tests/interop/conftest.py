@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.client import LedgerClient
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.interop.java import JavaClient, JavaProgram, is_built
 from tests.interop.java_metadata import JavaMetadata
 from tests.processes import DevCluster

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from runtime.client import LedgerClient, LedgerWriter
-from runtime.ledger.metadata import DigestType
+from bkctl.runtime.client import LedgerClient, LedgerWriter
+from bkctl.runtime.ledger.metadata import DigestType
 from tests.interop.java import JavaClient
 
 PASSWORD = "correct horse"

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from runtime.metadata.zookeeper.embedded import find_java
+from bkctl.runtime.metadata.zookeeper.embedded import find_java
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 NEWEST = "4.18"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any, NamedTuple
 
-from runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata import LedgerMetadata
 from tests.interop.java import JavaProgram
 
 

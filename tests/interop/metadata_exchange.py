@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from runtime.ledger.metadata import DigestType, LedgerMetadata, Segment
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.store import Versioned
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, Segment
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.store import Versioned
 from tests.interop.java_metadata import JavaMetadata
 from tests.processes import BkctlResult, run_bkctl
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.client.ports import credentials_of
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.protocol.status import Status
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.protocol.status import Status
 from tests.interop.java import JavaClient, JavaError
 from tests.interop.java_cluster import JavaCluster
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.interop.copy_watch import WrittenLedgers
 from tests.interop.java import NEWEST, JavaClient
 from tests.interop.java_cluster import JavaCluster

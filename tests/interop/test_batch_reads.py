@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import ClientConfig
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.digest import DigestType, master_key
-from runtime.protocol.entry_body import EntryCodec
-from runtime.protocol.status import Status
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.digest import DigestType, master_key
+from bkctl.runtime.protocol.entry_body import EntryCodec
+from bkctl.runtime.protocol.status import Status
 from tests.interop.java_cluster import JavaCluster
 
 LEDGER_ID = 7

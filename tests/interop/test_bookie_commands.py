@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.offline.format_directories import begin_format, delete_data
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.offline.format_directories import begin_format, delete_data
 from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie
 from tests.interop.test_storage_bookies import DATABASES, SORTED, SharedFolders
 from tests.processes import BkctlResult, run_bkctl

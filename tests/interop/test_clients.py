@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.errors import LedgerFencedError
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.errors import LedgerFencedError
 from tests.interop.exchange import (
     DIGESTS,
     PASSWORD,

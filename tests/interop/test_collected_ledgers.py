@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.client.ports import LedgerCredentials
-from runtime.client.writer import LedgerWriter
-from runtime.errors import NoSuchEntryError, NoSuchLedgerError
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.protocol.status import Status
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.ports import LedgerCredentials
+from bkctl.runtime.client.writer import LedgerWriter
+from bkctl.runtime.errors import NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.protocol.status import Status
 from tests.interop.exchange import PASSWORD, append_all, bkctl_reads, payloads
 from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie, write_server_conf
 from tests.processes import DevCluster, free_port

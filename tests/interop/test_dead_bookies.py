@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
+from bkctl.runtime.client import LedgerClient
 from tests.interop.exchange import PASSWORD, append_all, bkctl_creates, bkctl_reads, java_writes, payloads
 from tests.interop.java import JavaClient
 from tests.processes import DevCluster

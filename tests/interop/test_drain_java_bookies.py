@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.interop.copy_watch import WrittenLedgers
 from tests.interop.java import JavaClient
 from tests.interop.java_cluster import HTTP, JavaCluster

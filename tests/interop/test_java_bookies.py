@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.interop.exchange import DIGESTS, PASSWORD, append_all, bkctl_creates, bkctl_reads, java_writes, payloads
 from tests.interop.java import ANSWER_TIMEOUT_S, FENCED_CODE, JavaBookie, JavaClient, JavaError, write_server_conf
 from tests.processes import free_port, run_bkctl

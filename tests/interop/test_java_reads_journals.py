@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import JournalConfig
-from storage.filenames import current_directory, journal_file_name
-from storage.ids import LogMark
-from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
-from storage.journal.log_mark import write_last_mark
-from storage.journal.writer import JournalWriter
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.filenames import current_directory, journal_file_name
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from bkctl.storage.journal.log_mark import write_last_mark
+from bkctl.storage.journal.writer import JournalWriter
 from tests.interop.java import run_shell, write_server_conf
 
 UNUSED_URI = "zk+hierarchical://127.0.0.1:1/ledgers"

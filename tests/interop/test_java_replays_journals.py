@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import ClientConfig
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.status import Status
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import JournalConfig
-from storage.filenames import current_directory, parse_journal_file_name
-from storage.journal.format import encode_fence_record, encode_ledger_key_record
-from storage.journal.writer import JournalWriter
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.filenames import current_directory, parse_journal_file_name
+from bkctl.storage.journal.format import encode_fence_record, encode_ledger_key_record
+from bkctl.storage.journal.writer import JournalWriter
 from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie, write_server_conf
 from tests.processes import free_port, run_bkctl
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.client import LedgerClient
+from bkctl.runtime.client import LedgerClient
 from tests.interop.exchange import append_all, bkctl_creates, payloads
 from tests.interop.java import run_shell, write_server_conf
 from tests.processes import DevCluster

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.replication.election import AuditorElection
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.replication.election import AuditorElection
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import NEW, bkctl, create_ledger, ids_of, init_by_java, new_metadata
 from tests.interop.test_metadata_shell import COOKIE, ENDPOINTS, READ_ONLY, WRITABLE

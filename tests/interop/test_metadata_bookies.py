@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.cluster.root import RESTORE_MARK
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.directories import UnderReplicationTree
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks, read_mark
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.store import ANY_VERSION
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.host import canonical_host_name
-from runtime.net.loop import LoopClock
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.cluster.root import RESTORE_MARK
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.directories import UnderReplicationTree
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks, read_mark
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.store import ANY_VERSION
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.host import canonical_host_name
+from bkctl.runtime.net.loop import LoopClock
 from tests.interop.java import ANSWER_TIMEOUT_S, JavaBookie, JavaClient, write_server_conf
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import bkctl

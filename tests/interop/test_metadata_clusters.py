@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.interop.java import JavaError, JavaProgram
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import NEW, NO_SUCH_LEDGER_CODE, bkctl, ids_of, init_by_java, new_metadata, uri_of

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.errors import BadVersionError, LedgerExistsError, LedgerNotFoundError
-from runtime.ledger.changes import replace_bookies, to_closed, to_in_recovery
-from runtime.ledger.metadata import LedgerState, Segment
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import BadVersionError, LedgerExistsError, LedgerNotFoundError
+from bkctl.runtime.ledger.changes import replace_bookies, to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import LedgerState, Segment
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.interop.java import JavaError
 from tests.interop.java_metadata import JavaMetadata, as_java_sees
 from tests.interop.metadata_exchange import (

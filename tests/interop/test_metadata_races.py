@@ -12,19 +12,19 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.errors import BadVersionError
-from runtime.ledger.metadata import Segment
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.election import AuditorElection, read_auditor
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
-from runtime.metadata.replication.work import ReplicationWork
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.host import canonical_host_name
-from runtime.net.loop import LoopClock
+from bkctl.runtime.errors import BadVersionError
+from bkctl.runtime.ledger.metadata import Segment
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.election import AuditorElection, read_auditor
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.replication.work import ReplicationWork
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.host import canonical_host_name
+from bkctl.runtime.net.loop import LoopClock
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import NEW, create_ledger, ids_of, init_by_java, new_metadata, uri_of
 from tests.runtime.metadata.replication_stage import holder_of, pick_any

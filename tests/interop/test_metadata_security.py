@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig
-from runtime.errors import MetadataAuthError
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.host import canonical_host_name
-from runtime.net.loop import LoopClock
+from bkctl.runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig
+from bkctl.runtime.errors import MetadataAuthError
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.host import canonical_host_name
+from bkctl.runtime.net.loop import LoopClock
 from tests.interop.java import JavaProgram
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import NEW, create_ledger, ids_of, init_by_java, new_metadata

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
-from runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.election import AuditorElection
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.host import canonical_host_name
-from runtime.net.loop import LoopClock
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
+from bkctl.runtime.metadata.bookies.registration import BookieMode, BookieRegistration
+from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.election import AuditorElection
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.host import canonical_host_name
+from bkctl.runtime.net.loop import LoopClock
 from tests.interop.java import JavaError
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import bkctl, init_by_java

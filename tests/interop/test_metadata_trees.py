@@ -9,21 +9,21 @@ import msgspec
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.ledger.changes import replace_bookies, to_closed, to_in_recovery
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
-from runtime.metadata.bookies.service_info import BookieServiceInfo, rpc_service_info
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.replication.election import AuditorElection
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.host import canonical_host_name
-from runtime.net.loop import LoopClock
-from runtime.replication.run.ensemble_rewrite import rewrite_bookie
+from bkctl.runtime.ledger.changes import replace_bookies, to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import BookieMode, BookieRegistration
+from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo, rpc_service_info
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.replication.election import AuditorElection
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.host import canonical_host_name
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.run.ensemble_rewrite import rewrite_bookie
 from tests.interop.java import JavaProgram
 from tests.interop.java_metadata import JavaMetadata
 from tests.interop.metadata_exchange import ENSEMBLE, NEW, bkctl, create_ledger, init_by_java, new_metadata, uri_of

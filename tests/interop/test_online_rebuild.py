@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
+from bkctl.runtime.client import LedgerClient
 from tests.commands.bookie.admin_bookie import halt_builder
 from tests.interop.exchange import PASSWORD, append_all
 from tests.interop.java import JavaClient, JavaError

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.client.ports import credentials_of
-from runtime.ledger.changes import to_closed
-from runtime.protocol.status import Status
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.ledger.changes import to_closed
+from bkctl.runtime.protocol.status import Status
 from tests.interop.java import RELEASES
 from tests.interop.java_cluster import JavaCluster
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.interop.copy_watch import WrittenLedgers
 from tests.interop.java import RELEASES, JavaClient
 from tests.interop.java_cluster import HTTP, JavaCluster

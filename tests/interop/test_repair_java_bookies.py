@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.client.api import LedgerClient
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import list_marks
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.client.api import LedgerClient
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.marks import list_marks
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.interop.copy_watch import ENTRY_BYTES, WrittenLedgers
 from tests.interop.java import RELEASES, JavaClient
 from tests.interop.java_cluster import JavaCluster

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
+from bkctl.runtime.client import LedgerClient
 from tests.interop.exchange import append_all, payloads
 from tests.interop.java import JavaBookie, run_shell, write_server_conf
 from tests.processes import BkctlResult, bkctl_command, bkctl_environment, free_port, run_bkctl

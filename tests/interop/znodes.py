@@ -9,8 +9,8 @@ import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
 
 _UUID = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MARK_TIME = re.compile(rb"ctime: \d{13}\n")

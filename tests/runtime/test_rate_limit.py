@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.rate_limit import RateLimit
+from bkctl.runtime.rate_limit import RateLimit
 from tests.sim.loop import VirtualClock, run_simulated
 
 

@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.worker import Worker
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
-from runtime.metadata.store import MetadataStore
-from runtime.replication.config import ReplicationConfig
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.worker import Worker
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.replication.config import ReplicationConfig
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.repair_cluster import ROOT, RepairCluster
 

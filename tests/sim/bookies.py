@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from runtime.errors import BookieError
-from runtime.ports import AddDone, BodyOrStatus, BookieInfo, Clock, LacReply, ReadReply
-from runtime.protocol.entry_list import EntryList, EntryListBuilder
-from runtime.protocol.status import Status, error_of
+from bkctl.runtime.errors import BookieError
+from bkctl.runtime.ports import AddDone, BodyOrStatus, BookieInfo, Clock, LacReply, ReadReply
+from bkctl.runtime.protocol.entry_list import EntryList, EntryListBuilder
+from bkctl.runtime.protocol.status import Status, error_of
 
 OutcomeT = TypeVar("OutcomeT")
 

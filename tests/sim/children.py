@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from storage.adapters.child_protocol import raw
-from storage.errors import ChildFailedError
-from storage.ports import (
+from bkctl.storage.adapters.child_protocol import raw
+from bkctl.storage.errors import ChildFailedError
+from bkctl.storage.ports import (
     AnswerT,
     ChildContext,
     ChildHandlers,

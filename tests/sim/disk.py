@@ -7,9 +7,9 @@ import os
 import random
 from collections.abc import Sequence
 
-from storage.errors import DirectoryLockedError
-from storage.filenames import LOCK, TEMPORARY_SUFFIX
-from storage.ports import Buffer, DiskSpace
+from bkctl.storage.errors import DirectoryLockedError
+from bkctl.storage.filenames import LOCK, TEMPORARY_SUFFIX
+from bkctl.storage.ports import Buffer, DiskSpace
 from tests.crash.model_disk import Mode, ModelDisk
 from tests.crash.trace import (
     Change,

@@ -8,27 +8,27 @@ import random
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.worker import Worker
-from runtime.client.api import LedgerClient
-from runtime.client.ports import ClientPorts
-from runtime.ledger.metadata import LedgerState
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.store import Versioned
-from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.policy import Policy
-from runtime.replication.run.decommission import Decommission, FinishHooks
-from runtime.replication.run.drain import DrainHooks
-from runtime.replication.run.mark_repair import MarkRepair
-from runtime.replication.run.recovery import BookieRecovery
-from storage.adapters.sqlite import memory_database
-from storage.errors import BkctlError
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.worker import Worker
+from bkctl.runtime.client.api import LedgerClient
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.run.decommission import Decommission, FinishHooks
+from bkctl.runtime.replication.run.drain import DrainHooks
+from bkctl.runtime.replication.run.mark_repair import MarkRepair
+from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.storage.adapters.sqlite import memory_database
+from bkctl.storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger
 from tests.sim.loop import VirtualClock
@@ -305,7 +305,7 @@ class Exploration:
         marks: MarkRepair,
         order: _Order,
     ) -> str | None:
-        """The steps of ``commands.bookie.leaving``."""
+        """The steps of ``bkctl.commands.bookie.leaving``."""
         is_drain_only = order.kind == "drain"
         plan = await operation.plan(order.bookie_ids)
         await recovery.require_down(sorted(set(plan.bookie_ids) - plan.live))

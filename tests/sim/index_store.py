@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from storage.errors import IndexMissingError
-from storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.errors import IndexMissingError
+from bkctl.storage.ports import FileSystem, OpenIndexStore
 
 _ROWS = "rows"
 _decoder = msgspec.msgpack.Decoder(tuple[list[tuple[bytes, bytes]], list[bytes]])

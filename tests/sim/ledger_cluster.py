@@ -6,22 +6,22 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Iterable
 
-from runtime.client.ports import ClientPorts, SuspectBookies, credentials_of
-from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import BookieTimeoutError, NodeExistsError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
-from runtime.metadata.bookies.service_info import rpc_service_info
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.store import MetadataStore
-from runtime.ports import BookieInfo, LacReply, ReadReply
-from runtime.protocol.entry_list import EntryList
-from runtime.protocol.status import Status
-from storage.errors import BkctlError
+from bkctl.runtime.client.ports import ClientPorts, SuspectBookies, credentials_of
+from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
+from bkctl.runtime.errors import BookieTimeoutError, NodeExistsError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
+from bkctl.runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
+from bkctl.runtime.metadata.bookies.service_info import rpc_service_info
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.ports import BookieInfo, LacReply, ReadReply
+from bkctl.runtime.protocol.entry_list import EntryList
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.errors import BkctlError
 from tests.sim.bookies import Answer, BookieRequest, ModelBookies, entry_list
 from tests.sim.loop import VirtualClock
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore

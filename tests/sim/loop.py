@@ -8,7 +8,7 @@ import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from runtime.ports import TimerHandle
+from bkctl.runtime.ports import TimerHandle
 
 T = TypeVar("T")
 

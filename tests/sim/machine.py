@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.ports import BookiePorts
-from runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.net.frame_connection import Resolver
-from runtime.ports import Bookies
-from runtime.protocol.status import Status
-from storage.config import EngineConfig, JournalConfig, StorageConfig
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.ports import BookiePorts
+from bkctl.runtime.config import BookieConfig, ClientConfig, ZooKeeperConfig
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.net.frame_connection import Resolver
+from bkctl.runtime.ports import Bookies
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.config import EngineConfig, JournalConfig, StorageConfig
 from tests.crash.model_disk import Mode
 from tests.sim.bookies import ModelBookies
 from tests.sim.children import InProcessChildren

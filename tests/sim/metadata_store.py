@@ -14,16 +14,16 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar, cast
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import (
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import (
     MetadataError,
     MetadataUnavailableError,
     NodeExistsError,
     NoNodeError,
     SessionExpiredError,
 )
-from runtime.metadata.measures import MetadataMeasures
-from runtime.metadata.store import (
+from bkctl.runtime.metadata.measures import MetadataMeasures
+from bkctl.runtime.metadata.store import (
     ANY_VERSION,
     CLOSE_TIMEOUT_S,
     Node,
@@ -34,8 +34,8 @@ from runtime.metadata.store import (
     check_path,
     check_writes,
 )
-from runtime.metadata.zookeeper.watches import StandingWatch, Watcher
-from runtime.ports import Clock
+from bkctl.runtime.metadata.zookeeper.watches import StandingWatch, Watcher
+from bkctl.runtime.ports import Clock
 from tests.sim import zookeeper_model
 from tests.sim.zookeeper_model import ModelZooKeeper
 
@@ -232,7 +232,7 @@ def _call(callback: Callable[[], None]) -> None:
 
 
 class ModelMetadataStore:
-    """A session that renews itself; see ``runtime.metadata.store`` for the contract."""
+    """A session that renews itself; see ``bkctl.runtime.metadata.store`` for the contract."""
 
     def __init__(self, server: ModelZooKeeper, link: ModelLink, clock: Clock, config: ZooKeeperConfig) -> None:
         self._server = server

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from runtime.protocol.bookkeeper_wire_pb2 import Request, Response
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import Request, Response
 
 _LENGTH_BYTES = 4
 _FIRST_PORT = 40_000

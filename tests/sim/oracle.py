@@ -6,10 +6,10 @@ import asyncio
 import re
 from collections.abc import Collection
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.metadata_format import decode_ledger_metadata
-from runtime.ledger.write_set import write_set
-from runtime.replication.judge.fragments import segment_entries
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.replication.judge.fragments import segment_entries
 from tests.sim.watched_cluster import PATHS, WatchedCluster, metadata_summary
 
 MARK_GRACE_S = 20.0

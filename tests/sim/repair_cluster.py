@@ -7,28 +7,28 @@ import random
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from typing import Any, TypeAlias
 
-from runtime.client.ports import ClientPorts, SuspectBookies
-from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import NodeExistsError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
-from runtime.metadata.bookies.service_info import rpc_service_info
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.ports import LacReply, ReadReply
-from runtime.protocol.entry_list import EntryList
-from runtime.protocol.status import Status
-from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.judge.fragments import segment_entries
-from runtime.replication.policy import Policy
-from runtime.replication.run.recovery import BookieRecovery
-from runtime.replication.run.report import RecoveryReport
-from storage.adapters.sqlite import memory_database
-from storage.errors import BkctlError
+from bkctl.runtime.client.ports import ClientPorts, SuspectBookies
+from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
+from bkctl.runtime.errors import NodeExistsError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
+from bkctl.runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
+from bkctl.runtime.metadata.bookies.service_info import rpc_service_info
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.ports import LacReply, ReadReply
+from bkctl.runtime.protocol.entry_list import EntryList
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
+from bkctl.runtime.replication.judge.fragments import segment_entries
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.storage.adapters.sqlite import memory_database
+from bkctl.storage.errors import BkctlError
 from tests.runtime.client.world import credentials, payload
 from tests.sim.bookies import BookieRequest, ModelBookies, entry_list
 from tests.sim.loop import VirtualClock, run_simulated

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.errors import DirectoryLockedError, IndexMissingError
-from storage.ports import FileSystem, IndexStore, OpenIndexStore
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.errors import DirectoryLockedError, IndexMissingError
+from bkctl.storage.ports import FileSystem, IndexStore, OpenIndexStore
 from tests.crash.model_disk import Mode
 from tests.sim.disk import LosesAll, MemoryDisk
 from tests.sim.index_store import opening_on

@@ -10,21 +10,21 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from runtime.autorecovery.auditor import DISABLED, REPEAT_S, Auditor
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.deadlines import EARLY_SHARE
-from runtime.autorecovery.lane import Turn
-from runtime.autorecovery.publisher import GROUP_BITS, MarkRequest, Publisher
-from runtime.ledger.metadata import LedgerState, Segment
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.paths import Paths
-from runtime.metadata.pipeline import each_of
-from runtime.metadata.replication.audit_request import AuditRequest
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks
-from runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.protocol.status import Status
+from bkctl.runtime.autorecovery.auditor import DISABLED, REPEAT_S, Auditor
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.deadlines import EARLY_SHARE
+from bkctl.runtime.autorecovery.lane import Turn
+from bkctl.runtime.autorecovery.publisher import GROUP_BITS, MarkRequest, Publisher
+from bkctl.runtime.ledger.metadata import LedgerState, Segment
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.metadata.replication.audit_request import AuditRequest
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.replication.recovery_notes import LostLedgerNote, MaintenanceNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.protocol.status import Status
 from tests.counting_store import CountingStore
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest

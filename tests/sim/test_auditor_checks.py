@@ -9,18 +9,18 @@ from typing import cast
 import msgspec
 import pytest
 
-from runtime.autorecovery.auditor import Auditor
-from runtime.autorecovery.census import ReplicaCensus
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.errors import MetadataError
-from runtime.ledger.metadata import LedgerState
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount, RecoveryNotes
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.store import MetadataStore
-from runtime.protocol.status import Status
-from runtime.replication.judge.fragments import segment_entries
+from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.census import ReplicaCensus
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.errors import MetadataError
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.judge.fragments import segment_entries
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.autorecovery_cluster import serving, worker_on
 from tests.sim.bookies import BookieRequest

@@ -10,15 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from runtime.autorecovery.auditor import Auditor
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.daemon import AutorecoveryDaemon
-from runtime.autorecovery.office import PULSAR_ABSENCE_S, AuditorOffice
-from runtime.errors import NoNodeError
-from runtime.metadata.paths import Paths
-from runtime.metadata.pulsar_migration import flag_path
-from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus
-from runtime.metadata.store import MetadataStore, children_of
+from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
+from bkctl.runtime.autorecovery.office import PULSAR_ABSENCE_S, AuditorOffice
+from bkctl.runtime.errors import NoNodeError
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.pulsar_migration import flag_path
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes, WorkerStatus
+from bkctl.runtime.metadata.store import MetadataStore, children_of
 from tests.sim.autorecovery_cluster import process_on
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 

@@ -11,20 +11,20 @@ from typing import cast
 import msgspec
 import pytest
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.placement_check import PlacementCheck
-from runtime.autorecovery.publisher import Publisher
-from runtime.client.placement import PlacementSources, placement_on
-from runtime.config import PlacementConfig
-from runtime.ledger.metadata import LedgerState
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.replication.recovery_notes import LedgerCount
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.store import MetadataStore, Node
-from runtime.net.rack_files import OsRackFiles
-from runtime.placement.isolation import CUSTOM_METADATA_KEY
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.placement_check import PlacementCheck
+from bkctl.runtime.autorecovery.publisher import Publisher
+from bkctl.runtime.client.placement import PlacementSources, placement_on
+from bkctl.runtime.config import PlacementConfig
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.replication.recovery_notes import LedgerCount
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.store import MetadataStore, Node
+from bkctl.runtime.net.rack_files import OsRackFiles
+from bkctl.runtime.placement.isolation import CUSTOM_METADATA_KEY
 from tests.runtime.replication.samples import ledger
 from tests.sim.autorecovery_cluster import serving, worker_on
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate

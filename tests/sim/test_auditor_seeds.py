@@ -9,16 +9,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime.autorecovery.auditor import REPEAT_S, Auditor
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.client.ports import ClientPorts
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.autorecovery.auditor import REPEAT_S, Auditor
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
 from tests.runtime.replication.samples import ledger
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate

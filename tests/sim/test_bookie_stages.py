@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.boot.stages import Stages
-from runtime.net.loop import LoopClock
-from storage.errors import StorageError
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.boot.stages import Stages
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.errors import StorageError
 from tests.crash.model_disk import Mode
 from tests.sim.loop import run_simulated
 from tests.sim.machine import CONFIG, Machine
@@ -72,9 +72,9 @@ def test_the_stop_undoes_the_boot_backwards(caplog: pytest.LogCaptureFixture) ->
         await machine.stop(await machine.boot())
         require_nothing_left(machine)
 
-    caplog.set_level("DEBUG", "runtime.bookie.boot.stages")
+    caplog.set_level("DEBUG", "bkctl.runtime.bookie.boot.stages")
     run_simulated(run())
-    lines = [record.getMessage() for record in caplog.records if record.name == "runtime.bookie.boot.stages"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "bkctl.runtime.bookie.boot.stages"]
     assert lines == [f"boot: {name}" for name in BOOT] + [f"stop: undo {name}" for name in STOP]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.ports import LacReply, ReadReply
-from runtime.protocol.status import Status
+from bkctl.runtime.ports import LacReply, ReadReply
+from bkctl.runtime.protocol.status import Status
 from tests.sim.bookies import BookieRequest, ModelBookies
 from tests.sim.loop import VirtualClock, run_simulated
 

@@ -8,18 +8,18 @@ import random
 
 import pytest
 
-from runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
-from runtime.ledger.metadata import LedgerState
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.protocol.status import Status
-from runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.plan.job_file import JobFile, JobRange, JobStart, JobWork
-from runtime.replication.policy import DEFAULT_POLICY
-from runtime.replication.run.ledgers import RecoveryJob
-from storage.adapters.sqlite import memory_database
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.plan.job_file import JobFile, JobRange, JobStart, JobWork
+from bkctl.runtime.replication.policy import DEFAULT_POLICY
+from bkctl.runtime.replication.run.ledgers import RecoveryJob
+from bkctl.storage.adapters.sqlite import memory_database
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.autorecovery_cluster import marks_of, serving, until_unmarked, worker_on

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from runtime.errors import ConflictError
-from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.policy import Policy
-from runtime.replication.run.decommission import Decommission, DecommissionReport, FinishHooks
-from runtime.replication.run.drain import DrainHooks, OpenLedger
-from runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.runtime.errors import ConflictError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.run.decommission import Decommission, DecommissionReport, FinishHooks
+from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import carry_out
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from contextlib import aclosing
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.lane import Turn
-from runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
-from runtime.autorecovery.publisher import Publisher
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.lane import Turn
+from bkctl.runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
+from bkctl.runtime.autorecovery.publisher import Publisher
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
 from tests.counting_store import CountingStore
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate

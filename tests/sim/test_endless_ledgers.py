@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.ledger.metadata import LedgerState
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.ports import ReadReply
-from runtime.protocol.entry_list import EntryGroup, EntryList
-from runtime.protocol.status import Status
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.entry_lists import EntryLists
-from runtime.replication.judge.check_scope import WHOLE, CheckScope, Sample
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.survey.checker import LedgerChecker
-from runtime.replication.survey.loss_proof import LossProof
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.ports import ReadReply
+from bkctl.runtime.protocol.entry_list import EntryGroup, EntryList
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.entry_lists import EntryLists
+from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.replication.survey.loss_proof import LossProof
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest

@@ -8,20 +8,20 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.ledger.changes import replace_in_segment
-from runtime.ledger.metadata import LedgerState
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.outage import MetadataOutage
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.protocol.status import Status
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.judge.bad_copies import InPlacePlan
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.policy import CopyPace, Policy
-from runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
-from runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.runtime.ledger.changes import replace_in_segment
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.outage import MetadataOutage
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.bad_copies import InPlacePlan
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.policy import CopyPace, Policy
+from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.sim.bookies import BookieRequest

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from runtime.client.ports import credentials_of
-from runtime.client.recovery import LedgerRecovery
-from runtime.errors import LedgerRecoveryError, MetadataUnavailableError
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.cluster.operation_lock import OperationHolder, leaving_bookies, lock_bookies
-from runtime.metadata.store import Versioned
-from runtime.protocol.status import Status
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.policy import Policy
-from runtime.replication.run.decommission import Decommission, FinishHooks
-from runtime.replication.run.recovery import BookieRecovery
-from storage.adapters.sqlite import memory_database
+from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.client.recovery import LedgerRecovery
+from bkctl.runtime.errors import LedgerRecoveryError, MetadataUnavailableError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, leaving_bookies, lock_bookies
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.run.decommission import Decommission, FinishHooks
+from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.storage.adapters.sqlite import memory_database
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import carry_out
 from tests.sim.bookies import BookieRequest

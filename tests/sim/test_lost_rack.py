@@ -8,11 +8,11 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
-from runtime.client.placement import Placement
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.replication.recovery_notes import FailedLedgerNote
-from runtime.placement.survey import BookieSurvey
-from runtime.placement.view import BookieSpace
+from bkctl.runtime.client.placement import Placement
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.placement.view import BookieSpace
 from tests.runtime.replication.samples import ledger
 from tests.sim.autorecovery_cluster import marks_of, serving, until, until_unmarked, worker_on
 from tests.sim.repair_cluster import RepairCluster, simulate

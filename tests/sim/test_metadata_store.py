@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import BadVersionError, MetadataUnavailableError, SessionExpiredError
-from runtime.metadata.store import Node
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import BadVersionError, MetadataUnavailableError, SessionExpiredError
+from bkctl.runtime.metadata.store import Node
 from tests.sim.loop import SimulationStuckError, VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper

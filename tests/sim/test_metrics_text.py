@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from runtime.admin.exposition import TEXT_LIFE_S
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.metrics.catalogue import bookie_metrics
+from bkctl.runtime.admin.exposition import TEXT_LIFE_S
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.metrics.catalogue import bookie_metrics
 from tests.crash.model_disk import Mode
 from tests.sim.loop import run_simulated
 from tests.sim.machine import CONFIG, Machine

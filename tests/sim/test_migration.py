@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from runtime.errors import RefusedError
-from runtime.ledger.metadata import LedgerState
-from runtime.metadata.pulsar_migration import FLAG_PATH, LOOK_AGE_S_MAX
-from runtime.metadata.store import ANY_VERSION
-from runtime.protocol.status import Status
-from runtime.replication.run.drain import DrainHooks
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.pulsar_migration import FLAG_PATH, LOOK_AGE_S_MAX
+from bkctl.runtime.metadata.store import ANY_VERSION
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.run.drain import DrainHooks
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.sim.test_drain import OPEN, PATIENT_S, started

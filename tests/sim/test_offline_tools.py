@@ -6,13 +6,20 @@ import os
 
 import pytest
 
-from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.engine.replay import checkpoint_now
-from storage.entry_log.compaction_scan import CHILD_MODULE, MeasuredLog, MeasureLogs, ScanEnd, ScanEntries, ScanMessage
-from storage.entry_log.reader import list_entry_logs
-from storage.filenames import current_directory, entry_log_file_name
-from storage.offline.storage_check import StorageCheck, StorageFinding
+from bkctl.storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.entry_log.compaction_scan import (
+    CHILD_MODULE,
+    MeasuredLog,
+    MeasureLogs,
+    ScanEnd,
+    ScanEntries,
+    ScanMessage,
+)
+from bkctl.storage.entry_log.reader import list_entry_logs
+from bkctl.storage.filenames import current_directory, entry_log_file_name
+from bkctl.storage.offline.storage_check import StorageCheck, StorageFinding
 from tests.crash.model_disk import Mode
 from tests.sim.children import InProcessChildren
 from tests.sim.disk import MemoryDisk

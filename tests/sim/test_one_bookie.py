@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from commands.errors import NotFoundError
-from commands.ledger.one_bookie import FoundCopies
-from runtime.client.bookie_copies import BookieCopies
-from runtime.errors import BookieIOError
-from runtime.protocol.entry_list import EntryGroup, EntryList
-from runtime.protocol.status import Status
+from bkctl.commands.errors import NotFoundError
+from bkctl.commands.ledger.one_bookie import FoundCopies
+from bkctl.runtime.client.bookie_copies import BookieCopies
+from bkctl.runtime.errors import BookieIOError
+from bkctl.runtime.protocol.entry_list import EntryGroup, EntryList
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.client.world import credentials
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate

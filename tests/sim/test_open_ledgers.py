@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.ledger.changes import replace_bookies
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.store import NodeWrite
-from runtime.replication.config import OpenLedgers, ReplicationConfig
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.run.ledgers import RecoveryProgress
-from runtime.replication.run.report import FencedLedger
+from bkctl.runtime.ledger.changes import replace_bookies
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.store import NodeWrite
+from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.runtime.replication.run.report import FencedLedger
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.test_repository import our_modules, read

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from commands.audit.orphans import clock_warnings
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.pulsar.references import PulsarPlace
-from runtime.replication.judge.orphans import KeptReason, OrphanTerms
-from runtime.replication.survey.orphan_search import OrphanSearch, SearchView, find_orphans
+from bkctl.commands.audit.orphans import clock_warnings
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.pulsar.references import PulsarPlace
+from bkctl.runtime.replication.judge.orphans import KeptReason, OrphanTerms
+from bkctl.runtime.replication.survey.orphan_search import OrphanSearch, SearchView, find_orphans
 from tests.runtime.metadata.pulsar.pulsar_bytes import cursor, schema, topic
 from tests.sim.ledger_cluster import LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated

@@ -7,20 +7,20 @@ import asyncio
 import msgspec
 import pytest
 
-from runtime.ledger.metadata import LedgerState
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.protocol.status import Status
-from runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.job import StripeJob
-from runtime.replication.copy.rate import SharedPacer
-from runtime.replication.copy.reader import CopyReader
-from runtime.replication.copy.stripe import Replicator
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange, fragments_naming
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig, VerifyMode
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.job import StripeJob
+from bkctl.runtime.replication.copy.rate import SharedPacer
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.copy.stripe import Replicator
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import failed_ledgers, ledger
 from tests.sim.bookies import BookieRequest

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
-from runtime.protocol.status import Status
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.judge.fragments import segment_entries
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.fragments import segment_entries
 from tests.runtime.replication.samples import random_ledger
 from tests.sim.bookies import BookieRequest
 from tests.sim.repair_cluster import RepairCluster, simulate

@@ -8,20 +8,20 @@ import itertools
 import msgspec
 import pytest
 
-from runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
-from runtime.autorecovery.worker import Worker
-from runtime.config import PlacementConfig
-from runtime.errors import ConfigurationError
-from runtime.ledger.changes import replace_bookies
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote, RecoveryNotes, daemon_key
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.protocol.status import Status
-from runtime.replication.config import ReplicationConfig
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
+from bkctl.runtime.autorecovery.worker import Worker
+from bkctl.runtime.config import PlacementConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.ledger.changes import replace_bookies
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote, RecoveryNotes, daemon_key
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import ReplicationConfig
 from tests.counting_store import CountingStore
 from tests.runtime.replication.samples import ledger
 from tests.sim.autorecovery_cluster import (

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.errors import MetadataUnavailableError
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.ledger.write_set import write_set
-from runtime.replication.judge.fragments import segment_entries
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.replication.judge.fragments import segment_entries
 from tests.runtime.replication.samples import ledger
 from tests.sim.autorecovery_cluster import (
     marked_ids,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runtime.protocol.status import Status
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.sim.test_auditor import auditing, come_back, marks

@@ -10,15 +10,15 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from runtime.bookie.admin.state_route import mode_fields
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.boot.service_reports import ServiceReports
-from runtime.bookie.boot.trouble_watch import HANG_S, LaneWatch
-from runtime.bookie.metrics.catalogue import bookie_metrics
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.bookie.troubles import Trouble
-from storage.errors import JournalFullError
-from storage.operator_mode import OperatorMode
+from bkctl.runtime.bookie.admin.state_route import mode_fields
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.boot.service_reports import ServiceReports
+from bkctl.runtime.bookie.boot.trouble_watch import HANG_S, LaneWatch
+from bkctl.runtime.bookie.metrics.catalogue import bookie_metrics
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.bookie.troubles import Trouble
+from bkctl.storage.errors import JournalFullError
+from bkctl.storage.operator_mode import OperatorMode
 from tests.crash.model_disk import Mode
 from tests.runtime.bookie.metrics.test_exposition import samples_of
 from tests.sim.loop import run_simulated

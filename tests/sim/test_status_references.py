@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.cluster.operation_lock import OperationHolder, lock_bookies
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.election import AuditorElection
-from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from runtime.replication.judge.cluster_status import ClusterLook, DownReferences, findings_of
-from runtime.replication.survey.status import StatusLimits, StatusSurvey
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, lock_bookies
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.election import AuditorElection
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
+from bkctl.runtime.replication.judge.cluster_status import ClusterLook, DownReferences, findings_of
+from bkctl.runtime.replication.survey.status import StatusLimits, StatusSurvey
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import ROOT, RepairCluster, simulate
 from tests.sim.test_auditor import auditing

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.protocol.status import Status
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.job import StripeJob, StripeOutcome
-from runtime.replication.copy.rate import SharedPacer
-from runtime.replication.copy.reader import CopyReader
-from runtime.replication.copy.stripe import Replicator
-from runtime.replication.judge.fragments import EntryRange, fragments_naming
-from runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.job import StripeJob, StripeOutcome
+from bkctl.runtime.replication.copy.rate import SharedPacer
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.copy.stripe import Replicator
+from bkctl.runtime.replication.judge.fragments import EntryRange, fragments_naming
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from tests.runtime.client.world import credentials, payload
 from tests.runtime.replication.samples import ledger
 from tests.sim.bookies import BookieRequest

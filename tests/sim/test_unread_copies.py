@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.copy_rounds import REPEATS_MAX
-from runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount
-from runtime.metadata.replication.switches import PeriodicCheck
-from runtime.protocol.status import Status
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.copy_rounds import REPEATS_MAX
+from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckNote, LedgerCount
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.protocol.status import Status
 from tests.sim.repair_cluster import RepairCluster, simulate
 from tests.sim.test_auditor import auditing, marks
 from tests.sim.test_auditor_checks import BOOKIES, HOUR, last_check_ms, progress, triple

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.ledger.metadata import LedgerState
-from runtime.ledger.write_set import is_in_write_set
-from runtime.metadata.pipeline import each_of
-from runtime.protocol.status import Status
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.rate import CopyRate
-from runtime.replication.judge.check_scope import CheckScope, Sample
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.ledger.write_set import is_in_write_set
+from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.rate import CopyRate
+from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.survey.checker import LedgerChecker
 from tests.runtime.replication.samples import ledger
 from tests.sim.repair_cluster import RepairCluster, simulate
 

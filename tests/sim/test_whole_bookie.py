@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.protocol.bookkeeper_wire_pb2 import (
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
     ADD_ENTRY,
     EFENCED,
     EOK,
@@ -27,7 +27,7 @@ from runtime.protocol.bookkeeper_wire_pb2 import (
     Request,
     Response,
 )
-from storage.filenames import DIRTY
+from bkctl.storage.filenames import DIRTY
 from tests.crash.model_disk import Mode
 from tests.sim.disk import LosesAll
 from tests.sim.loop import run_simulated

@@ -14,22 +14,27 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from runtime.client.ports import ClientPorts, SuspectBookies
-from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import BookieTimeoutError, MetadataError, RegistrationError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient, Registrations
-from runtime.metadata.bookies.service_info import rpc_service_info
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.store import CheckNode, NodeStat, NodeWrite
-from runtime.ports import AddDone, BookieInfo, Clock, LacReply, ReadReply
-from runtime.protocol.status import Status
-from runtime.replication.run.recovery import BookieRecovery
-from runtime.replication.run.report import RecoveryReport
-from storage.errors import BkctlError
+from bkctl.runtime.client.ports import ClientPorts, SuspectBookies
+from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
+from bkctl.runtime.errors import BookieTimeoutError, MetadataError, RegistrationError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
+from bkctl.runtime.metadata.bookies.registration import (
+    BookieMode,
+    BookieRegistration,
+    RegistrationClient,
+    Registrations,
+)
+from bkctl.runtime.metadata.bookies.service_info import rpc_service_info
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.store import CheckNode, NodeStat, NodeWrite
+from bkctl.runtime.ports import AddDone, BookieInfo, Clock, LacReply, ReadReply
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.storage.errors import BkctlError
 from tests.sim.bookies import BookieRequest, ModelBookies
 from tests.sim.loop import VirtualClock
 from tests.sim.metadata_store import ModelConnection, ModelLink, ModelMetadataStore

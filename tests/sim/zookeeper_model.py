@@ -7,15 +7,15 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     BadVersionError,
     MetadataError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
 )
-from runtime.metadata.store import ANY_VERSION, CheckNode, CreateNode, Node, NodeStat, NodeWrite, SetNode
-from runtime.ports import Clock
+from bkctl.runtime.metadata.store import ANY_VERSION, CheckNode, CreateNode, Node, NodeStat, NodeWrite, SetNode
+from bkctl.runtime.ports import Clock
 
 SEQUENCE_MAX = 2**31 - 1
 """Where the counter of sequential nodes sticks."""

@@ -24,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from storage.errors import BkctlError
+from bkctl.storage.errors import BkctlError
 from tests.soak.ground import RoundError, SoakGround
 from tests.soak.recovery_rounds import RecoverySoak
 from tests.soak.rounds import Soak

@@ -8,15 +8,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Self
 
-from runtime.client import LedgerClient
-from runtime.config import ClientConfig
-from runtime.ledger.metadata import DigestType
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.ports import AddDone, BodyOrStatus
-from runtime.protocol.entry_body import EntryCodec
-from runtime.protocol.status import Status
-from storage.errors import BkctlError
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.ports import AddDone, BodyOrStatus
+from bkctl.runtime.protocol.entry_body import EntryCodec
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.errors import BkctlError
 
 WRITERS = 4
 BATCH = 10

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import pytest
 
-from storage.filenames import journal_file_name, parse_journal_file_name
+from bkctl.storage.filenames import journal_file_name, parse_journal_file_name
 from tests.orphans import OrphanKiller
 from tests.processes import (
     LOOPBACK,

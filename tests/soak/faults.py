@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from storage.errors import BkctlError
+from bkctl.storage.errors import BkctlError
 from tests.orphans import OrphanKiller
 from tests.processes import LOOPBACK, free_port, run_bkctl
 from tests.soak.fault_kinds import KINDS, Kind

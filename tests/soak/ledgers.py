@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
-from runtime.client import LedgerClient
-from runtime.client.ports import credentials_of
-from runtime.client.writer import LedgerWriter
-from runtime.config import ClientConfig
-from runtime.errors import BookieError, EntryDigestError, LedgerFencedError, SessionExpiredError
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.ledger.write_set import write_set
-from runtime.metadata.store import children_of, find_node
-from storage.errors import BkctlError
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.client.writer import LedgerWriter
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import BookieError, EntryDigestError, LedgerFencedError, SessionExpiredError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.store import children_of, find_node
+from bkctl.storage.errors import BkctlError
 
 CLOSED_MIN, CLOSED_MAX = 3, 10
 OPEN_MAX = 3

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.recovery_notes import notes_path
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.recovery_notes import notes_path
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.recovery_daemons import RecoveryDaemon
 from tests.soak.ground import (
     HALT_BOOKIE,

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from runtime.errors import ConflictError
-from runtime.replication.plan.job_file import JobFile
-from storage.adapters.sqlite import SqliteDatabase
+from bkctl.runtime.errors import ConflictError
+from bkctl.runtime.replication.plan.job_file import JobFile
+from bkctl.storage.adapters.sqlite import SqliteDatabase
 from tests.processes import BkctlProcess, start_bkctl
 from tests.soak.ground import (
     HALT_BOOKIE,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.journal.format import HEADER_BYTES, PADDING_MARK
+from bkctl.storage.journal.format import HEADER_BYTES, PADDING_MARK
 from tests.runtime.bookie.serving.test_durability import strace
 from tests.runtime.bookie.small_disk import small_disk
 from tests.soak.fault_kinds import KINDS, Kind

@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.placement.rack_sources import RackTable
-from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey
-from runtime.replication.cluster_audit.facts import AuditFacts, Loss
-from spark_reports.place import SparkPlace
-from spark_reports.session import spark_session
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.placement.rack_sources import RackTable
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
+from bkctl.spark_reports.place import SparkPlace
+from bkctl.spark_reports.session import spark_session
 from tests.runtime.replication.samples import random_ledger
 
 BOOKIES = [f"bookie-{number}:3181" for number in range(7)]

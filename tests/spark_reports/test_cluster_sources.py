@@ -10,15 +10,15 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.metadata.backup.archive import ArchiveHeader
-from runtime.metadata.backup.backup import backup_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.placement.survey import BookieSurvey
-from runtime.placement.view import BookieSpace
-from spark_reports.cluster_sources import register_sources
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.metadata.backup.archive import ArchiveHeader
+from bkctl.runtime.metadata.backup.backup import backup_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.placement.view import BookieSpace
+from bkctl.spark_reports.cluster_sources import register_sources
+from bkctl.storage.adapters.filesystem import OsFileSystem
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
 from tests.spark_reports.conftest import FACTS
 

@@ -11,30 +11,30 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.config import LayoutConfig
-from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata import LedgerState
-from runtime.metadata.backup.archive import ArchiveHeader
-from runtime.metadata.backup.backup import backup_cluster
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile, describes_cluster, find_cluster
-from runtime.metadata.snapshot.node_file import SnapshotFile
-from runtime.metadata.snapshot.opening import open_plain, read_newest
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.placement.rack_sources import RackTable
-from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey
-from runtime.replication.cluster_audit.facts import AuditFacts
-from runtime.replication.cluster_audit.report import AuditReport
-from spark_reports.cluster_sources import register_sources
-from spark_reports.errors import SparkReportError
-from spark_reports.hadoop_files import HadoopPath, fetch_file
-from spark_reports.live import LiveLookup
-from spark_reports.report import audit_in_session, audit_plainly
-from spark_reports.write_set_source import WriteSetSource
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.config import LayoutConfig
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.backup.archive import ArchiveHeader
+from bkctl.runtime.metadata.backup.backup import backup_cluster
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.snapshot.cluster import ClusterFile, LedgersInFile, describes_cluster, find_cluster
+from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile
+from bkctl.runtime.metadata.snapshot.opening import open_plain, read_newest
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.placement.rack_sources import RackTable
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.report import AuditReport
+from bkctl.spark_reports.cluster_sources import register_sources
+from bkctl.spark_reports.errors import SparkReportError
+from bkctl.spark_reports.hadoop_files import HadoopPath, fetch_file
+from bkctl.spark_reports.live import LiveLookup
+from bkctl.spark_reports.report import audit_in_session, audit_plainly
+from bkctl.spark_reports.write_set_source import WriteSetSource
+from bkctl.storage.adapters.filesystem import OsFileSystem
 from tests.runtime.replication.samples import ledger
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
 from tests.spark_reports.conftest import BOOKIES, FACTS

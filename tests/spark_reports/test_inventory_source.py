@@ -14,9 +14,9 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 
-from runtime.errors import ConfigurationError
-from spark_reports.cluster_sources import register_sources
-from spark_reports.inventory_source import InventoryReader, InventorySource, exported_bookie
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.spark_reports.cluster_sources import register_sources
+from bkctl.spark_reports.inventory_source import InventoryReader, InventorySource, exported_bookie
 from tests.processes import BookieProcess, Cluster, bkctl_environment, run_bkctl
 from tests.storage.golden import content
 from tests.test_repository import read

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import RefusedError
-from spark_reports.errors import SparkReportError
-from spark_reports.output import DATASETS, new_report
+from bkctl.runtime.errors import RefusedError
+from bkctl.spark_reports.errors import SparkReportError
+from bkctl.spark_reports.output import DATASETS, new_report
 
 
 def fail_in(directory: Path) -> None:

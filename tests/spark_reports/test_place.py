@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 from pyspark import SparkConf
 
-from runtime.errors import ConfigurationError
-from spark_reports.place import LARGE_LEDGERS, SparkPlace, choose_place, is_growing, query_settings, start_settings
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.spark_reports.place import (
+    LARGE_LEDGERS,
+    SparkPlace,
+    choose_place,
+    is_growing,
+    query_settings,
+    start_settings,
+)
 
 SUBMITTED = {"PYSPARK_GATEWAY_PORT": "1234"}
 

@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.errors import RefusedError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.store import Versioned
-from runtime.replication.cluster_audit.facts import AuditFacts
-from spark_reports.errors import SparkReportError
-from spark_reports.output import DATASETS
-from spark_reports.report import audit_in_session, audit_plainly
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.spark_reports.errors import SparkReportError
+from bkctl.spark_reports.output import DATASETS
+from bkctl.spark_reports.report import audit_in_session, audit_plainly
 from tests.runtime.replication.cluster_audit.brute_force import report_by_brute_force
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.spark_reports.conftest import BOOKIES, FACTS, UNREADABLE_IDS

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from runtime.replication.cluster_audit.report import TABLES
-from runtime.replication.judge.verdict import replication_of, write_set_rows
-from spark_reports.output import WRITE_SETS
-from spark_reports.rows import REPLICATION_SCHEMA, ROWS_PER_GROUP, WriteSetFile
+from bkctl.runtime.replication.cluster_audit.report import TABLES
+from bkctl.runtime.replication.judge.verdict import replication_of, write_set_rows
+from bkctl.spark_reports.output import WRITE_SETS
+from bkctl.spark_reports.rows import REPLICATION_SCHEMA, ROWS_PER_GROUP, WriteSetFile
 from tests.runtime.replication.samples import ledger
 from tests.test_repository import read
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
-from runtime.errors import ConfigurationError
-from spark_reports.secrets import take_secrets
+from bkctl.runtime.config import ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.spark_reports.secrets import take_secrets
 
 SECRETS = ("digest-sesame", "sasl-sesame", "key-sesame")
 

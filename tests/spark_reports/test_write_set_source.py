@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import ConfigurationError
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.replication.judge.verdict import write_set_rows
-from spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
-from spark_reports.write_set_source import (
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.replication.judge.verdict import write_set_rows
+from bkctl.spark_reports.rows import WRITE_SET_SCHEMA, write_set_batch
+from bkctl.spark_reports.write_set_source import (
     ROWS_PER_BATCH,
     WriteSetReader,
     WriteSetSource,

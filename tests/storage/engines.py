@@ -9,12 +9,12 @@ import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from storage.adapters.index_store import PlyvelIndexStore, open_plyvel
-from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.ledger_storage import LedgerStorage
-from storage.ports import FileSystem, OpenIndexStore
-from storage.step_sizes import USUAL_STEPS, StepSizes
+from bkctl.storage.adapters.index_store import PlyvelIndexStore, open_plyvel
+from bkctl.storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.step_sizes import USUAL_STEPS, StepSizes
 from tests.storage.traced_disk import TracedDisk
 
 KEY = b"k" * 20

@@ -6,11 +6,11 @@ import json
 import os
 from pathlib import Path
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, StorageConfig
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory
-from storage.index.seal import create_sealed_index
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, StorageConfig
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory
+from bkctl.storage.index.seal import create_sealed_index
 from tests.storage.engines import config_below
 from tests.storage.golden import GOLDEN, unpack
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from storage.ids import JournalId
-from storage.journal.format import VERSION_MAX
-from storage.journal.group import encode_group
+from bkctl.storage.ids import JournalId
+from bkctl.storage.journal.format import VERSION_MAX
+from bkctl.storage.journal.group import encode_group
 
 
 def group_bytes(

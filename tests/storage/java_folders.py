@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.index.ledger_index import LedgerRow
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.index.ledger_index import LedgerRow
 from tests.storage.engines import NOW_MS
 from tests.storage.golden import FILES, unpack
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from storage.adapters.child_pool import ChildProcesses
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import StorageConfig
-from storage.engine.ledger_storage import lock_directories
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
-from storage.ports import FileSystem, OpenIndexStore
-from storage.rebuild.rebuild import IndexRebuild, RebuildReport, plan_rebuild
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.engine.ledger_storage import lock_directories
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
+from bkctl.storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.rebuild.rebuild import IndexRebuild, RebuildReport, plan_rebuild
 from tests.sim.children import InProcessChildren
 from tests.storage.engines import KEY, checkpoint, entry, explicit_lac, open_storage
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.bookie_status import (
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.bookie_status import (
     BookieStatus,
     decode_bookie_status,
     encode_bookie_status,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.checked_text import (
+from bkctl.storage.checked_text import (
     decode_checked_numbers,
     decode_checked_text,
     encode_checked_numbers,

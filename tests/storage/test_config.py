@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
+from bkctl.storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.dirty_marks import CrashRisk, DirtyMarks, leave_dirty_marks, read_dirty_marks, remove_dirty_marks
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.dirty_marks import CrashRisk, DirtyMarks, leave_dirty_marks, read_dirty_marks, remove_dirty_marks
 
 DISK = OsFileSystem()
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import EntryLogConfig, JournalConfig
-from storage.disk_room import RESERVE_BYTES_MAX, DiskRoom, file_limit_advice, is_out_of_room
-from storage.entry_log.writer import EntryLogWriter
-from storage.errors import EntryLogError, JournalFullError
-from storage.journal.writer import JournalWriter
-from storage.ports import DiskSpace
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import EntryLogConfig, JournalConfig
+from bkctl.storage.disk_room import RESERVE_BYTES_MAX, DiskRoom, file_limit_advice, is_out_of_room
+from bkctl.storage.entry_log.writer import EntryLogWriter
+from bkctl.storage.errors import EntryLogError, JournalFullError
+from bkctl.storage.journal.writer import JournalWriter
+from bkctl.storage.ports import DiskSpace
 from tests.storage.engines import entry
 
 

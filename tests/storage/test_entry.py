@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from storage.entry import EntryHeader, decode_header
+from bkctl.storage.entry import EntryHeader, decode_header
 
 
 def test_the_header_of_a_body() -> None:

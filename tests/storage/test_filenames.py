@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import filenames
+from bkctl.storage import filenames
 
 
 @given(st.integers(0, 2**63 - 1))

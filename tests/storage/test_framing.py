@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.framing import ReadWindow, framed, framed_bytes
-from storage.ports import Buffer
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.framing import ReadWindow, framed, framed_bytes
+from bkctl.storage.ports import Buffer
 
 MEBIBYTE = 1 << 20
 

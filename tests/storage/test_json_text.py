@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from storage.json_text import JsonTextError, decode_json
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 
 class Named(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.measures import QUANTILES, Measures, Outcomes, Timing
+from bkctl.storage.measures import QUANTILES, Measures, Outcomes, Timing
 
 _VALUES = st.lists(
     st.tuples(st.integers(0, 2**63 - 1) | st.integers(0, 40) | st.integers(0, 2**20), st.integers(1, 1000)),

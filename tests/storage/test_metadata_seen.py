@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.errors import CorruptFileError
-from storage.filenames import METADATA_SEEN
-from storage.metadata_seen import (
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.filenames import METADATA_SEEN
+from bkctl.storage.metadata_seen import (
     MetadataSeen,
     decode_metadata_seen,
     encode_metadata_seen,

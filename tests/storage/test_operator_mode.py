@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.errors import CorruptFileError
-from storage.filenames import OPERATOR_MODE
-from storage.operator_mode import (
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.filenames import OPERATOR_MODE
+from bkctl.storage.operator_mode import (
     OperatorMode,
     decode_operator_mode,
     encode_operator_mode,

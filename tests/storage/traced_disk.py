@@ -6,8 +6,8 @@ import errno
 import os
 from collections.abc import Sequence
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.ports import Buffer, File
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.ports import Buffer, File
 
 
 class TracedDisk(OsFileSystem):

@@ -6,14 +6,14 @@ import asyncio
 import logging
 from typing import Final
 
-from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
-from runtime.bookie.admin.mode_routes import require_running
-from runtime.bookie.view import BookieView
-from runtime.client.ports import ClientPorts
-from runtime.client.sanity import run_sanity_test
-from runtime.errors import BookieError
-from runtime.ports import BookieInfo
-from storage.errors import BkctlError
+from bkctl.runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
+from bkctl.runtime.bookie.admin.mode_routes import require_running
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.client.sanity import run_sanity_test
+from bkctl.runtime.errors import BookieError
+from bkctl.runtime.ports import BookieInfo
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from runtime.admin.calls import BKCTL_API
-from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, fields_of, json_answer, truth
-from runtime.bookie.admin.mode_routes import require_running
-from runtime.bookie.collection.collector import GarbageCollector
-from runtime.bookie.collection.long_work import CompactionKind
-from runtime.bookie.view import BookieView
-from storage.advice import with_path
-from storage.errors import BkctlError
+from bkctl.runtime.admin.calls import BKCTL_API
+from bkctl.runtime.admin.messages import (
+    AdminAnswer,
+    AdminError,
+    AdminRequest,
+    Problem,
+    Route,
+    fields_of,
+    json_answer,
+    truth,
+)
+from bkctl.runtime.bookie.admin.mode_routes import require_running
+from bkctl.runtime.bookie.collection.collector import GarbageCollector
+from bkctl.runtime.bookie.collection.long_work import CompactionKind
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.storage.advice import with_path
+from bkctl.storage.errors import BkctlError
 
 _KINDS = {"Major": CompactionKind.MAJOR, "Minor": CompactionKind.MINOR}
 

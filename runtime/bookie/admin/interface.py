@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import os
 
-from runtime.admin.calls import ALL_ADDRESSES
-from runtime.admin.connections import admin_limits
-from runtime.admin.server import AdminServer
-from runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports
-from runtime.bookie.admin.cluster_routes import ClusterRoutes
-from runtime.bookie.admin.gc_routes import GarbageCollectionRoutes
-from runtime.bookie.admin.java_routes import JavaRoutes
-from runtime.bookie.admin.job_routes import JobRoutes
-from runtime.bookie.admin.mode_routes import ModeRoutes
-from runtime.bookie.admin.state_route import StateRoute
-from runtime.bookie.ports import BookiePorts
-from runtime.bookie.view import BookieView
-from runtime.errors import ConfigurationError
-from runtime.ledger.metadata import parse_host_and_port
-from runtime.metadata.bookies.service_info import BookieAddress
-from storage import filenames
+from bkctl.runtime.admin.calls import ALL_ADDRESSES
+from bkctl.runtime.admin.connections import admin_limits
+from bkctl.runtime.admin.server import AdminServer
+from bkctl.runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports
+from bkctl.runtime.bookie.admin.cluster_routes import ClusterRoutes
+from bkctl.runtime.bookie.admin.gc_routes import GarbageCollectionRoutes
+from bkctl.runtime.bookie.admin.java_routes import JavaRoutes
+from bkctl.runtime.bookie.admin.job_routes import JobRoutes
+from bkctl.runtime.bookie.admin.mode_routes import ModeRoutes
+from bkctl.runtime.bookie.admin.state_route import StateRoute
+from bkctl.runtime.bookie.ports import BookiePorts
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.ledger.metadata import parse_host_and_port
+from bkctl.runtime.metadata.bookies.service_info import BookieAddress
+from bkctl.storage import filenames
 
 
 def socket_path(ledger_directory: str) -> str:

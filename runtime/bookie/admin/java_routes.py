@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from runtime.admin.exposition import CONTENT_TYPE
-from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer, text_answer
-from runtime.admin.tcp_ports import ADMIN_LANE
-from runtime.bookie.admin.server_config import java_settings
-from runtime.bookie.disks.monitor import total_space
-from runtime.bookie.metrics.catalogue import bookie_metrics
-from runtime.bookie.view import BookieView
-from storage.filenames import current_directory, parse_entry_log_file_name, parse_journal_file_name
-from storage.journal.log_mark import read_last_mark
+from bkctl.runtime.admin.exposition import CONTENT_TYPE
+from bkctl.runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer, text_answer
+from bkctl.runtime.admin.tcp_ports import ADMIN_LANE
+from bkctl.runtime.bookie.admin.server_config import java_settings
+from bkctl.runtime.bookie.disks.monitor import total_space
+from bkctl.runtime.bookie.metrics.catalogue import bookie_metrics
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.storage.filenames import current_directory, parse_entry_log_file_name, parse_journal_file_name
+from bkctl.storage.journal.log_mark import read_last_mark
 
 T = TypeVar("T")
 

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import msgspec
 
-from runtime.admin.calls import BKCTL_API, REBUILD_JOB
-from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
-from runtime.bookie.admin.mode_routes import not_running
-from runtime.bookie.disks.monitor import DISKS_LANE
-from runtime.bookie.online_rebuild import OnlineRebuildReport, log_files
-from runtime.bookie.view import BookieView
-from runtime.log_level import LogLevel, change_log_level, log_level
-from runtime.metadata.uri import parse_metadata_uri
-from storage.filenames import LOCATIONS_DATABASE
+from bkctl.runtime.admin.calls import BKCTL_API, REBUILD_JOB
+from bkctl.runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, json_answer
+from bkctl.runtime.bookie.admin.mode_routes import not_running
+from bkctl.runtime.bookie.disks.monitor import DISKS_LANE
+from bkctl.runtime.bookie.online_rebuild import OnlineRebuildReport, log_files
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.log_level import LogLevel, change_log_level, log_level
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.storage.filenames import LOCATIONS_DATABASE
 
 CANCEL_WAIT_S: Final = 5.0
 """How long a cancel waits for the end of the job; the answer shows whether it has ended."""

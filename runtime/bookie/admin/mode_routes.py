@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from runtime.admin.calls import BKCTL_API
-from runtime.admin.messages import (
+from bkctl.runtime.admin.calls import BKCTL_API
+from bkctl.runtime.admin.messages import (
     AdminAnswer,
     AdminError,
     AdminRequest,
@@ -19,11 +19,11 @@ from runtime.admin.messages import (
     text_answer,
     truth,
 )
-from runtime.bookie.admin.state_route import mode_fields
-from runtime.bookie.view import BookieView
-from runtime.metadata.bookies.registration import BookieMode
-from storage.advice import with_path
-from storage.operator_mode import OperatorMode
+from bkctl.runtime.bookie.admin.state_route import mode_fields
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.storage.advice import with_path
+from bkctl.storage.operator_mode import OperatorMode
 
 REGISTRATION_S_MAX: Final = 5.0
 """How long a change of the mode waits for ZooKeeper before it answers that the registration is pending."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from runtime.config import BookieConfig
-from storage.setting import MEBIBYTE, Described, described
+from bkctl.runtime.config import BookieConfig
+from bkctl.storage.setting import MEBIBYTE, Described, described
 
 _FACTORS: Final = {"ms": 1000.0, "MiB": 1 / MEBIBYTE}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.admin.calls import BKCTL_API
-from runtime.admin.messages import AdminAnswer, AdminRequest, Route, json_answer
-from runtime.bookie.view import BookieView
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.admin.calls import BKCTL_API
+from bkctl.runtime.admin.messages import AdminAnswer, AdminRequest, Route, json_answer
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 
 
 def mode_fields(view: BookieView) -> dict[str, Any]:

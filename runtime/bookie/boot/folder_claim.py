@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import functools
 
-from runtime.bookie.cookies.check import (
+from bkctl.runtime.bookie.cookies.check import (
     CookieCheck,
     CookieCheckService,
     CookieDecision,
     expected_cookie,
     require_no_ledgers,
 )
-from runtime.bookie.identity import BookieNames, former_bookie_ids
-from runtime.bookie.ports import BookieMetadata, BookiePorts
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
-from runtime.metadata.cluster.root import read_cluster_info
-from storage.dirty_marks import CrashRisk, leave_dirty_marks
-from storage.engine.ledger_storage import lock_directories
-from storage.filenames import current_directory
-from storage.ports import DirectoryLock
+from bkctl.runtime.bookie.identity import BookieNames, former_bookie_ids
+from bkctl.runtime.bookie.ports import BookieMetadata, BookiePorts
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
+from bkctl.runtime.metadata.cluster.root import read_cluster_info
+from bkctl.storage.dirty_marks import CrashRisk, leave_dirty_marks
+from bkctl.storage.engine.ledger_storage import lock_directories
+from bkctl.storage.filenames import current_directory
+from bkctl.storage.ports import DirectoryLock
 
 
 class FolderClaim:

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from runtime.admin.connections import admin_limits
-from runtime.config import BookieConfig
-from runtime.errors import ConfigurationError
-from storage.config import StorageConfig
+from bkctl.runtime.admin.connections import admin_limits
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.storage.config import StorageConfig
 
 _PROCESS_FILES: Final = 64
 """Of the process itself: event loop, lanes, log, ports, ZooKeeper, child processes. 20 are usual."""

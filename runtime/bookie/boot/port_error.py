@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 
-from runtime.bookie.cookies.folders import read_folder
-from runtime.config import BookieConfig
-from runtime.errors import ConfigurationError, PortInUseError
-from runtime.ports import Host
-from storage.ports import FileSystem
+from bkctl.runtime.bookie.cookies.folders import read_folder
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import ConfigurationError, PortInUseError
+from bkctl.runtime.ports import Host
+from bkctl.storage.ports import FileSystem
 
 
 def port_error(error: OSError, config: BookieConfig, file_system: FileSystem, host: Host) -> ConfigurationError:

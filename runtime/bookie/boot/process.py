@@ -14,23 +14,23 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
 
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.boot.service_reports import ServiceReports
-from runtime.bookie.boot.stages import waiting_aloud
-from runtime.bookie.ports import BookiePorts, ChildDaemon
-from runtime.config import BookieConfig, ClientConfig
-from runtime.metadata.bookies.service_info import BKCTL_SOFTWARE
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.frame_connection import Resolver
-from runtime.net.host import OsHost, listen_tcp
-from runtime.net.local_socket import listen_unix
-from runtime.net.loop import LaneWorkers, LoopClock
-from runtime.net.pool import BookiePool
-from runtime.net.secret_file import read_secret
-from runtime.ports import ServiceManager
-from storage.adapters.child_pool import ChildProcesses
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.boot.service_reports import ServiceReports
+from bkctl.runtime.bookie.boot.stages import waiting_aloud
+from bkctl.runtime.bookie.ports import BookiePorts, ChildDaemon
+from bkctl.runtime.config import BookieConfig, ClientConfig
+from bkctl.runtime.metadata.bookies.service_info import BKCTL_SOFTWARE
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.frame_connection import Resolver
+from bkctl.runtime.net.host import OsHost, listen_tcp
+from bkctl.runtime.net.local_socket import listen_unix
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.net.secret_file import read_secret
+from bkctl.runtime.ports import ServiceManager
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
 
 logger = logging.getLogger(__name__)
 

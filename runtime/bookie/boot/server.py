@@ -20,56 +20,56 @@ from typing import Any, Self
 
 import msgspec
 
-from runtime.admin.jobs import Jobs
-from runtime.admin.tcp_ports import require_token_file
-from runtime.bookie.admin.interface import AdminInterface, published_address, read_admin_secret
-from runtime.bookie.boot.folder_claim import FolderClaim, release
-from runtime.bookie.boot.open_files import connections_warning, fit_open_files
-from runtime.bookie.boot.port_error import port_error
-from runtime.bookie.boot.stages import Stages
-from runtime.bookie.boot.start_record import log_start
-from runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
-from runtime.bookie.boot.trouble_watch import TroubleWatch
-from runtime.bookie.collection.collector import GarbageCollector, assemble_garbage_collector
-from runtime.bookie.cookies.check import require_same_cookie
-from runtime.bookie.disks.mode_files import ModeFiles
-from runtime.bookie.disks.modes import BookieModes
-from runtime.bookie.disks.monitor import DiskMonitor
-from runtime.bookie.disks.rules import DiskState, DiskVerdict
-from runtime.bookie.identity import BookieNames, resolve_identity
-from runtime.bookie.integrity.refill import IntegrityProgress, IntegrityTools
-from runtime.bookie.integrity.repair import IntegrityService
-from runtime.bookie.live_settings import LiveSettings
-from runtime.bookie.metrics.windows import run_windows
-from runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
-from runtime.bookie.ports import BookieMetadata, BookiePorts
-from runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService
-from runtime.bookie.serving.request_path import RequestPath
-from runtime.bookie.view import BookieView
-from runtime.client.ports import ClientPorts, SuspectBookies
-from runtime.config import BookieConfig, ClientConfig
-from runtime.errors import BookieFailedError
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
-from runtime.metadata.bookies.service_info import rpc_service_info
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.net.exhaustion import NO_THREAD, on_exhaustion
-from runtime.net.listener import BookieListener
-from runtime.net.server_connection import ListenerLimits
-from storage import filenames
-from storage.advice import with_path
-from storage.dirty_marks import (
+from bkctl.runtime.admin.jobs import Jobs
+from bkctl.runtime.admin.tcp_ports import require_token_file
+from bkctl.runtime.bookie.admin.interface import AdminInterface, published_address, read_admin_secret
+from bkctl.runtime.bookie.boot.folder_claim import FolderClaim, release
+from bkctl.runtime.bookie.boot.open_files import connections_warning, fit_open_files
+from bkctl.runtime.bookie.boot.port_error import port_error
+from bkctl.runtime.bookie.boot.stages import Stages
+from bkctl.runtime.bookie.boot.start_record import log_start
+from bkctl.runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
+from bkctl.runtime.bookie.boot.trouble_watch import TroubleWatch
+from bkctl.runtime.bookie.collection.collector import GarbageCollector, assemble_garbage_collector
+from bkctl.runtime.bookie.cookies.check import require_same_cookie
+from bkctl.runtime.bookie.disks.mode_files import ModeFiles
+from bkctl.runtime.bookie.disks.modes import BookieModes
+from bkctl.runtime.bookie.disks.monitor import DiskMonitor
+from bkctl.runtime.bookie.disks.rules import DiskState, DiskVerdict
+from bkctl.runtime.bookie.identity import BookieNames, resolve_identity
+from bkctl.runtime.bookie.integrity.refill import IntegrityProgress, IntegrityTools
+from bkctl.runtime.bookie.integrity.repair import IntegrityService
+from bkctl.runtime.bookie.live_settings import LiveSettings
+from bkctl.runtime.bookie.metrics.windows import run_windows
+from bkctl.runtime.bookie.online_rebuild import BookieParts, OnlineRebuild
+from bkctl.runtime.bookie.ports import BookieMetadata, BookiePorts
+from bkctl.runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService
+from bkctl.runtime.bookie.serving.request_path import RequestPath
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.client.ports import ClientPorts, SuspectBookies
+from bkctl.runtime.config import BookieConfig, ClientConfig
+from bkctl.runtime.errors import BookieFailedError
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
+from bkctl.runtime.metadata.bookies.service_info import rpc_service_info
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.net.exhaustion import NO_THREAD, on_exhaustion
+from bkctl.runtime.net.listener import BookieListener
+from bkctl.runtime.net.server_connection import ListenerLimits
+from bkctl.storage import filenames
+from bkctl.storage.advice import with_path
+from bkctl.storage.dirty_marks import (
     crash_risk,
     leave_dirty_marks,
     read_dirty_marks,
     read_machine_boot,
     remove_dirty_marks,
 )
-from storage.disk_room import DiskRoom
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import StorageError
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
 

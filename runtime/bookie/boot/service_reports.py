@@ -13,10 +13,10 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Final
 
-from runtime.bookie.boot.trouble_watch import JOURNAL_HANGS, LaneWatch
-from runtime.bookie.troubles import Trouble
-from runtime.bookie.view import BookieView
-from runtime.ports import ServiceManager
+from bkctl.runtime.bookie.boot.trouble_watch import JOURNAL_HANGS, LaneWatch
+from bkctl.runtime.bookie.troubles import Trouble
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.ports import ServiceManager
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
-from runtime.ports import Clock
-from storage.advice import with_path
+from bkctl.runtime.ports import Clock
+from bkctl.storage.advice import with_path
 
 T = TypeVar("T")
 

@@ -13,37 +13,37 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from runtime.admin.tcp_ports import admin_port_error, require_token_file, scrape_port_error
-from runtime.bookie.admin.interface import read_admin_secret
-from runtime.bookie.boot.folder_claim import FolderClaim
-from runtime.bookie.boot.port_error import port_error
-from runtime.bookie.boot.storage_boot import ReplayStoppedError
-from runtime.bookie.cookies.check import CookieDecision
-from runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, judge
-from runtime.bookie.identity import resolve_identity
-from runtime.bookie.live_settings import LiveSettings
-from runtime.bookie.ports import BookieMetadata, BookiePorts
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.config import BookieConfig
-from runtime.errors import ConfigurationError
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.cluster.root import read_cluster_info
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import parse_metadata_uri
-from storage.advice import with_path
-from storage.dirty_marks import read_dirty_marks, read_machine_boot
-from storage.disk_room import mebibytes
-from storage.engine.replay_rehearsal import RehearsalImpossibleError, rehearse_replay
-from storage.errors import (
+from bkctl.runtime.admin.tcp_ports import admin_port_error, require_token_file, scrape_port_error
+from bkctl.runtime.bookie.admin.interface import read_admin_secret
+from bkctl.runtime.bookie.boot.folder_claim import FolderClaim
+from bkctl.runtime.bookie.boot.port_error import port_error
+from bkctl.runtime.bookie.boot.storage_boot import ReplayStoppedError
+from bkctl.runtime.bookie.cookies.check import CookieDecision
+from bkctl.runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, judge
+from bkctl.runtime.bookie.identity import resolve_identity
+from bkctl.runtime.bookie.live_settings import LiveSettings
+from bkctl.runtime.bookie.ports import BookieMetadata, BookiePorts
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.cluster.root import read_cluster_info
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.storage.advice import with_path
+from bkctl.storage.dirty_marks import read_dirty_marks, read_machine_boot
+from bkctl.storage.disk_room import mebibytes
+from bkctl.storage.engine.replay_rehearsal import RehearsalImpossibleError, rehearse_replay
+from bkctl.storage.errors import (
     AdoptionRefusedError,
     BkctlError,
     DirectoryLockedError,
     DiskUnusableError,
     NoWritableDiskError,
 )
-from storage.filenames import LOCK, current_directory
-from storage.index.adoption_note import find_change_under_way
-from storage.index.opening import require_indexes
+from bkctl.storage.filenames import LOCK, current_directory
+from bkctl.storage.index.adoption_note import find_change_under_way
+from bkctl.storage.index.opening import require_indexes
 
 
 class CheckResult(enum.StrEnum):

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runtime.bookie.disks.monitor import DISKS_LANE
-from runtime.bookie.view import BookieView
-from runtime.metadata.uri import parse_metadata_uri
-from storage.ports import FileSystem
+from bkctl.runtime.bookie.disks.monitor import DISKS_LANE
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
 

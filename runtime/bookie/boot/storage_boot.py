@@ -11,17 +11,17 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from runtime.bookie.cookies.folders import record_places
-from runtime.bookie.integrity.preboot_check import needs_preboot_check, note_open_ledgers, read_integrity_flag
-from runtime.bookie.ports import BookiePorts
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.store import MetadataStore
-from storage.config import StorageConfig
-from storage.dirty_marks import DirtyMarks, forget_marks_of_lost_journals
-from storage.disk_room import DiskRoom
-from storage.engine.ledger_storage import LedgerStorage
-from storage.ports import DirectoryLock
+from bkctl.runtime.bookie.cookies.folders import record_places
+from bkctl.runtime.bookie.integrity.preboot_check import needs_preboot_check, note_open_ledgers, read_integrity_flag
+from bkctl.runtime.bookie.ports import BookiePorts
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.dirty_marks import DirtyMarks, forget_marks_of_lost_journals
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.ports import DirectoryLock
 
 logger = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
-from runtime.bookie.disks.monitor import DISKS_LANE
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
-from runtime.bookie.troubles import Trouble, TroubleState
-from runtime.bookie.view import BookieView
-from runtime.ports import Workers
+from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from bkctl.runtime.bookie.disks.monitor import DISKS_LANE
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
+from bkctl.runtime.bookie.troubles import Trouble, TroubleState
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.ports import Workers
 
 logger = logging.getLogger(__name__)
 

@@ -24,28 +24,33 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
-from runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTools, LogScanner, finish_jobs
-from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
-from runtime.bookie.collection.forward_proof import ForwardProof
-from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
-from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
-from runtime.bookie.collection.long_work import CompactionKind, CompactionStatus, DirectoryCompaction, DiskReaction
-from runtime.bookie.collection.metrics import CollectionTimings, GarbageCollectionMetrics, LogMetrics
-from runtime.bookie.disks.rules import DiskState
-from runtime.bookie.identity import BookieNames
-from runtime.bookie.integrity.preboot_check import read_integrity_flag
-from runtime.bookie.live_settings import LiveSettings
-from runtime.bookie.ports import BookieMetadata, BookiePorts
-from runtime.bookie.serving.request_path import RequestPath
-from runtime.config import BookieConfig, GarbageCollectionConfig
-from runtime.metadata.budgeted_store import BudgetedStore
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.request_budget import RequestBudget
-from runtime.ports import Clock, Workers
-from storage.disk_room import DiskRoom
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.errors import BkctlError
+from bkctl.runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTools, LogScanner, finish_jobs
+from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from bkctl.runtime.bookie.collection.forward_proof import ForwardProof
+from bkctl.runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
+from bkctl.runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
+from bkctl.runtime.bookie.collection.long_work import (
+    CompactionKind,
+    CompactionStatus,
+    DirectoryCompaction,
+    DiskReaction,
+)
+from bkctl.runtime.bookie.collection.metrics import CollectionTimings, GarbageCollectionMetrics, LogMetrics
+from bkctl.runtime.bookie.disks.rules import DiskState
+from bkctl.runtime.bookie.identity import BookieNames
+from bkctl.runtime.bookie.integrity.preboot_check import read_integrity_flag
+from bkctl.runtime.bookie.live_settings import LiveSettings
+from bkctl.runtime.bookie.ports import BookieMetadata, BookiePorts
+from bkctl.runtime.bookie.serving.request_path import RequestPath
+from bkctl.runtime.config import BookieConfig, GarbageCollectionConfig
+from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.request_budget import RequestBudget
+from bkctl.runtime.ports import Clock, Workers
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

@@ -21,22 +21,22 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager
 
-from runtime.bookie.collection.compaction_survivors import (
+from bkctl.runtime.bookie.collection.compaction_survivors import (
     COMPACTION_LANE,
     ActiveLogSurvivors,
     NewLogSurvivors,
     Survivors,
     relocate,
 )
-from runtime.bookie.collection.metrics import GarbageCollectionMetrics, LogMetrics
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.config import GarbageCollectionConfig
-from runtime.ports import Clock, Workers
-from runtime.rate_limit import RateLimit
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.relocation import CompactionSource, EntryMove, SourceEntry
-from storage.entry_log.compaction_log import CompactedLog, list_compacted_logs, remove_unfinished_logs
-from storage.entry_log.compaction_scan import (
+from bkctl.runtime.bookie.collection.metrics import GarbageCollectionMetrics, LogMetrics
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.config import GarbageCollectionConfig
+from bkctl.runtime.ports import Clock, Workers
+from bkctl.runtime.rate_limit import RateLimit
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.relocation import CompactionSource, EntryMove, SourceEntry
+from bkctl.storage.entry_log.compaction_log import CompactedLog, list_compacted_logs, remove_unfinished_logs
+from bkctl.storage.entry_log.compaction_scan import (
     CHILD_MODULE,
     ROWS_MAX,
     MeasureLogs,
@@ -47,16 +47,16 @@ from storage.entry_log.compaction_scan import (
     UnreadableLog,
     unpack_rows,
 )
-from storage.errors import ChildFailedError, CorruptFileError, EntryLogError
-from storage.filenames import entry_log_file_name
-from storage.ids import EntryLocation, EntryLogId, LedgerId
-from storage.ports import Children, FileSystem
+from bkctl.storage.errors import ChildFailedError, CorruptFileError, EntryLogError
+from bkctl.storage.filenames import entry_log_file_name
+from bkctl.storage.ids import EntryLocation, EntryLogId, LedgerId
+from bkctl.storage.ports import Children, FileSystem
 
 logger = logging.getLogger(__name__)
 
 
 class LogScanner:
-    """Scans whole entry logs in child processes (``storage.entry_log.compaction_scan_child``), one for each scan.
+    """Scans whole entry logs in child processes (``bkctl.storage.entry_log.compaction_scan_child``), one for each scan.
 
     Each directory has a lane that only waits for the child's messages. EntryLogError if a scan is not possible at all.
     """

@@ -9,14 +9,14 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.ports import Workers
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.relocation import CompactionSource, EntryMove, SourceEntry
-from storage.entry_log.compaction_log import CompactedLog, CompactedLogWriter
-from storage.errors import EntryLogError, StorageError
-from storage.ids import EntryLocation
-from storage.ports import FileSystem
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.ports import Workers
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.relocation import CompactionSource, EntryMove, SourceEntry
+from bkctl.storage.entry_log.compaction_log import CompactedLog, CompactedLogWriter
+from bkctl.storage.errors import EntryLogError, StorageError
+from bkctl.storage.ids import EntryLocation
+from bkctl.storage.ports import FileSystem
 
 COMPACTION_LANE: Final = "compaction"
 """For reading logs, comparing with the index and writing new logs: work that checkpoints must not wait for. Appending

@@ -22,19 +22,19 @@ from typing import Final
 
 import msgspec
 
-from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
-from runtime.bookie.collection.metrics import GarbageCollectionMetrics
-from runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataError, MetadataFormatError
-from runtime.metadata.ledgers.ids import read_next_id
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
-from runtime.metadata.store import MetadataStore, Versioned
-from runtime.ports import Clock, Workers
-from storage.advice import with_path
-from storage.errors import BkctlError, CorruptFileError
-from storage.ids import LedgerId
-from storage.metadata_seen import MetadataSeen, read_metadata_seen, write_metadata_seen
-from storage.ports import FileSystem
+from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from bkctl.runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataError, MetadataFormatError
+from bkctl.runtime.metadata.ledgers.ids import read_next_id
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
+from bkctl.runtime.ports import Clock, Workers
+from bkctl.storage.advice import with_path
+from bkctl.storage.errors import BkctlError, CorruptFileError
+from bkctl.storage.ids import LedgerId
+from bkctl.storage.metadata_seen import MetadataSeen, read_metadata_seen, write_metadata_seen
+from bkctl.storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
 

@@ -17,22 +17,22 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
-from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
-from runtime.bookie.collection.forward_proof import ForwardProof
-from runtime.bookie.collection.metrics import GarbageCollectionMetrics
-from runtime.errors import LedgerNotFoundError, MetadataError
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.cluster.root import is_restore_unfinished, read_instance_id, unfinished_restore_text
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.ledgers.listing import PartListing
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.store import MetadataStore
-from runtime.ports import Clock, Workers
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import BkctlError
-from storage.ids import LedgerId
-from storage.index.ledger_index import LedgerRow
+from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from bkctl.runtime.bookie.collection.forward_proof import ForwardProof
+from bkctl.runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.cluster.root import is_restore_unfinished, read_instance_id, unfinished_restore_text
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.ledgers.listing import PartListing
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.ports import Clock, Workers
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.ids import LedgerId
+from bkctl.storage.index.ledger_index import LedgerRow
 
 logger = logging.getLogger(__name__)
 
@@ -313,7 +313,7 @@ class OverreplicatedCollector:
 
     A process that copies a ledger holds its replication lock until the metadata references the copy. So an unreferenced
     copy is deleted only under that lock, after a second read, and only if the ledger is closed, because then no writer
-    changes its ensembles. Its fence is kept (``storage.engine.collected_ledgers``): a writer that does not know that
+    changes its ensembles. Its fence is kept (``bkctl.storage.engine.collected_ledgers``): a writer that does not know that
     the ledger is closed must not append here again.
 
     The referenced bookies are not asked whether they have the ledger: the process that copied it has verified that. But

@@ -18,20 +18,20 @@ from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from typing import Any, Final, TypeAlias
 
-from runtime.bookie.collection.compaction import Compactor, DirectoryTools
-from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE, LogInUseError
-from runtime.bookie.collection.metrics import DirectoryTimings
-from runtime.config import CompactionConfig
-from runtime.ports import Workers
-from storage.advice import with_path
-from storage.disk_room import DiskRoom
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.entry_log.compaction_scan import MeasuredLog, UnreadableLog
-from storage.entry_log.log_lists import read_quarantine, read_quarantine_list, write_quarantine
-from storage.entry_log.usage import LogUsage, logs_to_compact, usage_buckets
-from storage.errors import CorruptFileError, IndexFailedError, StorageError
-from storage.filenames import entry_log_file_name
-from storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
+from bkctl.runtime.bookie.collection.compaction import Compactor, DirectoryTools
+from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE, LogInUseError
+from bkctl.runtime.bookie.collection.metrics import DirectoryTimings
+from bkctl.runtime.config import CompactionConfig
+from bkctl.runtime.ports import Workers
+from bkctl.storage.advice import with_path
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.entry_log.compaction_scan import MeasuredLog, UnreadableLog
+from bkctl.storage.entry_log.log_lists import read_quarantine, read_quarantine_list, write_quarantine
+from bkctl.storage.entry_log.usage import LogUsage, logs_to_compact, usage_buckets
+from bkctl.storage.errors import CorruptFileError, IndexFailedError, StorageError
+from bkctl.storage.filenames import entry_log_file_name
+from bkctl.storage.ids import EntryId, EntryLocation, EntryLogId, LedgerId
 
 logger = logging.getLogger(__name__)
 

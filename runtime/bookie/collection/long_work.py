@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from runtime.bookie.collection.logs import DirectoryCollector
-from runtime.bookie.collection.metrics import GarbageCollectionMetrics
-from runtime.bookie.disks.rules import DiskState
-from runtime.config import CompactionConfig, GarbageCollectionConfig
-from runtime.ports import Clock
-from storage.errors import BkctlError
+from bkctl.runtime.bookie.collection.logs import DirectoryCollector
+from bkctl.runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from bkctl.runtime.bookie.disks.rules import DiskState
+from bkctl.runtime.config import CompactionConfig, GarbageCollectionConfig
+from bkctl.runtime.ports import Clock
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from storage.entry_log.usage import BUCKET_COUNT
-from storage.measures import Measures, Outcomes
+from bkctl.storage.entry_log.usage import BUCKET_COUNT
+from bkctl.storage.measures import Measures, Outcomes
 
 
 class LogMetrics(msgspec.Struct):

@@ -13,9 +13,9 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from runtime.bookie.cookies.doctor import diagnose, diagnose_loss
-from runtime.bookie.cookies.evidence import Cause, CookieFinding, Evidence, is_expansion
-from runtime.bookie.cookies.folders import (
+from bkctl.runtime.bookie.cookies.doctor import diagnose, diagnose_loss
+from bkctl.runtime.bookie.cookies.evidence import Cause, CookieFinding, Evidence, is_expansion
+from bkctl.runtime.bookie.cookies.folders import (
     FolderState,
     look_for_ledgers,
     place_of,
@@ -23,14 +23,14 @@ from runtime.bookie.cookies.folders import (
     spelled_as,
     write_version,
 )
-from runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError, RegistrationError
-from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.ledgers.stored_ledgers import find_references
-from runtime.metadata.store import MetadataStore
-from storage.config import StorageConfig
-from storage.ports import FileSystem
+from bkctl.runtime.errors import ConfigurationError, CookieError, MetadataFormatError, NoNodeError, RegistrationError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.ledgers.stored_ledgers import find_references
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.ports import FileSystem
 
 P = ParamSpec("P")
 T = TypeVar("T")

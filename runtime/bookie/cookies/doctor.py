@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.bookie.cookies.evidence import Cause, CookieFinding, Evidence, Remedy, from_config, verify_again
-from runtime.bookie.cookies.folder_rules import FOLDER_RULES, bare_folder, emptied_index
-from runtime.metadata.bookies.cookies import Cookie
+from bkctl.runtime.bookie.cookies.evidence import Cause, CookieFinding, Evidence, Remedy, from_config, verify_again
+from bkctl.runtime.bookie.cookies.folder_rules import FOLDER_RULES, bare_folder, emptied_index
+from bkctl.runtime.metadata.bookies.cookies import Cookie
 
 
 def diagnose(evidence: Evidence) -> CookieFinding | None:

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from runtime.bookie.cookies.folders import FolderState
-from runtime.metadata.bookies.cookies import Cookie
+from bkctl.runtime.bookie.cookies.folders import FolderState
+from bkctl.runtime.metadata.bookies.cookies import Cookie
 
 
 class Cause(enum.Enum):

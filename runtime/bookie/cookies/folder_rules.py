@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from runtime.bookie.cookies.evidence import (
+from bkctl.runtime.bookie.cookies.evidence import (
     Cause,
     CookieFinding,
     Evidence,
@@ -18,8 +18,8 @@ from runtime.bookie.cookies.evidence import (
     remove_bookie,
     verify_again,
 )
-from runtime.bookie.cookies.folders import FolderState
-from runtime.metadata.bookies.cookies import LAYOUT_VERSION, Cookie
+from bkctl.runtime.bookie.cookies.folders import FolderState
+from bkctl.runtime.metadata.bookies.cookies import LAYOUT_VERSION, Cookie
 
 _LISTS = {"journalDir": "--journal-dir", "ledgerDirs": "--ledger-dir", "indexDirs": "--index-dir"}
 

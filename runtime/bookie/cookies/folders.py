@@ -18,14 +18,14 @@ import re
 
 import msgspec
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.bookies.cookies import Cookie, decode_cookie
-from storage import filenames
-from storage.checked_text import decode_checked_text, encode_checked_text
-from storage.config import StorageConfig, normal_directory
-from storage.index.seal import decode_seal_record
-from storage.journal.format import VERSION_HEADER_BYTES
-from storage.ports import FileSystem
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie
+from bkctl.storage import filenames
+from bkctl.storage.checked_text import decode_checked_text, encode_checked_text
+from bkctl.storage.config import StorageConfig, normal_directory
+from bkctl.storage.index.seal import decode_seal_record
+from bkctl.storage.journal.format import VERSION_HEADER_BYTES
+from bkctl.storage.ports import FileSystem
 
 _PRE_V3_NAMES = (".txn", ".idx", ".log")
 _PLACE_FORMAT = "bkctl place 1"

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.bookie.cookies.evidence import Evidence
-from runtime.bookie.cookies.folder_rules import is_same_shape
-from runtime.bookie.cookies.folders import FolderState, forget_migration, note_migration, write_version
-from runtime.errors import NoNodeError, RefusedError
-from runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
-from storage.ports import FileSystem
+from bkctl.runtime.bookie.cookies.evidence import Evidence
+from bkctl.runtime.bookie.cookies.folder_rules import is_same_shape
+from bkctl.runtime.bookie.cookies.folders import FolderState, forget_migration, note_migration, write_version
+from bkctl.runtime.errors import NoNodeError, RefusedError
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
+from bkctl.storage.ports import FileSystem
 
 
 def require_own_folders(evidence: Evidence) -> None:

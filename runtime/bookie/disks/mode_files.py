@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from runtime.bookie.disks.modes import BookieModes
-from runtime.bookie.disks.monitor import DISKS_LANE
-from runtime.ports import Clock, Workers
-from storage.advice import with_path
-from storage.bookie_status import BookieStatus, read_bookie_status, write_bookie_status
-from storage.operator_mode import OperatorMode, read_operator_mode, write_operator_mode
-from storage.ports import FileSystem
+from bkctl.runtime.bookie.disks.modes import BookieModes
+from bkctl.runtime.bookie.disks.monitor import DISKS_LANE
+from bkctl.runtime.ports import Clock, Workers
+from bkctl.storage.advice import with_path
+from bkctl.storage.bookie_status import BookieStatus, read_bookie_status, write_bookie_status
+from bkctl.storage.operator_mode import OperatorMode, read_operator_mode, write_operator_mode
+from bkctl.storage.ports import FileSystem
 
 logger = logging.getLogger(__name__)
 

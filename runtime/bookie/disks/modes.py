@@ -12,15 +12,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from runtime.bookie.disks.rules import DiskSample, DiskVerdict
-from runtime.errors import MetadataUnavailableError, RefusedError
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.ports import Clock
-from storage.advice import with_path
-from storage.bookie_status import BookieStatus
-from storage.disk_room import file_limit_advice
-from storage.errors import JournalFullError, NoWritableDiskError, StorageError
-from storage.operator_mode import OperatorMode
+from bkctl.runtime.bookie.disks.rules import DiskSample, DiskVerdict
+from bkctl.runtime.errors import MetadataUnavailableError, RefusedError
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.ports import Clock
+from bkctl.storage.advice import with_path
+from bkctl.storage.bookie_status import BookieStatus
+from bkctl.storage.disk_room import file_limit_advice
+from bkctl.storage.errors import JournalFullError, NoWritableDiskError, StorageError
+from bkctl.storage.operator_mode import OperatorMode
 
 logger = logging.getLogger(__name__)
 

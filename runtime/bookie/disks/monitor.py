@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, DiskVerdict, judge, next_look_s
-from runtime.config import DiskConfig
-from runtime.ports import BookieInfo, Clock, Workers
-from storage.config import StorageConfig
-from storage.errors import DiskUnusableError
-from storage.filenames import current_directory
-from storage.ports import DiskSpace, FileSystem
+from bkctl.runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, DiskVerdict, judge, next_look_s
+from bkctl.runtime.config import DiskConfig
+from bkctl.runtime.ports import BookieInfo, Clock, Workers
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.errors import DiskUnusableError
+from bkctl.storage.filenames import current_directory
+from bkctl.storage.ports import DiskSpace, FileSystem
 
 logger = logging.getLogger(__name__)
 

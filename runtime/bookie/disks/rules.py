@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from runtime.config import DiskConfig
+from bkctl.runtime.config import DiskConfig
 
 FILL_RATE_BYTES_PER_S: Final = 2**30
 """Fastest growth that the checks keep up with."""

@@ -15,15 +15,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
-from runtime.bookie.integrity.rules import LedgerMark, ledger_mark
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.store import MetadataStore, Versioned
-from runtime.ports import Workers
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import IndexDamagedError
-from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
+from bkctl.runtime.bookie.integrity.rules import LedgerMark, ledger_mark
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
+from bkctl.runtime.ports import Workers
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import IndexDamagedError
+from bkctl.storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 
 logger = logging.getLogger(__name__)
 

@@ -15,16 +15,16 @@ from typing import Final
 
 import msgspec
 
-from runtime.bookie.integrity.rules import OwnStripe, own_stripes
-from runtime.bookie.serving.checkpoints import CheckpointService
-from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
-from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ports import Workers
-from runtime.rate_limit import RateLimit
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import EntryTooLargeError, MemtableFullError
+from bkctl.runtime.bookie.integrity.rules import OwnStripe, own_stripes
+from bkctl.runtime.bookie.serving.checkpoints import CheckpointService
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ports import Workers
+from bkctl.runtime.rate_limit import RateLimit
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import EntryTooLargeError, MemtableFullError
 
 INTEGRITY_LANE: Final = "integrity"
 WINDOW_ENTRY_COUNT: Final = 2048

@@ -20,18 +20,18 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
-from runtime.bookie.integrity.preboot_check import set_integrity_flag
-from runtime.bookie.integrity.refill import IntegrityTools, LedgerRefill
-from runtime.bookie.integrity.rules import is_end_in_doubt, needs_recovery
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.client.ports import credentials_of
-from runtime.client.recovery import LedgerRecovery
-from runtime.config import IntegrityConfig
-from runtime.errors import BookieError, LedgerNotFoundError, LedgerRecoveryError, UnknownLedgerStateError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.store import Versioned
-from runtime.rate_limit import RateLimit
-from storage.errors import BkctlError
+from bkctl.runtime.bookie.integrity.preboot_check import set_integrity_flag
+from bkctl.runtime.bookie.integrity.refill import IntegrityTools, LedgerRefill
+from bkctl.runtime.bookie.integrity.rules import is_end_in_doubt, needs_recovery
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.client.recovery import LedgerRecovery
+from bkctl.runtime.config import IntegrityConfig
+from bkctl.runtime.errors import BookieError, LedgerNotFoundError, LedgerRecoveryError, UnknownLedgerStateError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.rate_limit import RateLimit
+from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import QuorumCoverage, is_in_write_set, write_set
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import QuorumCoverage, is_in_write_set, write_set
 
 
 class LedgerMark(msgspec.Struct, frozen=True):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.admin.exposition import MetricsText
-from runtime.admin.metric import AnyMetric
-from runtime.bookie.metrics.collection import COLLECTION
-from runtime.bookie.metrics.directories import DIRECTORY
-from runtime.bookie.metrics.journal import JOURNAL
-from runtime.bookie.metrics.requests import REQUESTS
-from runtime.bookie.metrics.session import ZOOKEEPER
-from runtime.bookie.metrics.state import STATE
-from runtime.bookie.view import BookieView
+from bkctl.runtime.admin.exposition import MetricsText
+from bkctl.runtime.admin.metric import AnyMetric
+from bkctl.runtime.bookie.metrics.collection import COLLECTION
+from bkctl.runtime.bookie.metrics.directories import DIRECTORY
+from bkctl.runtime.bookie.metrics.journal import JOURNAL
+from bkctl.runtime.bookie.metrics.requests import REQUESTS
+from bkctl.runtime.bookie.metrics.session import ZOOKEEPER
+from bkctl.runtime.bookie.metrics.state import STATE
+from bkctl.runtime.bookie.view import BookieView
 
 CATALOGUE: Final[tuple[AnyMetric, ...]] = (*STATE, *REQUESTS, *JOURNAL, *DIRECTORY, *COLLECTION, *ZOOKEEPER)
 

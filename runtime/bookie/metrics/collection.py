@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.admin.metric import AnyMetric, counter, duration, gauge
-from runtime.bookie.metrics.scopes import COLLECTED_DIRECTORIES, COLLECTOR, CollectedDirectory
-from storage.entry_log.usage import BUCKET_COUNT
+from bkctl.runtime.admin.metric import AnyMetric, counter, duration, gauge
+from bkctl.runtime.bookie.metrics.scopes import COLLECTED_DIRECTORIES, COLLECTOR, CollectedDirectory
+from bkctl.storage.entry_log.usage import BUCKET_COUNT
 
 
 def _usage_bucket(index: int) -> AnyMetric:

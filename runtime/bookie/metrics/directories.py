@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.admin.metric import counter, duration, gauge, sizes
-from runtime.bookie.metrics.scopes import BOOKIE, DIRECTORIES, on_loop
-from runtime.bookie.view import BookieView
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.measures import Outcomes
+from bkctl.runtime.admin.metric import counter, duration, gauge, sizes
+from bkctl.runtime.bookie.metrics.scopes import BOOKIE, DIRECTORIES, on_loop
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.measures import Outcomes
 
 
 def _write_cache_max_bytes(view: BookieView) -> int:

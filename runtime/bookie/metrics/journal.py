@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.admin.metric import counter, duration, gauge, sizes
-from runtime.bookie.metrics.scopes import BOOKIE, JOURNALS
+from bkctl.runtime.admin.metric import counter, duration, gauge, sizes
+from bkctl.runtime.bookie.metrics.scopes import BOOKIE, JOURNALS
 
 JOURNAL: Final = (
     gauge(

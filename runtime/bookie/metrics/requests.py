@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from runtime.admin.metric import Scope, counter, duration, gauge, sizes
-from runtime.bookie.metrics.scopes import BOOKIE, LISTENER, REQUEST_PATH, on_loop, part
-from runtime.bookie.serving.request_path import RequestPath
-from runtime.bookie.view import BookieView
-from runtime.net.request_measures import RequestMeasures
-from runtime.protocol.status import Status
-from storage.measures import Outcomes
+from bkctl.runtime.admin.metric import Scope, counter, duration, gauge, sizes
+from bkctl.runtime.bookie.metrics.scopes import BOOKIE, LISTENER, REQUEST_PATH, on_loop, part
+from bkctl.runtime.bookie.serving.request_path import RequestPath
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.net.request_measures import RequestMeasures
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.measures import Outcomes
 
 
 def _adds_in_progress(path: RequestPath) -> int:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from runtime.admin.metric import Scope
-from runtime.bookie.collection.metrics import CollectionTimings, DirectoryTimings, LogMetrics
-from runtime.bookie.disks.rules import DiskSample, DiskVerdict
-from runtime.bookie.serving.group_commit import GroupCommit
-from runtime.bookie.view import BookieView
-from storage.engine.engine import LedgerDirectoryEngine
+from bkctl.runtime.admin.metric import Scope
+from bkctl.runtime.bookie.collection.metrics import CollectionTimings, DirectoryTimings, LogMetrics
+from bkctl.runtime.bookie.disks.rules import DiskSample, DiskVerdict
+from bkctl.runtime.bookie.serving.group_commit import GroupCommit
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from runtime.admin.metric import counter, duration, gauge
-from runtime.bookie.metrics.scopes import REGISTRATION, SESSION
+from bkctl.runtime.admin.metric import counter, duration, gauge
+from bkctl.runtime.bookie.metrics.scopes import REGISTRATION, SESSION
 
 ZOOKEEPER: Final = (
     gauge(

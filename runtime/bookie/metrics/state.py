@@ -6,10 +6,10 @@ import platform
 from collections.abc import Iterable
 from typing import Final
 
-from runtime.admin.metric import PATH, Scope, counter, duration, gauge
-from runtime.bookie.disks.modes import ReadOnlyReason
-from runtime.bookie.disks.rules import DiskSample
-from runtime.bookie.metrics.scopes import (
+from bkctl.runtime.admin.metric import PATH, Scope, counter, duration, gauge
+from bkctl.runtime.bookie.disks.modes import ReadOnlyReason
+from bkctl.runtime.bookie.disks.rules import DiskSample
+from bkctl.runtime.bookie.metrics.scopes import (
     AUTORECOVERY,
     BOOKIE,
     INDEX_DISKS,
@@ -21,9 +21,9 @@ from runtime.bookie.metrics.scopes import (
     LISTENER,
     CheckedDisks,
 )
-from runtime.bookie.troubles import Trouble
-from runtime.bookie.view import BookieView
-from runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.bookie.troubles import Trouble
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.runtime.metadata.bookies.registration import BookieMode
 
 
 def _server_status(view: BookieView) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from runtime.bookie.view import BookieView
-from storage.measures import WINDOW_S, Measures
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.storage.measures import WINDOW_S, Measures
 
 LOOK_INTERVAL_S: Final = 0.1
 """Time between two looks at the delay of the loop."""

@@ -7,12 +7,12 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from runtime.bookie.serving.ledger_handles import LedgerHandles
-from runtime.ports import Clock, Responder, TimerHandle
-from runtime.protocol.messages import AddRun
-from runtime.protocol.status import Status
-from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.errors import (
+from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
+from bkctl.runtime.ports import Clock, Responder, TimerHandle
+from bkctl.runtime.protocol.messages import AddRun
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.entry import ENTRY_HEADER_BYTES_MIN
+from bkctl.storage.errors import (
     DeletionPendingError,
     EntryTooLargeError,
     LedgerCollectedError,
@@ -20,9 +20,9 @@ from storage.errors import (
     MemtableFullError,
     StorageError,
 )
-from storage.ids import LEDGER_ID_MAX
-from storage.journal.format import is_zero_filled
-from storage.measures import Measures, Outcomes
+from bkctl.storage.ids import LEDGER_ID_MAX
+from bkctl.storage.journal.format import is_zero_filled
+from bkctl.storage.measures import Measures, Outcomes
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """When checkpoints run: on a timer, when the write cache fills up, and at the stop. Source: storage section 5.8.
 
-``storage.engine.ledger_storage`` defines the order of the steps that makes a crash safe. This service runs them in the
+``bkctl.storage.engine.ledger_storage`` defines the order of the steps that makes a crash safe. This service runs them in the
 checkpoint lane. While a disk has no space for a checkpoint none starts, and the bookie is read-only.
 """
 
@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from runtime.bookie.disks.modes import BookieModes
-from runtime.ports import Workers
-from storage.advice import with_path
-from storage.disk_room import DiskRoom, is_disk_failing, is_out_of_room
-from storage.engine.ledger_storage import LedgerStorage, StorageCheckpoint
-from storage.errors import DiskUnusableError, IndexFailedError, StorageError
+from bkctl.runtime.bookie.disks.modes import BookieModes
+from bkctl.runtime.ports import Workers
+from bkctl.storage.advice import with_path
+from bkctl.storage.disk_room import DiskRoom, is_disk_failing, is_out_of_room
+from bkctl.storage.engine.ledger_storage import LedgerStorage, StorageCheckpoint
+from bkctl.storage.errors import DiskUnusableError, IndexFailedError, StorageError
 
 logger = logging.getLogger(__name__)
 

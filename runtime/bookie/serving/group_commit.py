@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from runtime.ports import Responder, Workers
-from runtime.protocol.messages import AddRun
-from runtime.protocol.status import Status
-from storage.config import JournalConfig
-from storage.errors import JournalFailedError, JournalFullError
-from storage.journal.format import EXPLICIT_LAC_VERSION_MIN, GROUP_BYTES_MAX
-from storage.journal.writer import JournalWriter
+from bkctl.runtime.ports import Responder, Workers
+from bkctl.runtime.protocol.messages import AddRun
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.errors import JournalFailedError, JournalFullError
+from bkctl.storage.journal.format import EXPLICIT_LAC_VERSION_MIN, GROUP_BYTES_MAX
+from bkctl.storage.journal.writer import JournalWriter
 
 Ticket: TypeAlias = tuple[Responder, AddRun]
 """Adds that wait for the sync of their records, and the connection to answer on."""

@@ -17,10 +17,10 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from runtime.bookie.disks.modes import BookieModes
-from runtime.bookie.serving.adds import AddPath
-from runtime.bookie.serving.ledger_handles import LedgerHandles
-from runtime.bookie.serving.reads import (
+from bkctl.runtime.bookie.disks.modes import BookieModes
+from bkctl.runtime.bookie.serving.adds import AddPath
+from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
+from bkctl.runtime.bookie.serving.reads import (
     READS_LANE,
     URGENT_READS_LANE,
     ReadBatcher,
@@ -29,10 +29,10 @@ from runtime.bookie.serving.reads import (
     list_entries,
     new_job,
 )
-from runtime.bookie.serving.row_reads import RowReads
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.ports import BookieInfo, Responder, Workers
-from runtime.protocol.messages import (
+from bkctl.runtime.bookie.serving.row_reads import RowReads
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.ports import BookieInfo, Responder, Workers
+from bkctl.runtime.protocol.messages import (
     AddRun,
     BookieCall,
     BookieInfoAnswer,
@@ -46,14 +46,14 @@ from runtime.protocol.messages import (
     ReadLacCall,
     WriteLacCall,
 )
-from runtime.protocol.status import Status
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import MasterKeyMismatchError, MemtableFullError, StorageError
-from storage.ids import INVALID_ENTRY_ID, LEDGER_ID_MAX
-from storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
-from storage.journal.format import encode_explicit_lac_record
-from storage.measures import Measures, NowNs, Outcomes, no_clock
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import MasterKeyMismatchError, MemtableFullError, StorageError
+from bkctl.storage.ids import INVALID_ENTRY_ID, LEDGER_ID_MAX
+from bkctl.storage.index.ledger_index import EXPLICIT_LAC_BYTES_MIN
+from bkctl.storage.journal.format import encode_explicit_lac_record
+from bkctl.storage.measures import Measures, NowNs, Outcomes, no_clock
 
 logger = logging.getLogger(__name__)
 

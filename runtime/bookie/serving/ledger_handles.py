@@ -10,12 +10,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from runtime.bookie.serving.group_commit import GroupCommit
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import DeletionPendingError, LedgerCollectedError, MasterKeyMismatchError, MemtableFullError
-from storage.index.ledger_index import LedgerRow
-from storage.journal.format import encode_fence_record, encode_ledger_key_record
+from bkctl.runtime.bookie.serving.group_commit import GroupCommit
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import DeletionPendingError, LedgerCollectedError, MasterKeyMismatchError, MemtableFullError
+from bkctl.storage.index.ledger_index import LedgerRow
+from bkctl.storage.journal.format import encode_fence_record, encode_ledger_key_record
 
 _HANDLES_MAX = 100_000
 

@@ -12,16 +12,16 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
-from runtime.net.exhaustion import is_exhaustion
-from runtime.net.limited_log import LimitedLog
-from runtime.ports import Workers
-from runtime.protocol.entry_list import EntryList, EntryListBuilder
-from runtime.protocol.status import Status
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.measures import ReadWatch
-from storage.engine.memtable import sorted_ids
-from storage.errors import StorageError
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.net.exhaustion import is_exhaustion
+from bkctl.runtime.net.limited_log import LimitedLog
+from bkctl.runtime.ports import Workers
+from bkctl.runtime.protocol.entry_list import EntryList, EntryListBuilder
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.measures import ReadWatch
+from bkctl.storage.engine.memtable import sorted_ids
+from bkctl.storage.errors import StorageError
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 logger = logging.getLogger(__name__)
 

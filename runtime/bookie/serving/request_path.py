@@ -7,16 +7,16 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from runtime.bookie.disks.modes import BookieModes
-from runtime.bookie.disks.monitor import DiskMonitor
-from runtime.bookie.ports import BookiePorts
-from runtime.bookie.serving.adds import AddPath
-from runtime.bookie.serving.checkpoints import CheckpointService
-from runtime.bookie.serving.group_commit import GroupCommit
-from runtime.bookie.serving.handler import BookieRequestHandler
-from runtime.bookie.serving.ledger_handles import LedgerHandles
-from runtime.config import BookieConfig
-from storage.engine.ledger_storage import LedgerStorage
+from bkctl.runtime.bookie.disks.modes import BookieModes
+from bkctl.runtime.bookie.disks.monitor import DiskMonitor
+from bkctl.runtime.bookie.ports import BookiePorts
+from bkctl.runtime.bookie.serving.adds import AddPath
+from bkctl.runtime.bookie.serving.checkpoints import CheckpointService
+from bkctl.runtime.bookie.serving.group_commit import GroupCommit
+from bkctl.runtime.bookie.serving.handler import BookieRequestHandler
+from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
+from bkctl.runtime.config import BookieConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
 
 
 class RequestPath:

@@ -6,13 +6,13 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from runtime.bookie.serving.reads import READS_LANE
-from runtime.ports import Responder, Workers
-from runtime.protocol.messages import BookieCall, BookieInfoCall
-from runtime.protocol.status import Status
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import StorageError
+from bkctl.runtime.bookie.serving.reads import READS_LANE
+from bkctl.runtime.ports import Responder, Workers
+from bkctl.runtime.protocol.messages import BookieCall, BookieInfoCall
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import StorageError
 
 logger = logging.getLogger(__name__)
 

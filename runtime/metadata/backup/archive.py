@@ -22,12 +22,12 @@ from typing import Literal, Self, TypeVar
 
 import msgspec
 
-from runtime.errors import MetadataError, MetadataFormatError
-from runtime.metadata.replication.recovery_notes import MaintenanceNote
-from runtime.metadata.store import check_path
-from runtime.new_file import put_in_place, require_absent
-from storage.json_text import JsonTextError, decode_json
-from storage.ports import Buffer, File, FileSystem
+from bkctl.runtime.errors import MetadataError, MetadataFormatError
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote
+from bkctl.runtime.metadata.store import check_path
+from bkctl.runtime.new_file import put_in_place, require_absent
+from bkctl.storage.json_text import JsonTextError, decode_json
+from bkctl.storage.ports import Buffer, File, FileSystem
 
 LineT = TypeVar("LineT")
 

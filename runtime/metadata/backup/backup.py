@@ -17,17 +17,17 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
-from runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveNode, ArchiveWriter
-from runtime.metadata.doctor.places import LEDGER_LIKE
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.paths import AVAILABLE, COOKIES, ID_PREFIX, INSTANCE_ID, LAYOUT, READ_ONLY
-from runtime.metadata.replication.maintenance import list_maintenance
-from runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes, notes_path
-from runtime.metadata.store import NODE_BYTES_MAX, MetadataStore
-from runtime.metadata.tree import walk_tree
-from storage.ports import FileSystem
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
+from bkctl.runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader, ArchiveNode, ArchiveWriter
+from bkctl.runtime.metadata.doctor.places import LEDGER_LIKE
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.paths import AVAILABLE, COOKIES, ID_PREFIX, INSTANCE_ID, LAYOUT, READ_ONLY
+from bkctl.runtime.metadata.replication.maintenance import list_maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes, notes_path
+from bkctl.runtime.metadata.store import NODE_BYTES_MAX, MetadataStore
+from bkctl.runtime.metadata.tree import walk_tree
+from bkctl.storage.ports import FileSystem
 
 UNDER_REPLICATION = "underreplication"
 HEALTH_CHECK_DISABLED = "disableHealthCheck"

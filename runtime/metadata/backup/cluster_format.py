@@ -12,17 +12,17 @@ import contextlib
 import random
 from collections.abc import Callable
 
-from runtime.errors import NodeExistsError, NoNodeError, NotEmptyError, RefusedError
-from runtime.metadata.backup.backup import HEALTH_CHECK_DISABLED, UNDER_REPLICATION, ChildKind, child_kind
-from runtime.metadata.cluster.operation_lock import operations_on_bookies
-from runtime.metadata.cluster.root import clear_restore_mark, new_instance_id
-from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
-from runtime.metadata.paths import COOKIES, INSTANCE_ID, LAYOUT, READ_ONLY, Paths
-from runtime.metadata.replication.maintenance import restore_delays
-from runtime.metadata.replication.recovery_notes import RecoveryNotes, notes_path
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.metadata.store import MetadataStore, children_of
-from runtime.metadata.tree import delete_tree
+from bkctl.runtime.errors import NodeExistsError, NoNodeError, NotEmptyError, RefusedError
+from bkctl.runtime.metadata.backup.backup import HEALTH_CHECK_DISABLED, UNDER_REPLICATION, ChildKind, child_kind
+from bkctl.runtime.metadata.cluster.operation_lock import operations_on_bookies
+from bkctl.runtime.metadata.cluster.root import clear_restore_mark, new_instance_id
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
+from bkctl.runtime.metadata.paths import COOKIES, INSTANCE_ID, LAYOUT, READ_ONLY, Paths
+from bkctl.runtime.metadata.replication.maintenance import restore_delays
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes, notes_path
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.store import MetadataStore, children_of
+from bkctl.runtime.metadata.tree import delete_tree
 
 _NAMES_SHOWN_MAX = 5
 _LAST_TO_GO = (COOKIES, HEALTH_CHECK_DISABLED, UNDER_REPLICATION, LAYOUT, INSTANCE_ID)

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     BadVersionError,
     ConflictError,
     MetadataFormatError,
@@ -27,11 +27,11 @@ from runtime.errors import (
     NoNodeError,
     RefusedError,
 )
-from runtime.ledger.changes import find_regression, has_other_end
-from runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id
-from runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
-from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader
-from runtime.metadata.backup.backup import (
+from bkctl.runtime.ledger.changes import find_regression, has_other_end
+from bkctl.runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id
+from bkctl.runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
+from bkctl.runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader
+from bkctl.runtime.metadata.backup.backup import (
     LONG_IDS,
     UNDER_REPLICATION,
     ChildKind,
@@ -39,18 +39,18 @@ from runtime.metadata.backup.backup import (
     is_left_out,
     look_at_ledger,
 )
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.cluster.root import RESTORE_MARK, clear_restore_mark, read_instance_id
-from runtime.metadata.doctor.places import Kind, place_of
-from runtime.metadata.doctor.rules import Surroundings, examine
-from runtime.metadata.ledgers.ids import RestoredIds, advance_ids, least_new_id
-from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
-from runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
-from runtime.metadata.store import NODE_BYTES_MAX, CreateNode, MetadataStore, Node, NodeStat, find_node
-from runtime.metadata.tree import WINDOW
-from runtime.ports import Clock
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, clear_restore_mark, read_instance_id
+from bkctl.runtime.metadata.doctor.places import Kind, place_of
+from bkctl.runtime.metadata.doctor.rules import Surroundings, examine
+from bkctl.runtime.metadata.ledgers.ids import RestoredIds, advance_ids, least_new_id
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
+from bkctl.runtime.metadata.paths import AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, Paths
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
+from bkctl.runtime.metadata.store import NODE_BYTES_MAX, CreateNode, MetadataStore, Node, NodeStat, find_node
+from bkctl.runtime.metadata.tree import WINDOW
+from bkctl.runtime.ports import Clock
 
 _FAULTS_KEPT_MAX = 10
 _YIELD_EVERY_NODES = 256

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.errors import BookieUnavailableError, MetadataFormatError, NoNodeError
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from runtime.metadata.store import MetadataStore
-from runtime.placement.rack_sources import decode_pulsar_bookies
-from runtime.placement.survey import BookieSurvey
+from bkctl.runtime.errors import BookieUnavailableError, MetadataFormatError, NoNodeError
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.placement.rack_sources import decode_pulsar_bookies
+from bkctl.runtime.placement.survey import BookieSurvey
 
 RACKS_NAME = "/bookies"
 """Pulsar keeps the ledgers in ``/ledgers`` and racks in ``/bookies``, both in its ZooKeeper directory."""

@@ -11,11 +11,11 @@ import re
 
 import msgspec
 
-from runtime.errors import MetadataFormatError, NoNodeError
-from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.ledger.protobuf_text import Field, format_fields, parse_fields
-from runtime.metadata.paths import Paths
-from runtime.metadata.store import MetadataStore, Node, Versioned, children_of, decode_node
+from bkctl.runtime.errors import MetadataFormatError, NoNodeError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.ledger.protobuf_text import Field, format_fields, parse_fields
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.store import MetadataStore, Node, Versioned, children_of, decode_node
 
 LAYOUT_VERSION = 5
 """The layout that Java 4.16 and later and bkctl write."""
@@ -124,7 +124,7 @@ def decode_cookie(data: bytes) -> Cookie:
 
 
 def _decode_text(text: str, layout_version: int) -> Cookie:
-    from runtime.metadata.metadata_nodes_pb2 import CookieRecord  # noqa: PLC0415  listing bookies needs no protobuf
+    from bkctl.runtime.metadata.metadata_nodes_pb2 import CookieRecord  # noqa: PLC0415  listing bookies needs no protobuf
 
     record = parse_fields(text, CookieRecord(), "cookie")
     for name in ("bookieHost", "journalDir", "ledgerDirs"):

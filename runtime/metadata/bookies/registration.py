@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     BookieNotFoundError,
     BookieUnavailableError,
     ClusterNotFoundError,
@@ -26,16 +26,16 @@ from runtime.errors import (
     RegistrationError,
     SessionExpiredError,
 )
-from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.bookies.service_info import (
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.bookies.service_info import (
     BookieServiceInfo,
     decode_service_info,
     encode_service_info,
 )
-from runtime.metadata.paths import READ_ONLY, Paths
-from runtime.metadata.store import ANY_VERSION, CheckNode, MetadataStore, Node
-from runtime.ports import Clock
-from storage.errors import BkctlError
+from bkctl.runtime.metadata.paths import READ_ONLY, Paths
+from bkctl.runtime.metadata.store import ANY_VERSION, CheckNode, MetadataStore, Node
+from bkctl.runtime.ports import Clock
+from bkctl.storage.errors import BkctlError
 
 __all__ = ["BookieMode", "BookieRegistration", "RegistrationClient", "Registrations"]
 

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata import parse_host_and_port
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata import parse_host_and_port
 
 RPC_ENDPOINT_ID: Final = "bookie"
 RPC_PROTOCOL: Final = "bookie-rpc"
@@ -86,7 +86,7 @@ def rpc_service_info(
 
 def encode_service_info(info: BookieServiceInfo) -> bytes:
     """Payload of a registration node."""
-    from runtime.metadata.metadata_nodes_pb2 import BookieServiceRecord  # noqa: PLC0415  listing bookies needs none
+    from bkctl.runtime.metadata.metadata_nodes_pb2 import BookieServiceRecord  # noqa: PLC0415  listing bookies needs none
 
     record = BookieServiceRecord(
         endpoints=[
@@ -117,7 +117,7 @@ def decode_service_info(bookie_id: str, data: bytes) -> BookieServiceInfo:
         return BookieServiceInfo((Endpoint(bookie_id, *address, RPC_PROTOCOL),))
     from google.protobuf.message import DecodeError  # noqa: PLC0415
 
-    from runtime.metadata.metadata_nodes_pb2 import BookieServiceRecord  # noqa: PLC0415
+    from bkctl.runtime.metadata.metadata_nodes_pb2 import BookieServiceRecord  # noqa: PLC0415
 
     try:
         record = BookieServiceRecord.FromString(data)

@@ -23,7 +23,7 @@ from typing import Self
 
 import msgspec
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     ConflictError,
     MetadataAuthError,
     MetadataError,
@@ -33,8 +33,8 @@ from runtime.errors import (
     RefusedError,
     SessionExpiredError,
 )
-from runtime.metadata.store import MetadataStore, children_of
-from storage.json_text import JsonTextError, decode_json
+from bkctl.runtime.metadata.store import MetadataStore, children_of
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 DIRECTORY = "/bkctl/operations"
 _WHOLE_CLUSTER = frozenset({"cluster format", "cluster nuke", "cluster restore"})

@@ -8,12 +8,12 @@ import uuid
 
 import msgspec
 
-from runtime.config import LayoutConfig
-from runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError, RefusedError
-from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
-from runtime.metadata.ledgers.ledgers import require_no_other_tree
-from runtime.metadata.paths import Paths
-from runtime.metadata.store import CreateNode, MetadataStore, find_node
+from bkctl.runtime.config import LayoutConfig
+from bkctl.runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError, RefusedError
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
+from bkctl.runtime.metadata.ledgers.ledgers import require_no_other_tree
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.store import CreateNode, MetadataStore, find_node
 
 RESTORE_MARK = b"bkctl restore "
 """Prefix of the root's own data during a restore; the archive's hash follows. Java ignores this data."""

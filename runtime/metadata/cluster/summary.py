@@ -9,14 +9,14 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.config import LayoutConfig
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.cluster.root import ClusterInfo, read_cluster_info
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.election import read_auditor
-from runtime.metadata.replication.marks import list_marks
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.metadata.store import MetadataStore
+from bkctl.runtime.config import LayoutConfig
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.cluster.root import ClusterInfo, read_cluster_info
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.election import read_auditor
+from bkctl.runtime.metadata.replication.marks import list_marks
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.store import MetadataStore
 
 
 class ClusterSummary(msgspec.Struct, frozen=True):

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 
 import msgspec
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata import is_valid_bookie_id, parse_host_and_port
-from runtime.ledger.metadata_format import decode_unsound_metadata
-from runtime.metadata.bookies.cookies import Cookie, decode_cookie
-from runtime.metadata.bookies.service_info import decode_service_info
-from runtime.metadata.doctor.catalogue import MetadataFinding, finding
-from runtime.metadata.doctor.rules import sentence, shown
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.format import decode_vote, parse_vote_name
-from runtime.metadata.store import Node
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id, parse_host_and_port
+from bkctl.runtime.ledger.metadata_format import decode_unsound_metadata
+from bkctl.runtime.metadata.bookies.cookies import Cookie, decode_cookie
+from bkctl.runtime.metadata.bookies.service_info import decode_service_info
+from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, finding
+from bkctl.runtime.metadata.doctor.rules import sentence, shown
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.format import decode_vote, parse_vote_name
+from bkctl.runtime.metadata.store import Node
 
 _PATHS_KEPT_MAX = 10
 

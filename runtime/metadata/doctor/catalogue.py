@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from runtime.metadata.doctor.critical import CRITICAL, REPLACE_LEDGER
+from bkctl.runtime.metadata.doctor.critical import CRITICAL, REPLACE_LEDGER
 
 
 class Severity(enum.IntEnum):

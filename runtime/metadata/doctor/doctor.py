@@ -17,21 +17,21 @@ from typing import TypeVar
 
 import msgspec
 
-from runtime.config import LayoutConfig
-from runtime.errors import ClusterNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError, RefusedError
-from runtime.metadata.bookies.bookie_rows import usual_racks_path
-from runtime.metadata.doctor.bookies import Reference, References, Snapshot, compare, still_named
-from runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule, Severity, finding
-from runtime.metadata.doctor.notes import NotedCluster, examine_notes
-from runtime.metadata.doctor.places import Kind, Place, is_below_stray, place_of
-from runtime.metadata.doctor.racks import examine_racks
-from runtime.metadata.doctor.rules import Surroundings, examine
-from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, read_layout
-from runtime.metadata.paths import READ_ONLY, Paths
-from runtime.metadata.store import MetadataStore, Node
-from runtime.metadata.tree import walk_tree
-from runtime.ports import Clock
-from storage.errors import BkctlError
+from bkctl.runtime.config import LayoutConfig
+from bkctl.runtime.errors import ClusterNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError, RefusedError
+from bkctl.runtime.metadata.bookies.bookie_rows import usual_racks_path
+from bkctl.runtime.metadata.doctor.bookies import Reference, References, Snapshot, compare, still_named
+from bkctl.runtime.metadata.doctor.catalogue import RULES, MetadataFinding, Rule, Severity, finding
+from bkctl.runtime.metadata.doctor.notes import NotedCluster, examine_notes
+from bkctl.runtime.metadata.doctor.places import Kind, Place, is_below_stray, place_of
+from bkctl.runtime.metadata.doctor.racks import examine_racks
+from bkctl.runtime.metadata.doctor.rules import Surroundings, examine
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, read_layout
+from bkctl.runtime.metadata.paths import READ_ONLY, Paths
+from bkctl.runtime.metadata.store import MetadataStore, Node
+from bkctl.runtime.metadata.tree import walk_tree
+from bkctl.runtime.ports import Clock
+from bkctl.storage.errors import BkctlError
 
 T = TypeVar("T")
 

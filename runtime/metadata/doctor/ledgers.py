@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id
-from runtime.ledger.metadata_format import MissingEndError, NewerFormatError, decode_unsound_metadata
-from runtime.metadata.doctor.catalogue import MetadataFinding, finding
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, is_valid_bookie_id
+from bkctl.runtime.ledger.metadata_format import MissingEndError, NewerFormatError, decode_unsound_metadata
+from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, finding
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 Fault = tuple[str, str]
 """Id of the rule, and the sentence that describes the problem."""

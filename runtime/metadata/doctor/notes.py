@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from runtime.errors import MetadataAuthError, NoNodeError, RefusedError
-from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.doctor.catalogue import MetadataFinding, finding
-from runtime.metadata.doctor.rules import sentence
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.replication.recovery_notes import MaintenanceNote, NoteDirectory, RecoveryNotes, notes_path
-from runtime.metadata.store import MetadataStore, Versioned, children_of
-from storage.ids import LEDGER_ID_MAX
+from bkctl.runtime.errors import MetadataAuthError, NoNodeError, RefusedError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, finding
+from bkctl.runtime.metadata.doctor.rules import sentence
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, NoteDirectory, RecoveryNotes, notes_path
+from bkctl.runtime.metadata.store import MetadataStore, Versioned, children_of
+from bkctl.storage.ids import LEDGER_ID_MAX
 
 _LEDGER_ID = re.compile(r"0|[1-9]\d{0,18}", re.ASCII)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.paths import (
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.paths import (
     AVAILABLE,
     COOKIES,
     HIGH_ORDER_PREFIX,
@@ -19,8 +19,8 @@ from runtime.metadata.paths import (
     PULSAR_AUDITOR,
     READ_ONLY,
 )
-from runtime.metadata.replication.format import parse_group_name, parse_mark_name, parse_vote_name
-from runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.metadata.replication.format import parse_group_name, parse_mark_name, parse_vote_name
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck
 
 FORBIDDEN_LEDGER_ID = 2**63 - 1
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.doctor.bookies import Snapshot, host_of
-from runtime.metadata.doctor.catalogue import MetadataFinding, finding
-from runtime.placement.rack_sources import decode_pulsar_bookies, rack_problems
-from runtime.placement.survey import names_of
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.doctor.bookies import Snapshot, host_of
+from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, finding
+from bkctl.runtime.placement.rack_sources import decode_pulsar_bookies, rack_problems
+from bkctl.runtime.placement.survey import names_of
 
 
 def examine_racks(path: str, data: bytes, snapshot: Snapshot) -> Iterator[MetadataFinding]:

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.bookies.service_info import decode_service_info
-from runtime.metadata.cluster.root import RESTORE_MARK
-from runtime.metadata.doctor.catalogue import MetadataFinding, finding
-from runtime.metadata.doctor.ledgers import examine_ledger
-from runtime.metadata.doctor.places import FORBIDDEN_LEDGER_ID, Kind, Place
-from runtime.metadata.ledgers.ids import HIGH_ORDER_MAX
-from runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree, decode_layout
-from runtime.metadata.replication.format import (
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.bookies.service_info import decode_service_info
+from bkctl.runtime.metadata.cluster.root import RESTORE_MARK
+from bkctl.runtime.metadata.doctor.catalogue import MetadataFinding, finding
+from bkctl.runtime.metadata.doctor.ledgers import examine_ledger
+from bkctl.runtime.metadata.doctor.places import FORBIDDEN_LEDGER_ID, Kind, Place
+from bkctl.runtime.metadata.ledgers.ids import HIGH_ORDER_MAX
+from bkctl.runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree, decode_layout
+from bkctl.runtime.metadata.replication.format import (
     check_layout,
     decode_check_time,
     decode_lock,
@@ -28,8 +28,8 @@ from runtime.metadata.replication.format import (
     decode_pulsar_auditor,
     decode_vote,
 )
-from runtime.metadata.replication.switches import PeriodicCheck, parse_delay
-from runtime.metadata.store import Node
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, parse_delay
+from bkctl.runtime.metadata.store import Node
 
 DISABLED_LONG_MS = 24 * 60 * 60 * 1000
 """If replication is off for longer, the operator has probably forgotten it."""

@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 
 import msgspec
 
-from runtime.errors import BadVersionError, LedgerNotFoundError, NodeExistsError, NoNodeError, NotEmptyError
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.ledgers.stored_ledgers import StoredLedger, read_stored
-from runtime.metadata.request_budget import RequestBudget
-from runtime.metadata.store import MetadataStore, Node
+from bkctl.runtime.errors import BadVersionError, LedgerNotFoundError, NodeExistsError, NoNodeError, NotEmptyError
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, read_stored
+from bkctl.runtime.metadata.request_budget import RequestBudget
+from bkctl.runtime.metadata.store import MetadataStore, Node
 
 BATCH = 64
 ATTEMPTS_MAX = 5

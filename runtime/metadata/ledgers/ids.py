@@ -16,12 +16,12 @@ import logging
 import re
 from collections.abc import Callable
 
-from runtime.errors import MetadataError, MetadataFormatError, NodeExistsError, NoNodeError
-from runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree
-from runtime.metadata.paths import HIGH_ORDER_PREFIX, ID_PREFIX, Paths
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.store import MetadataStore, children_of
-from runtime.metadata.tree import WINDOW
+from bkctl.runtime.errors import MetadataError, MetadataFormatError, NodeExistsError, NoNodeError
+from bkctl.runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree
+from bkctl.runtime.metadata.paths import HIGH_ORDER_PREFIX, ID_PREFIX, Paths
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.store import MetadataStore, children_of
+from bkctl.runtime.metadata.tree import WINDOW
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ import re
 
 import msgspec
 
-from runtime.config import LayoutConfig
-from runtime.errors import ConfigurationError, MetadataFormatError, RefusedError
-from runtime.metadata.paths import Paths, flat_ledger, long_ledger, short_ledger
-from runtime.metadata.store import MetadataStore, decode_node, find_node
-from storage.ids import LEDGER_ID_MAX
+from bkctl.runtime.config import LayoutConfig
+from bkctl.runtime.errors import ConfigurationError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata.paths import Paths, flat_ledger, long_ledger, short_ledger
+from bkctl.runtime.metadata.store import MetadataStore, decode_node, find_node
+from bkctl.storage.ids import LEDGER_ID_MAX
 
 SHORT_ID_LIMIT = 2**31 - 1
 """The hierarchical layout stores ids from this one on in the long form; short ids stay below it."""

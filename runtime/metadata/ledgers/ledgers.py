@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
-from runtime.config import LayoutConfig, ZooKeeperConfig
-from runtime.errors import (
+from bkctl.runtime.config import LayoutConfig, ZooKeeperConfig
+from bkctl.runtime.errors import (
     ClusterNotFoundError,
     ConfigurationError,
     LedgerExistsError,
@@ -24,16 +24,16 @@ from runtime.errors import (
     NodeExistsError,
     NoNodeError,
 )
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
-from runtime.metadata.ledgers.ids import LedgerIdGenerator
-from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
-from runtime.metadata.ledgers.listing import LedgerListing, PartListing
-from runtime.metadata.ledgers.nodes import LedgerNode, find_foreign_branch, interior_children, node_at
-from runtime.metadata.paths import Paths
-from runtime.metadata.pipeline import pipelined
-from runtime.metadata.pulsar_migration import MigrationWatch
-from runtime.metadata.store import ANY_VERSION, MetadataStore, NodeWrite, SetNode, Versioned
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
+from bkctl.runtime.metadata.ledgers.ids import LedgerIdGenerator
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, encode_layout, read_layout
+from bkctl.runtime.metadata.ledgers.listing import LedgerListing, PartListing
+from bkctl.runtime.metadata.ledgers.nodes import LedgerNode, find_foreign_branch, interior_children, node_at
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.pipeline import pipelined
+from bkctl.runtime.metadata.pulsar_migration import MigrationWatch
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, NodeWrite, SetNode, Versioned
 
 WINDOW = ZooKeeperConfig().in_flight_max
 _SUBTREES_ENOUGH = 4096

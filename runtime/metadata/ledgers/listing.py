@@ -20,13 +20,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 
 import msgspec
 
-from runtime.errors import ClusterNotFoundError, ConfigurationError, MetadataError, NoNodeError
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.nodes import LedgerNode, interior_children, ledgers_in, root_node
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.store import MetadataStore
-from storage.errors import BkctlError
-from storage.ids import LEDGER_ID_MAX
+from bkctl.runtime.errors import ClusterNotFoundError, ConfigurationError, MetadataError, NoNodeError
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.nodes import LedgerNode, interior_children, ledgers_in, root_node
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.ids import LEDGER_ID_MAX
 
 logger = logging.getLogger(__name__)
 

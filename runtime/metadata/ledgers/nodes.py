@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import msgspec
 
-from runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree
-from runtime.metadata.paths import LAYOUT, long_ledger
-from storage.ids import LEDGER_ID_MAX
+from bkctl.runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree
+from bkctl.runtime.metadata.paths import LAYOUT, long_ledger
+from bkctl.storage.ids import LEDGER_ID_MAX
 
 Ignore = Callable[[str], None]
 """Called with the path below the root of each child that neither is a ledger nor leads to one."""

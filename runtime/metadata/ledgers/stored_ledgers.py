@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
 import msgspec
 
-from runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
-from runtime.metadata.ledgers.ledgers import WINDOW, LedgerStore
-from runtime.metadata.pipeline import pipelined
-from runtime.metadata.store import MetadataStore, Node, Versioned
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataAuthError, MetadataFormatError, NoNodeError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import NewerFormatError, decode_ledger_metadata
+from bkctl.runtime.metadata.ledgers.ledgers import WINDOW, LedgerStore
+from bkctl.runtime.metadata.pipeline import pipelined
+from bkctl.runtime.metadata.store import MetadataStore, Node, Versioned
 
 
 class StoredLedger(msgspec.Struct, frozen=True):

@@ -19,13 +19,13 @@ from typing import Any
 
 import msgspec
 
-from runtime.errors import MetadataFormatError, RefusedError
-from runtime.ledger.changes import find_regression
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.metadata_format import HEADER, decode_ledger_metadata
-from runtime.metadata.ledgers.layout import LedgerTree, require_storable_id
-from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-from storage.json_text import JsonTextError, decode_json
+from bkctl.runtime.errors import MetadataFormatError, RefusedError
+from bkctl.runtime.ledger.changes import find_regression
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import HEADER, decode_ledger_metadata
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree, require_storable_id
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 EXPORT_KIND = "LedgerExport"
 SOURCE = "the file"

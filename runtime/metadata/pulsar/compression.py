@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from typing import NamedTuple
 
-from runtime.errors import MetadataFormatError
+from bkctl.runtime.errors import MetadataFormatError
 
 _MAGIC = b"\x47\x78"
 _LENGTH_BYTES = 4

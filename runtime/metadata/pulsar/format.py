@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.pulsar.compression import split_compressed, unpack
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.pulsar.compression import split_compressed, unpack
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from runtime.metadata.pulsar.pulsar_nodes_pb2 import NumberLabel
+    from bkctl.runtime.metadata.pulsar.pulsar_nodes_pb2 import NumberLabel
 
     MessageT = TypeVar("MessageT", bound=Message)
 
@@ -42,7 +42,7 @@ class NamedLedgers(msgspec.Struct, frozen=True, kw_only=True):
 
 def decode_topic(data: bytes) -> NamedLedgers:
     """The data ledgers of a topic's node; none for an empty node. MetadataFormatError."""
-    from runtime.metadata.pulsar.pulsar_nodes_pb2 import TopicRecord  # noqa: PLC0415  most commands do not need it
+    from bkctl.runtime.metadata.pulsar.pulsar_nodes_pb2 import TopicRecord  # noqa: PLC0415  most commands do not need it
 
     ledger_ids, offloaded_ids = set[int](), set[int]()
     for ledger in _parse(TopicRecord(), _unpacked(data), "topic").ledgers:
@@ -55,7 +55,7 @@ def decode_topic(data: bytes) -> NamedLedgers:
 
 def decode_cursor(data: bytes) -> NamedLedgers:
     """The ledger of a cursor's node, its delayed-delivery buckets and the compacted ledger. MetadataFormatError."""
-    from runtime.metadata.pulsar.pulsar_nodes_pb2 import CursorRecord  # noqa: PLC0415  as above
+    from bkctl.runtime.metadata.pulsar.pulsar_nodes_pb2 import CursorRecord  # noqa: PLC0415  as above
 
     record = _parse(CursorRecord(), _unpacked(data), "cursor")
     if not record.HasField("cursorLedgerId"):
@@ -73,7 +73,7 @@ def decode_cursor(data: bytes) -> NamedLedgers:
 
 def decode_cursor_entry(data: bytes) -> NamedLedgers:
     """The compacted ledger that an entry of a cursor's ledger names, if it names one. MetadataFormatError."""
-    from runtime.metadata.pulsar.pulsar_nodes_pb2 import CursorEntryRecord  # noqa: PLC0415  as above
+    from bkctl.runtime.metadata.pulsar.pulsar_nodes_pb2 import CursorEntryRecord  # noqa: PLC0415  as above
 
     record = _parse(CursorEntryRecord(), data, "entry of a cursor's ledger")
     if not record.HasField("readLedgerId") or not record.HasField("readEntryId"):
@@ -85,7 +85,7 @@ def decode_cursor_entry(data: bytes) -> NamedLedgers:
 
 def decode_schema(data: bytes) -> NamedLedgers:
     """The ledgers of all versions of a schema. MetadataFormatError, also if the node has not all versions."""
-    from runtime.metadata.pulsar.pulsar_nodes_pb2 import SchemaRecord  # noqa: PLC0415  as above
+    from bkctl.runtime.metadata.pulsar.pulsar_nodes_pb2 import SchemaRecord  # noqa: PLC0415  as above
 
     record = _parse(SchemaRecord(), data, "schema")
     if not record.HasField("newest"):
@@ -101,7 +101,7 @@ def decode_schema(data: bytes) -> NamedLedgers:
 
 
 def _unpacked(data: bytes) -> bytes:
-    from runtime.metadata.pulsar.pulsar_nodes_pb2 import CompressionRecord  # noqa: PLC0415  as above
+    from bkctl.runtime.metadata.pulsar.pulsar_nodes_pb2 import CompressionRecord  # noqa: PLC0415  as above
 
     parts = split_compressed(data)
     if parts is None:

@@ -7,12 +7,18 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.errors import MetadataFormatError, RefusedError
-from runtime.ledger.pulsar_owner import PulsarTopic, schema_at, topics_at
-from runtime.metadata.pulsar.format import COMPACTION_CURSOR, NamedLedgers, decode_cursor, decode_schema, decode_topic
-from runtime.metadata.pulsar_migration import FLAG_PATH, why_forbidden
-from runtime.metadata.store import MetadataStore, find_node
-from runtime.metadata.tree import TreeNode, walk_tree
+from bkctl.runtime.errors import MetadataFormatError, RefusedError
+from bkctl.runtime.ledger.pulsar_owner import PulsarTopic, schema_at, topics_at
+from bkctl.runtime.metadata.pulsar.format import (
+    COMPACTION_CURSOR,
+    NamedLedgers,
+    decode_cursor,
+    decode_schema,
+    decode_topic,
+)
+from bkctl.runtime.metadata.pulsar_migration import FLAG_PATH, why_forbidden
+from bkctl.runtime.metadata.store import MetadataStore, find_node
+from bkctl.runtime.metadata.tree import TreeNode, walk_tree
 
 TOPICS_PATH = "/managed-ledgers"
 SCHEMAS_PATH = "/schemas"

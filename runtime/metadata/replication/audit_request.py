@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from runtime.errors import NodeExistsError, NoNodeError
-from runtime.metadata.replication.recovery_notes import RecoveryNotes, notes_path
-from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Versioned, Watch
+from bkctl.runtime.errors import NodeExistsError, NoNodeError
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes, notes_path
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Versioned, Watch
 
 
 class AuditRequest:

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.format import check_layout, encode_layout
-from runtime.metadata.store import MetadataStore, decode_node
+from bkctl.runtime.errors import ClusterNotFoundError, NodeExistsError, NoNodeError
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.format import check_layout, encode_layout
+from bkctl.runtime.metadata.store import MetadataStore, decode_node
 
 T = TypeVar("T")
 

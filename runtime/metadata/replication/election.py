@@ -16,17 +16,25 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from runtime.errors import ConflictError, MetadataFormatError, NodeExistsError, NoNodeError
-from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.paths import PULSAR_AUDITOR, VOTE_PREFIX, Paths
-from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
-from runtime.metadata.replication.format import (
+from bkctl.runtime.errors import ConflictError, MetadataFormatError, NodeExistsError, NoNodeError
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.paths import PULSAR_AUDITOR, VOTE_PREFIX, Paths
+from bkctl.runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
+from bkctl.runtime.metadata.replication.format import (
     decode_pulsar_auditor,
     decode_vote,
     encode_vote,
     parse_vote_name,
 )
-from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch, children_of, find_node, read_or_problem
+from bkctl.runtime.metadata.store import (
+    ANY_VERSION,
+    MetadataStore,
+    Node,
+    Watch,
+    children_of,
+    find_node,
+    read_or_problem,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.protobuf_text import Field, format_fields, parse_fields
-from runtime.metadata.paths import MARK_PREFIX, VOTE_PREFIX, mark_name
-from storage.json_text import JsonTextError, decode_json
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.protobuf_text import Field, format_fields, parse_fields
+from bkctl.runtime.metadata.paths import MARK_PREFIX, VOTE_PREFIX, mark_name
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -53,7 +53,7 @@ def decode_mark(data: bytes) -> UnderReplicationMark:
     text = _text(data, "mark")
     if plain := _PLAIN_MARK.fullmatch(text):
         return UnderReplicationMark(tuple(plain[1].split('"')[1::2]), int(plain[2]) if plain[2] else None)
-    from runtime.metadata.metadata_nodes_pb2 import UnderReplicatedLedgerRecord  # noqa: PLC0415  rarely needed
+    from bkctl.runtime.metadata.metadata_nodes_pb2 import UnderReplicatedLedgerRecord  # noqa: PLC0415  rarely needed
 
     record = parse_fields(text, UnderReplicatedLedgerRecord(), "mark")
     ctime_ms = record.ctime if record.HasField("ctime") else None
@@ -69,7 +69,7 @@ def encode_lock(holder: str) -> bytes:
 
 def decode_lock(data: bytes) -> str:
     """Name of the lock's holder, as stored; MetadataFormatError."""
-    from runtime.metadata.metadata_nodes_pb2 import ReplicationLockRecord  # noqa: PLC0415  half of the commands do not
+    from bkctl.runtime.metadata.metadata_nodes_pb2 import ReplicationLockRecord  # noqa: PLC0415  half of the commands do not
 
     record = parse_fields(_text(data, "replication lock"), ReplicationLockRecord(), "replication lock")
     if not record.HasField("bookieId"):
@@ -84,7 +84,7 @@ def encode_vote(bookie_id: str) -> bytes:
 
 def decode_vote(data: bytes) -> str:
     """The bookie id of a candidate; MetadataFormatError."""
-    from runtime.metadata.metadata_nodes_pb2 import AuditorVoteRecord  # noqa: PLC0415
+    from bkctl.runtime.metadata.metadata_nodes_pb2 import AuditorVoteRecord  # noqa: PLC0415
 
     record = parse_fields(_text(data, "vote"), AuditorVoteRecord(), "vote")
     if not record.HasField("bookieId"):
@@ -107,7 +107,7 @@ def encode_pulsar_auditor(daemon_id: str) -> bytes:
 
 def encode_check_time(time_ms: int) -> bytes:
     """Bytes of a node with the time at which a periodic check last ended."""
-    from runtime.metadata.metadata_nodes_pb2 import CheckTimeRecord  # noqa: PLC0415
+    from bkctl.runtime.metadata.metadata_nodes_pb2 import CheckTimeRecord  # noqa: PLC0415
 
     return CheckTimeRecord(ctime=time_ms).SerializeToString()
 
@@ -116,7 +116,7 @@ def decode_check_time(data: bytes) -> int | None:
     """Ms since 1970, None when the field is missing; MetadataFormatError."""
     from google.protobuf.message import DecodeError  # noqa: PLC0415
 
-    from runtime.metadata.metadata_nodes_pb2 import CheckTimeRecord  # noqa: PLC0415
+    from bkctl.runtime.metadata.metadata_nodes_pb2 import CheckTimeRecord  # noqa: PLC0415
 
     try:
         record = CheckTimeRecord.FromString(data)
@@ -132,7 +132,7 @@ def encode_layout() -> bytes:
 
 def check_layout(data: bytes) -> None:
     """MetadataFormatError unless it is the only existing format of the tree."""
-    from runtime.metadata.metadata_nodes_pb2 import UnderReplicationLayoutRecord  # noqa: PLC0415
+    from bkctl.runtime.metadata.metadata_nodes_pb2 import UnderReplicationLayoutRecord  # noqa: PLC0415
 
     text = _text(data, "layout")
     record = parse_fields(text, UnderReplicationLayoutRecord(), "layout")

@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     BadVersionError,
     MetadataError,
     MetadataFormatError,
@@ -30,12 +30,12 @@ from runtime.errors import (
     NoNodeError,
     SessionExpiredError,
 )
-from runtime.metadata.ledgers.layout import require_storable_id
-from runtime.metadata.paths import Paths
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
-from runtime.metadata.replication.format import decode_lock, encode_lock, parse_mark_name
-from runtime.metadata.store import (
+from bkctl.runtime.metadata.ledgers.layout import require_storable_id
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
+from bkctl.runtime.metadata.replication.format import decode_lock, encode_lock, parse_mark_name
+from bkctl.runtime.metadata.store import (
     CheckNode,
     CreateNode,
     DeleteNode,

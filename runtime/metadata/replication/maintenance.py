@@ -14,10 +14,10 @@ from collections.abc import Collection
 
 import msgspec
 
-from runtime.errors import ConflictError, MetadataFormatError
-from runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
-from runtime.metadata.replication.switches import DELAY_S_MAX, RecoveryDelay, ReplicationSwitches
-from runtime.metadata.store import ANY_VERSION, Versioned
+from bkctl.runtime.errors import ConflictError, MetadataFormatError
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import DELAY_S_MAX, RecoveryDelay, ReplicationSwitches
+from bkctl.runtime.metadata.store import ANY_VERSION, Versioned
 
 
 class Maintenance(msgspec.Struct, frozen=True):

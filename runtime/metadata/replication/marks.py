@@ -14,7 +14,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     BadVersionError,
     ConflictError,
     MetadataFormatError,
@@ -22,18 +22,18 @@ from runtime.errors import (
     NoNodeError,
     NotEmptyError,
 )
-from runtime.ledger.metadata import is_valid_bookie_id
-from runtime.metadata.ledgers.layout import require_storable_id
-from runtime.metadata.paths import Paths
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
-from runtime.metadata.replication.format import (
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id
+from bkctl.runtime.metadata.ledgers.layout import require_storable_id
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
+from bkctl.runtime.metadata.replication.format import (
     UnderReplicationMark,
     decode_mark,
     encode_mark,
     parse_group_name,
 )
-from runtime.metadata.store import (
+from bkctl.runtime.metadata.store import (
     CreateNode,
     MetadataStore,
     NodeReader,
@@ -42,8 +42,8 @@ from runtime.metadata.store import (
     find_node,
     read_or_problem,
 )
-from runtime.ports import Clock
-from storage.ids import LEDGER_ID_MAX
+from bkctl.runtime.ports import Clock
+from bkctl.storage.ids import LEDGER_ID_MAX
 
 LEVELS = 4
 """Interior nodes between the directory of marks and a mark."""

@@ -15,11 +15,11 @@ from typing import TypeVar
 
 import msgspec
 
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.election import Candidate, read_auditor
-from runtime.metadata.replication.maintenance import Maintenance, list_maintenance
-from runtime.metadata.replication.recovery_notes import (
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.election import Candidate, read_auditor
+from bkctl.runtime.metadata.replication.maintenance import Maintenance, list_maintenance
+from bkctl.runtime.metadata.replication.recovery_notes import (
     CollectionNote,
     DaemonNote,
     GivenUpNote,
@@ -28,7 +28,7 @@ from runtime.metadata.replication.recovery_notes import (
     NoteDirectory,
     RecoveryNotes,
 )
-from runtime.metadata.store import MetadataStore, Versioned
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
 
 NoteT = TypeVar("NoteT", bound=msgspec.Struct)
 

@@ -27,10 +27,10 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from runtime.errors import BadVersionError, MetadataFormatError, NodeExistsError, NoNodeError
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned, children_of, decode_node, find_node
-from storage.json_text import JsonTextError, decode_json
+from bkctl.runtime.errors import BadVersionError, MetadataFormatError, NodeExistsError, NoNodeError
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Versioned, children_of, decode_node, find_node
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import datetime
 
 import msgspec
 
-from storage.json_text import JsonTextError, decode_json
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 
 class SwitchNote(msgspec.Struct, frozen=True):

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.errors import BadVersionError, ConflictError, MetadataFormatError, NodeExistsError, NoNodeError
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.directories import UnderReplicationTree
-from runtime.metadata.replication.format import decode_check_time, encode_check_time
-from runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch, decode_node, find_node
+from bkctl.runtime.errors import BadVersionError, ConflictError, MetadataFormatError, NodeExistsError, NoNodeError
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.directories import UnderReplicationTree
+from bkctl.runtime.metadata.replication.format import decode_check_time, encode_check_time
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore, Node, Watch, decode_node, find_node
 
 DELAY_S_MAX = 2**31 - 1
 """Java reads the delay as an int of 32 bits."""

@@ -12,12 +12,12 @@ import enum
 import functools
 from collections.abc import AsyncGenerator, Callable
 
-from runtime.errors import ConflictError, NoNodeError
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marked_ids, read_mark
-from runtime.metadata.store import MetadataStore, Node
+from bkctl.runtime.errors import ConflictError, NoNodeError
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marked_ids, read_mark
+from bkctl.runtime.metadata.store import MetadataStore, Node
 
 WATCHES_MAX = 1000
 """Maximum watched nodes. A change of the others shows in the next listing, which follows after some time anyway."""

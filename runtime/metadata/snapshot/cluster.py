@@ -10,19 +10,19 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
 import msgspec
 
-from runtime.config import LayoutConfig
-from runtime.errors import ClusterNotFoundError, MetadataFormatError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.metadata_format import decode_ledger_metadata
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.format import decode_mark, parse_mark_name
-from runtime.metadata.replication.marks import ListedMark
-from runtime.metadata.snapshot.format import FileNode
-from runtime.metadata.snapshot.node_file import NodePiece, SnapshotFile, SnapshotSurvey
-from runtime.metadata.snapshot.store import FileStore
-from runtime.metadata.store import Versioned
+from bkctl.runtime.config import LayoutConfig
+from bkctl.runtime.errors import ClusterNotFoundError, MetadataFormatError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.format import decode_mark, parse_mark_name
+from bkctl.runtime.metadata.replication.marks import ListedMark
+from bkctl.runtime.metadata.snapshot.format import FileNode
+from bkctl.runtime.metadata.snapshot.node_file import NodePiece, SnapshotFile, SnapshotSurvey
+from bkctl.runtime.metadata.snapshot.store import FileStore
+from bkctl.runtime.metadata.store import Versioned
 
 
 class ClusterFile(msgspec.Struct, frozen=True):

@@ -13,8 +13,8 @@ from typing import Self
 
 import msgspec
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.snapshot.format import (
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.snapshot.format import (
     END_OF_NODES,
     SEAL_BYTES,
     FileNode,
@@ -25,7 +25,7 @@ from runtime.metadata.snapshot.format import (
     is_seal,
     scan_nodes,
 )
-from storage.ports import FileSystem
+from bkctl.storage.ports import FileSystem
 
 PIECE_BYTES = 16 * 1024 * 1024
 """About 60,000 ledgers: enough to keep a reader busy for some seconds."""

@@ -20,10 +20,10 @@ from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple, Protocol, Self, TypeVar
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.backup.archive import ArchiveReader, ByteStream
-from runtime.metadata.snapshot.format import END_OF_NODES, MAGIC, FileNode, encode_end, encode_header, encode_node
-from storage.ports import File, FileSystem
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.backup.archive import ArchiveReader, ByteStream
+from bkctl.runtime.metadata.snapshot.format import END_OF_NODES, MAGIC, FileNode, encode_end, encode_header, encode_node
+from bkctl.storage.ports import File, FileSystem
 
 T = TypeVar("T")
 

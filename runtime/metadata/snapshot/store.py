@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
-from runtime.errors import NoNodeError, RefusedError
-from runtime.metadata.measures import MetadataMeasures
-from runtime.metadata.snapshot.format import FileNode
-from runtime.metadata.store import ANY_VERSION, Node, NodeStat, NodeWrite, Watch
+from bkctl.runtime.errors import NoNodeError, RefusedError
+from bkctl.runtime.metadata.measures import MetadataMeasures
+from bkctl.runtime.metadata.snapshot.format import FileNode
+from bkctl.runtime.metadata.store import ANY_VERSION, Node, NodeStat, NodeWrite, Watch
 
 
 class FileStore:

@@ -14,9 +14,9 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from runtime.config import SaslMechanism, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
-from runtime.errors import ConfigurationError
-from storage.adapters.given_files import read_given_file
+from bkctl.runtime.config import SaslMechanism, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.storage.adapters.given_files import read_given_file
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError, PortInUseError
-from runtime.new_file import write_whole
-from storage.adapters.filesystem import OsFileSystem, open_to_append
+from bkctl.runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError, PortInUseError
+from bkctl.runtime.new_file import write_whole
+from bkctl.storage.adapters.filesystem import OsFileSystem, open_to_append
 
 LOOPBACK = "127.0.0.1"
 JAVA_VERSION_MIN = 17

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kazoo import exceptions as kazoo_errors
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     BadVersionError,
     MetadataAuthError,
     MetadataError,

@@ -23,8 +23,8 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import (
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import (
     MetadataAuthError,
     MetadataError,
     MetadataUnavailableError,
@@ -32,8 +32,8 @@ from runtime.errors import (
     NoNodeError,
     SessionExpiredError,
 )
-from runtime.metadata.measures import MetadataMeasures
-from runtime.metadata.store import (
+from bkctl.runtime.metadata.measures import MetadataMeasures
+from bkctl.runtime.metadata.store import (
     ANY_VERSION,
     CLOSE_TIMEOUT_S,
     Node,
@@ -44,13 +44,13 @@ from runtime.metadata.store import (
     check_path,
     check_writes,
 )
-from runtime.metadata.zookeeper.access import RedactingFilter, session_credentials, tls_context
-from runtime.metadata.zookeeper.connect_failures import ConnectFailures
-from runtime.metadata.zookeeper.errors import translate
-from runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
-from runtime.metadata.zookeeper.transactions import begin_transaction, node_stat, stats_of
-from runtime.metadata.zookeeper.watches import StandingWatch, Watcher, one_shot
-from storage.measures import Outcomes
+from bkctl.runtime.metadata.zookeeper.access import RedactingFilter, session_credentials, tls_context
+from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures
+from bkctl.runtime.metadata.zookeeper.errors import translate
+from bkctl.runtime.metadata.zookeeper.threads import LoopHandler, server_addresses
+from bkctl.runtime.metadata.zookeeper.transactions import begin_transaction, node_stat, stats_of
+from bkctl.runtime.metadata.zookeeper.watches import StandingWatch, Watcher, one_shot
+from bkctl.storage.measures import Outcomes
 
 logger = logging.getLogger(__name__)
 logger.addHandler(logging.NullHandler())  # silent unless the program configures logging
@@ -68,7 +68,7 @@ _AUTH_FAILURES_MAX = 2
 
 
 class ZooKeeperStore:
-    """A ZooKeeper session that renews itself; see ``runtime.metadata.store`` for the contract."""
+    """A ZooKeeper session that renews itself; see ``bkctl.runtime.metadata.store`` for the contract."""
 
     def __init__(self, servers: str, config: ZooKeeperConfig, environment: Mapping[str, str]) -> None:
         self._servers = servers

@@ -17,10 +17,10 @@ from typing import Any
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.hosts import collect_hosts
 
-from runtime.errors import ConfigurationError
-from runtime.metadata.zookeeper.access import NotingContext
-from runtime.metadata.zookeeper.buffered_socket import RequestSignal, ServerSocket, wait_for_room, wait_readable
-from runtime.metadata.zookeeper.connect_failures import Address, ConnectFailures
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.zookeeper.access import NotingContext
+from bkctl.runtime.metadata.zookeeper.buffered_socket import RequestSignal, ServerSocket, wait_for_room, wait_readable
+from bkctl.runtime.metadata.zookeeper.connect_failures import Address, ConnectFailures
 
 logger = logging.getLogger(__name__)
 

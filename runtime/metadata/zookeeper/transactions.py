@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runtime.metadata.store import CheckNode, CreateNode, NodeStat, NodeWrite, SetNode
-from runtime.metadata.zookeeper.errors import is_at_fault, translate
+from bkctl.runtime.metadata.store import CheckNode, CreateNode, NodeStat, NodeWrite, SetNode
+from bkctl.runtime.metadata.zookeeper.errors import is_at_fault, translate
 
 
 def node_stat(stat: Any) -> NodeStat:

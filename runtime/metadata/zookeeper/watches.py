@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from runtime.errors import MetadataError, MetadataUnavailableError, NoNodeError
+from bkctl.runtime.errors import MetadataError, MetadataUnavailableError, NoNodeError
 
 logger = logging.getLogger(__name__)
 

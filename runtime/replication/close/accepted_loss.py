@@ -19,12 +19,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from runtime.client.ensemble_change import Replacements
-from runtime.client.entry_read import EntryReader
-from runtime.client.last_entry import told_by
-from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
-from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
-from runtime.errors import (
+from bkctl.runtime.client.ensemble_change import Replacements
+from bkctl.runtime.client.entry_read import EntryReader
+from bkctl.runtime.client.last_entry import told_by
+from bkctl.runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from bkctl.runtime.errors import (
     BookieError,
     BookieIOError,
     EntryDigestError,
@@ -35,20 +35,20 @@ from runtime.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
-from runtime.ledger.changes import to_closed, to_in_recovery
-from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.ledger.write_set import write_set
-from runtime.metadata.store import CheckNode, Versioned
-from runtime.protocol.status import error_of
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.gaps import next_listed
-from runtime.replication.copy.job import CopyTools
-from runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
-from runtime.replication.copy.writer import worst_of
-from runtime.replication.judge.copies import Copy, CopyState, marked_different
-from runtime.replication.judge.fragments import EntryRange, EntryRangeSet, in_and_out_of
-from runtime.replication.survey.loss_proof import why_not_given_up
-from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
+from bkctl.runtime.ledger.changes import to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.store import CheckNode, Versioned
+from bkctl.runtime.protocol.status import error_of
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.gaps import next_listed
+from bkctl.runtime.replication.copy.job import CopyTools
+from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
+from bkctl.runtime.replication.copy.writer import worst_of
+from bkctl.runtime.replication.judge.copies import Copy, CopyState, marked_different
+from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, in_and_out_of
+from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
+from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
 LOOK_AHEAD_ENTRIES = 10_000
 """How many entries without a good copy in a row, after the highest one that is known, prove that no more follow.

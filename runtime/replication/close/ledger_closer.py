@@ -10,9 +10,9 @@ import enum
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from runtime.client.ports import ClientPorts, credentials_of
-from runtime.client.recovery import LedgerRecovery
-from runtime.errors import (
+from bkctl.runtime.client.ports import ClientPorts, credentials_of
+from bkctl.runtime.client.recovery import LedgerRecovery
+from bkctl.runtime.errors import (
     AnswersMissingError,
     BookieError,
     LedgerError,
@@ -20,15 +20,15 @@ from runtime.errors import (
     LedgerRecoveryError,
     MetadataUnavailableError,
 )
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.store import Versioned
-from runtime.replication.close.accepted_loss import AcceptedLoss, LossClose, bare_reason
-from runtime.replication.judge.closability import CloseFailure, why_not_closable, why_not_closed
-from runtime.replication.survey.loss_proof import why_not_given_up
-from runtime.replication.turn.live_bookies import LiveBookies
-from storage.errors import BkctlError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.close.accepted_loss import AcceptedLoss, LossClose, bare_reason
+from bkctl.runtime.replication.judge.closability import CloseFailure, why_not_closable, why_not_closed
+from bkctl.runtime.replication.survey.loss_proof import why_not_given_up
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.storage.errors import BkctlError
 
 GRACE_POLL_S = 1.0
 

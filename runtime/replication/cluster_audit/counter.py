@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from runtime.ledger.owner import owner_group
-from runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
-from runtime.replication.cluster_audit.report import (
+from bkctl.runtime.ledger.owner import owner_group
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies
+from bkctl.runtime.replication.cluster_audit.report import (
     NO_OWNER,
     BookieReplication,
     ListedLedger,
@@ -22,9 +22,21 @@ from runtime.replication.cluster_audit.report import (
     UnderReplicatedLedger,
     UnreadableLedger,
 )
-from runtime.replication.cluster_audit.shape import LedgerShape, RackSpread, ShapeKey, outcomes, shape_key, standing_of
-from runtime.replication.cluster_audit.totals import AuditTotals, loss_key, row_of
-from runtime.replication.judge.verdict import UNDER_REPLICATED_STATES, LedgerVerdict, ReplicationState, WriteSetRow
+from bkctl.runtime.replication.cluster_audit.shape import (
+    LedgerShape,
+    RackSpread,
+    ShapeKey,
+    outcomes,
+    shape_key,
+    standing_of,
+)
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, loss_key, row_of
+from bkctl.runtime.replication.judge.verdict import (
+    UNDER_REPLICATED_STATES,
+    LedgerVerdict,
+    ReplicationState,
+    WriteSetRow,
+)
 
 SHAPES_MAX = 10_000
 """Shapes that are counted at the same time."""

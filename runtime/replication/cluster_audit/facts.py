@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.metadata.bookies.registration import Registrations
-from runtime.placement.rack_sources import normal_rack
-from runtime.placement.rules import PlacementRule, PlacementRules, spreads
-from runtime.placement.survey import BookieSurvey, rules_that_apply
-from runtime.placement.view import ClusterView, KnownBookie
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.placement.rack_sources import normal_rack
+from bkctl.runtime.placement.rules import PlacementRule, PlacementRules, spreads
+from bkctl.runtime.placement.survey import BookieSurvey, rules_that_apply
+from bkctl.runtime.placement.view import ClusterView, KnownBookie
 
 RACK_PREFIX = "rack:"
 """Before the path of a rack, in the text of a loss."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from runtime.replication.cluster_audit.counter import AGES, UNKNOWN_AGE
-from runtime.replication.cluster_audit.facts import ZOOKEEPER, AuditFacts, KnownBookies
-from runtime.replication.cluster_audit.report import (
+from bkctl.runtime.replication.cluster_audit.counter import AGES, UNKNOWN_AGE
+from bkctl.runtime.replication.cluster_audit.facts import ZOOKEEPER, AuditFacts, KnownBookies
+from bkctl.runtime.replication.cluster_audit.report import (
     AuditReport,
     AuditSummary,
     BookieReplication,
@@ -18,8 +18,8 @@ from runtime.replication.cluster_audit.report import (
     OwnerReplication,
     RackReplication,
 )
-from runtime.replication.cluster_audit.totals import AuditTotals, loss_key
-from runtime.replication.judge.verdict import ReplicationState
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, loss_key
+from bkctl.runtime.replication.judge.verdict import ReplicationState
 
 _RACK_COUNTS = ("misplaced", "one_rack", "rack_unknown")
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from runtime.placement.rules import judge_members, places_of
-from runtime.replication.cluster_audit.facts import KnownBookies
-from runtime.replication.judge.verdict import ReplicationRow, has_enough_answers
+from bkctl.runtime.placement.rules import judge_members, places_of
+from bkctl.runtime.replication.cluster_audit.facts import KnownBookies
+from bkctl.runtime.replication.judge.verdict import ReplicationRow, has_enough_answers
 
 ShapeKey: TypeAlias = tuple[object, ...]
 

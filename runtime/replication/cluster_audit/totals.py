@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from runtime.replication.cluster_audit.report import (
+from bkctl.runtime.replication.cluster_audit.report import (
     EXAMPLES_MAX,
     FINDINGS_MAX,
     OTHER_OWNERS,
@@ -28,7 +28,7 @@ from runtime.replication.cluster_audit.report import (
     UnderReplicatedLedger,
     UnreadableLedger,
 )
-from runtime.replication.judge.verdict import ReplicationState
+from bkctl.runtime.replication.judge.verdict import ReplicationState
 
 S = TypeVar("S", bound=Sums)
 

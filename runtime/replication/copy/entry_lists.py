@@ -10,11 +10,11 @@ import asyncio
 import itertools
 from collections import defaultdict
 
-from runtime.errors import BookieError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ports import Bookies, Clock
-from runtime.replication.copy.reader import SILENCE
-from runtime.replication.judge.fragments import stored_count, stored_entries
+from bkctl.runtime.errors import BookieError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ports import Bookies, Clock
+from bkctl.runtime.replication.copy.reader import SILENCE
+from bkctl.runtime.replication.judge.fragments import stored_count, stored_entries
 
 _ENTRIES_AT_ONCE = 20_000
 """Entries that are compared before other tasks run: some milliseconds."""

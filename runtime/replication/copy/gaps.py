@@ -15,14 +15,14 @@ from typing import TypeVar
 
 import msgspec
 
-from runtime.client.ports import LedgerCredentials
-from runtime.errors import BookieError, NoSuchLedgerError
-from runtime.ports import Bookies
-from runtime.protocol.entry_list import EntryList
-from runtime.replication.copy.reader import CopyReader
-from runtime.replication.judge.copies import Copy, CopyState
-from runtime.replication.judge.fragments import EntryRange
-from storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
+from bkctl.runtime.client.ports import LedgerCredentials
+from bkctl.runtime.errors import BookieError, NoSuchLedgerError
+from bkctl.runtime.ports import Bookies
+from bkctl.runtime.protocol.entry_list import EntryList
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.judge.copies import Copy, CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.storage.ids import ENTRY_ID_MAX, INVALID_ENTRY_ID
 
 LOOK_AFTER = 64
 """Entries in a row without a good copy after which the bookies are asked where to go on."""

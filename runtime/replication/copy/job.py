@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.client.bookie_software import BookieSoftware
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.rate import SharedPacer
-from runtime.replication.copy.reader import CopyReader
-from runtime.replication.copy.writer import EntryWriter
-from runtime.replication.judge.fragments import EntryRange, Fragment, last_stored, stripe_count
-from runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
+from bkctl.runtime.client.bookie_software import BookieSoftware
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.rate import SharedPacer
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.copy.writer import EntryWriter
+from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, last_stored, stripe_count
+from bkctl.runtime.replication.judge.ledger_result import LedgerFailure, SourceDefect
 
 BATCHES_IN_FLIGHT = 8
 """Batches of one stripe that are read, written or verified at the same time."""

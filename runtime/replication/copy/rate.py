@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.ports import Clock
-from runtime.rate_limit import RateLimit
+from bkctl.runtime.ports import Clock
+from bkctl.runtime.rate_limit import RateLimit
 
 BURST_S = 0.1
 """The bucket holds this much time's worth of bytes: what was not used earlier is lost."""

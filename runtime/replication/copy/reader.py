@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from runtime.client.metadata_update import back_off_s
-from runtime.client.ports import ClientPorts, LedgerCredentials
-from runtime.errors import (
+from bkctl.runtime.client.metadata_update import back_off_s
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials
+from bkctl.runtime.errors import (
     BookieError,
     BookieIOError,
     BookieTimeoutError,
@@ -25,13 +25,13 @@ from runtime.errors import (
     NoSuchLedgerError,
     TooManyRequestsError,
 )
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ports import BodyOrStatus, Clock
-from runtime.protocol.status import Status, error_of
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.window import Windows
-from runtime.replication.judge.copies import Copy, CopyState
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ports import BodyOrStatus, Clock
+from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.window import Windows
+from bkctl.runtime.replication.judge.copies import Copy, CopyState
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 ENTRY_BYTES_ASSUMED = 64 * 1024
 """Assumed size of an entry until the true size is known."""

@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import chain
 
-from runtime.ledger.write_set import write_set
-from runtime.protocol.status import Status, error_of
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
-from runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
-from runtime.replication.copy.tasks import for_each_bounded
-from runtime.replication.judge.bad_copies import BAD_STATES, judge_entry, left_copies
-from runtime.replication.judge.copies import Copy, CopyState
-from runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, joined, stripe
-from runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
+from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max, entry_bytes_estimate
+from bkctl.runtime.replication.copy.tasks import for_each_bounded
+from bkctl.runtime.replication.judge.bad_copies import BAD_STATES, judge_entry, left_copies
+from bkctl.runtime.replication.judge.copies import Copy, CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRangeSet, batches, in_and_out_of, joined, stripe
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
 
 
 class StripeRewrite:

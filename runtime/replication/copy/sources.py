@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from runtime.ledger.write_set import is_in_write_set, write_set
-from runtime.metadata.pipeline import each_of
-from runtime.protocol.status import Status
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
-from runtime.replication.copy.job import CopyTools, StripeJob
-from runtime.replication.copy.reader import (
+from bkctl.runtime.ledger.write_set import is_in_write_set, write_set
+from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
+from bkctl.runtime.replication.copy.job import CopyTools, StripeJob
+from bkctl.runtime.replication.copy.reader import (
     entry_bytes_estimate,
     pause_s,
 )
-from runtime.replication.copy.tasks import for_each_leased, run_all
-from runtime.replication.copy.window import Lease
-from runtime.replication.judge.copies import Copy, CopyState
-from runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
-from runtime.replication.judge.ledger_result import SourceDefect
+from bkctl.runtime.replication.copy.tasks import for_each_leased, run_all
+from bkctl.runtime.replication.copy.window import Lease
+from bkctl.runtime.replication.judge.copies import Copy, CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange, EntryRangeSet, stripe_count
+from bkctl.runtime.replication.judge.ledger_result import SourceDefect
 
 BATCH_ENTRIES = 256
 """A batch to copy ends at this or at ``BATCH_BYTES``: more entries than where several copies are compared."""

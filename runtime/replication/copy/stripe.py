@@ -14,18 +14,18 @@ from typing import NoReturn
 
 import msgspec
 
-from runtime.ports import BodyOrStatus
-from runtime.protocol.status import Status, error_of
-from runtime.replication.config import VerifyMode
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
-from runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
-from runtime.replication.copy.rewrite import StripeRewrite
-from runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, SourceReader
-from runtime.replication.copy.tasks import for_each_bounded
-from runtime.replication.copy.writer import worst_of
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
+from bkctl.runtime.ports import BodyOrStatus
+from bkctl.runtime.protocol.status import Status, error_of
+from bkctl.runtime.replication.config import VerifyMode
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.job import BATCHES_IN_FLIGHT, CopyTools, StripeJob, StripeOutcome
+from bkctl.runtime.replication.copy.reader import REQUEST_COST_BYTES, batch_entries_max
+from bkctl.runtime.replication.copy.rewrite import StripeRewrite
+from bkctl.runtime.replication.copy.sources import BATCH_ENTRIES, GivenUpError, SourceReader
+from bkctl.runtime.replication.copy.tasks import for_each_bounded
+from bkctl.runtime.replication.copy.writer import worst_of
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange, batches, first_stored, last_stored, stripe
 
 _SAMPLED_SHARE = 0.01
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from runtime.replication.copy.window import Lease, Window
+from bkctl.runtime.replication.copy.window import Lease, Window
 
 T = TypeVar("T")
 

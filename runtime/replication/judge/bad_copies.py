@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.replication.judge.copies import Copy, CopyState, marked_different
-from runtime.replication.judge.fragments import (
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.replication.judge.copies import Copy, CopyState, marked_different
+from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     Fragment,
     first_stored,
@@ -26,10 +26,10 @@ from runtime.replication.judge.fragments import (
     segment_entries,
     stripe_count,
 )
-from runtime.replication.judge.ledger_check import LedgerCheck
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
-from runtime.replication.judge.targets import TargetForecast
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure
+from bkctl.runtime.replication.judge.targets import TargetForecast
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 MUST_MOVE = "a bad record is written over only on bkctl's bookies, so the stripe has to move: {0}"
 """Begins the reason why it does not."""

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from runtime.client.reader import ENTRIES_WITHOUT_END_MAX
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.replication.judge.fragments import EntryRange, first_stored, in_and_out_of, last_stored
-from storage.ids import ENTRY_ID_MAX
+from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.replication.judge.fragments import EntryRange, first_stored, in_and_out_of, last_stored
+from bkctl.storage.ids import ENTRY_ID_MAX
 
 
 class Sample(msgspec.Struct, frozen=True):

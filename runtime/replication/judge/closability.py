@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from runtime.client.recovery import blocking_members
-from runtime.errors import (
+from bkctl.runtime.client.recovery import blocking_members
+from bkctl.runtime.errors import (
     AnswersMissingError,
 )
-from runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata import LedgerMetadata
 
 
 class CloseFailure(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,11 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from runtime.metadata.replication.maintenance import Maintenance
-from runtime.metadata.replication.recovery_look import RecoveryLook
-from runtime.metadata.replication.switch_note import SwitchNote
-from runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
-from runtime.replication.judge.status_finding import StatusFinding, Urgency, age, age_text, first_names, these_bookies
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, recovery_findings
+from bkctl.runtime.replication.judge.status_finding import (
+    StatusFinding,
+    Urgency,
+    age,
+    age_text,
+    first_names,
+    these_bookies,
+)
 
 DISK_WARNING_FRACTION = 0.90
 DISK_CRITICAL_FRACTION = 0.95

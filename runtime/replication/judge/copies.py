@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runtime.protocol.entry_body import DecodedEntry
+from bkctl.runtime.protocol.entry_body import DecodedEntry
 
 
 class CopyState(enum.Enum):

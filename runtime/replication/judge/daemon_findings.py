@@ -9,8 +9,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from runtime.metadata.replication.recovery_look import RecoveryLook
-from runtime.replication.judge.status_finding import StatusFinding, Urgency, age, age_text, first_names, these_bookies
+from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+from bkctl.runtime.replication.judge.status_finding import (
+    StatusFinding,
+    Urgency,
+    age,
+    age_text,
+    first_names,
+    these_bookies,
+)
 
 STATUS_COMMAND = "bkctl autorecovery status"
 NO_PROGRESS_WARNING_S = 3600

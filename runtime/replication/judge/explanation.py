@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from runtime.client.recovery import blocking_members
-from runtime.ledger.metadata import LedgerState
-from runtime.ledger.write_set import write_set
-from runtime.placement.choice import PlacementNeed, Refusal, refusals
-from runtime.placement.isolation import isolation_demand
-from runtime.placement.rules import BrokenRule, judge_ensemble
-from runtime.replication.judge.closability import joined, last_resort, what_helps
-from runtime.replication.judge.fragments import Fragment
-from runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
-from runtime.replication.judge.targets import stripe_bytes
-from runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.client.recovery import blocking_members
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
+from bkctl.runtime.placement.isolation import isolation_demand
+from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
+from bkctl.runtime.replication.judge.closability import joined, last_resort, what_helps
+from bkctl.runtime.replication.judge.fragments import Fragment
+from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
+from bkctl.runtime.replication.judge.targets import stripe_bytes
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
 
 _NAMED_MAX = 5
 

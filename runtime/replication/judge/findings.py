@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_check import LedgerCheck
-from storage.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
-from storage.json_text import JsonTextError, decode_json
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+from bkctl.storage.ids import ENTRY_ID_MAX, LEDGER_ID_MAX
+from bkctl.storage.json_text import JsonTextError, decode_json
 
 KIND = "LedgerFindings"
 END_KIND = "LedgerFindingsEnd"

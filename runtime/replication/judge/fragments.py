@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import is_in_write_set
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import is_in_write_set
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 
 class EntryRange(msgspec.Struct, frozen=True, gc=False):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import (
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
 )
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 
 class CopyDefect(msgspec.Struct, frozen=True):

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.replication.lock import HeldLock
-from runtime.metadata.replication.marks import ListedMark
-from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.lock import HeldLock
+from bkctl.runtime.metadata.replication.marks import ListedMark
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 BAD_COPIES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED, CopyState.DIFFERENT})
 """A bookie that answers, but not with a good copy."""

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-from runtime.replication.judge.verdict import write_set_rows
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+from bkctl.runtime.replication.judge.verdict import write_set_rows
 
 
 class LedgerFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from runtime.placement.rules import BrokenRule, PlacementRule
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import (
+from bkctl.runtime.placement.rules import BrokenRule, PlacementRule
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     format_ranges,
 )

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import negatives_needed
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.replication.marks import ListedMark
-from runtime.replication.judge.fragments import format_ranges
-from runtime.replication.judge.ledger_check import LedgerCheck
-from runtime.replication.judge.status_finding import first_names
-from runtime.replication.judge.verdict import (
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import negatives_needed
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.marks import ListedMark
+from bkctl.runtime.replication.judge.fragments import format_ranges
+from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+from bkctl.runtime.replication.judge.status_finding import first_names
+from bkctl.runtime.replication.judge.verdict import (
     LedgerVerdict,
     ReplicationState,
     has_enough_answers,

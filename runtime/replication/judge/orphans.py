@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.ledger.owner import owner_of
-from runtime.ledger.pulsar_owner import PulsarLedgerOwner, PulsarTopic, PulsarUse, is_pulsars, pulsar_owner
-from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-from runtime.metadata.pulsar.references import PulsarReferences
+from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.ledger.pulsar_owner import PulsarLedgerOwner, PulsarTopic, PulsarUse, is_pulsars, pulsar_owner
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+from bkctl.runtime.metadata.pulsar.references import PulsarReferences
 
 AGE_S_MIN = 24 * 3600
 """Pulsar creates a ledger before it stores the reference, and compaction may take hours in between."""

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.owner import owner_of
-from runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote
-from runtime.replication.judge.verdict import judge_ledger, live_copies, write_set_rows
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, FailedLedgerNote
+from bkctl.runtime.replication.judge.verdict import judge_ledger, live_copies, write_set_rows
 
 
 class WaitReason(enum.StrEnum):

@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.ledger.write_set import negatives_needed
-from runtime.metadata.bookies.registration import Registrations
-from runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_ensemble, choose_replacements
-from runtime.placement.isolation import IsolationDemand, isolation_demand
-from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey
-from runtime.placement.view import BookieSpace
-from runtime.replication.judge.fragments import fragments_naming
-from runtime.replication.judge.verdict import WriteSetRow, write_set_rows
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.write_set import negatives_needed
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.placement.choice import Choice, NoChoice, PlacementNeed, choose_ensemble, choose_replacements
+from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.placement.view import BookieSpace
+from bkctl.runtime.replication.judge.fragments import fragments_naming
+from bkctl.runtime.replication.judge.verdict import WriteSetRow, write_set_rows
 
 LEDGER_IDS_MAX = 100
 """Ledgers that an objection names."""

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.placement.choice import Choice, NoChoice, PlacementNeed, broken_rules, choose_replacements
-from runtime.placement.isolation import IsolationDemand, isolation_demand
-from runtime.placement.rules import BrokenRule, PlacementRule, PlacementRules, faults_of
-from runtime.placement.survey import BookieSurvey
-from runtime.placement.view import ClusterView
-from runtime.replication.config import PlacementMode
-from runtime.replication.judge.fragments import Fragment, stripe_count
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.placement.choice import Choice, NoChoice, PlacementNeed, broken_rules, choose_replacements
+from bkctl.runtime.placement.isolation import IsolationDemand, isolation_demand
+from bkctl.runtime.placement.rules import BrokenRule, PlacementRule, PlacementRules, faults_of
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.placement.view import ClusterView
+from bkctl.runtime.replication.config import PlacementMode
+from bkctl.runtime.replication.judge.fragments import Fragment, stripe_count
 
 
 class CopyNeed(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.owner import owner_of
-from runtime.ledger.write_set import negatives_needed, write_set
-from runtime.replication.judge.fragments import EntryRange, segment_entries
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.ledger.write_set import negatives_needed, write_set
+from bkctl.runtime.replication.judge.fragments import EntryRange, segment_entries
 
 COUNT_MAX = 2**56
 """Limit of plausible entry and byte counts of one ledger; sums over 100 ledgers fit in 64 bits."""

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from runtime.errors import ConfigurationError, ConflictError
-from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
-from runtime.replication.plan.store import LEDGER_TABLE, ORDER_OF_WORK, Database
+from bkctl.runtime.errors import ConfigurationError, ConflictError
+from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
+from bkctl.runtime.replication.plan.store import LEDGER_TABLE, ORDER_OF_WORK, Database
 
 VERSION: Final = 2
 """1 were JSON lines."""

@@ -12,15 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from runtime.client.recovery import blocking_members
-from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.ledger.owner import owner_of
-from runtime.ledger.write_set import write_set
-from runtime.metadata.store import Versioned
-from runtime.placement.rules import BrokenRule, PlacementRule
-from runtime.replication.judge.fragments import Fragment, fragments_naming, stripe_count
-from runtime.replication.judge.ledger_result import LedgerFailure
-from runtime.replication.judge.targets import TargetForecast, stripe_bytes
+from bkctl.runtime.client.recovery import blocking_members
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.placement.rules import BrokenRule, PlacementRule
+from bkctl.runtime.replication.judge.fragments import Fragment, fragments_naming, stripe_count
+from bkctl.runtime.replication.judge.ledger_result import LedgerFailure
+from bkctl.runtime.replication.judge.targets import TargetForecast, stripe_bytes
 
 ENTRY_HEAD_BYTES = 40
 """Bytes of an entry in addition to its payload: the head and an average digest."""

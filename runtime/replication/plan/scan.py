@@ -6,19 +6,19 @@ import contextlib
 from collections.abc import AsyncGenerator, Collection
 from typing import NamedTuple, TypeAlias
 
-from runtime.client.ports import ClientPorts
-from runtime.errors import BookieNotFoundError, LedgerNotFoundError, MetadataFormatError, RefusedError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.metadata_format import NewerFormatError
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.store import Versioned
-from runtime.replication.config import PlacementMode, ReplicationConfig
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, rule_counts
-from runtime.replication.judge.targets import PlacementForecast
-from runtime.replication.plan.recovery_plan import RecoveryPlan, plan_ledger
-from runtime.replication.plan.store import OpenDatabase, PlanStore
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import BookieNotFoundError, LedgerNotFoundError, MetadataFormatError, RefusedError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import NewerFormatError
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.config import PlacementMode, ReplicationConfig
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, rule_counts
+from bkctl.runtime.replication.judge.targets import PlacementForecast
+from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan, plan_ledger
+from bkctl.runtime.replication.plan.store import OpenDatabase, PlanStore
 
 SEEN_MAX = 20_000
 """A plan keeps the metadata of so many ledgers, about a kilobyte each; a run reads that of the others again."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from runtime.errors import ConflictError
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.outage import OutageWait
-from runtime.ports import Clock
+from bkctl.runtime.errors import ConflictError
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.outage import OutageWait
+from bkctl.runtime.ports import Clock
 
 POLL_S = 0.5
 

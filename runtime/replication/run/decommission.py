@@ -15,8 +15,8 @@ from functools import partial
 
 import msgspec
 
-from runtime.client.ports import ClientPorts
-from runtime.errors import (
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import (
     BadVersionError,
     LedgerNotFoundError,
     MetadataFormatError,
@@ -25,16 +25,16 @@ from runtime.errors import (
     NoNodeError,
     RefusedError,
 )
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
-from runtime.metadata.store import Node
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
-from runtime.replication.run.bookie_mode import ModeWatch
-from runtime.replication.run.drain import Drain, DrainHooks, DrainResult, OpenLedger
-from runtime.replication.run.recovery import BookieRecovery
-from runtime.replication.run.report import RecoveryReport
-from runtime.replication.survey.loss_proof import named_reasons
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
+from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
+from bkctl.runtime.replication.run.bookie_mode import ModeWatch
+from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, OpenLedger
+from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.replication.survey.loss_proof import named_reasons
 
 _NAMED_MEANWHILE = ", because of a write while its cookie was deleted: the cookie was written again; repeat the command"
 _REGISTERED_AGAIN = (

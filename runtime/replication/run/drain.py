@@ -13,18 +13,18 @@ from functools import partial
 
 import msgspec
 
-from runtime.client.ports import ClientPorts
-from runtime.errors import LedgerNotFoundError, MetadataFormatError
-from runtime.ledger.metadata import LedgerState
-from runtime.ledger.owner import owner_of
-from runtime.ledger.pulsar_owner import topic_of_broker
-from runtime.replication.config import OpenLedgers
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.plan.recovery_plan import RecoveryPlan
-from runtime.replication.run.bookie_mode import ModeWatch
-from runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
-from runtime.replication.run.recovery import BookieRecovery
-from runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.ledger.pulsar_owner import topic_of_broker
+from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
+from bkctl.runtime.replication.run.bookie_mode import ModeWatch
+from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.runtime.replication.run.report import RecoveryReport
 
 PASSES_MAX = 3
 """Maximum passes that find new work: a ledger created during the first one may reference a bookie too."""

@@ -5,23 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
-from runtime.client.ports import ClientPorts
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.outage import MetadataOutage, OutageWait
-from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.job import StripeJob
-from runtime.replication.copy.rate import SharedPacer
-from runtime.replication.copy.reader import CopyReader
-from runtime.replication.copy.stripe import Replicator
-from runtime.replication.judge.ledger_result import LedgerResult
-from runtime.replication.plan.job_file import JobRange
-from runtime.replication.policy import CopyPace, Policy
-from runtime.replication.turn.live_bookies import LiveBookies
-from runtime.replication.turn.state import TurnTools
-from runtime.replication.turn.target_chooser import TargetChooser
-from runtime.replication.turn.task import LedgerTask
-from runtime.replication.turn.turn import LedgerTurn
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
+from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.job import StripeJob
+from bkctl.runtime.replication.copy.rate import SharedPacer
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.copy.stripe import Replicator
+from bkctl.runtime.replication.judge.ledger_result import LedgerResult
+from bkctl.runtime.replication.plan.job_file import JobRange
+from bkctl.runtime.replication.policy import CopyPace, Policy
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.state import TurnTools
+from bkctl.runtime.replication.turn.target_chooser import TargetChooser
+from bkctl.runtime.replication.turn.task import LedgerTask
+from bkctl.runtime.replication.turn.turn import LedgerTurn
 
 RANGE_INTERVAL_NS = 5 * 10**9
 """How often the progress of a long copy is reported: a kill loses no more."""

@@ -14,20 +14,20 @@ from collections.abc import Callable
 
 import msgspec
 
-from runtime.client.ports import ClientPorts, credentials_of
-from runtime.errors import RefusedError
-from runtime.ledger.metadata import LedgerMetadata, Segment, is_valid_bookie_id
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.ledgers.changes import Action, Step
-from runtime.metadata.ledgers.stored_ledgers import StoredLedger, scan_stored
-from runtime.metadata.store import MetadataStore
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.reader import CopyReader
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange, first_stored, last_stored, segment_entries
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.client.ports import ClientPorts, credentials_of
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, Segment, is_valid_bookie_id
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.changes import Action, Step
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, scan_stored
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange, first_stored, last_stored, segment_entries
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 PROBES_MAX = 64
 """Maximum entries that the destination must prove to have; each of a different ledger."""

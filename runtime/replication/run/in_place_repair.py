@@ -12,24 +12,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from runtime.client.ports import ClientPorts
-from runtime.errors import LedgerNotFoundError
-from runtime.metadata.outage import MetadataOutage, OutageWait
-from runtime.metadata.pipeline import each_of
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.replication.copy.rate import CopyRate
-from runtime.replication.copy.tasks import for_each_bounded
-from runtime.replication.judge.bad_copies import InPlacePlan, LedgerInPlace, bad_records_on, left_copies, plan_in_place
-from runtime.replication.judge.check_scope import CheckScope
-from runtime.replication.judge.fragments import EntryRange, joined
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
-from runtime.replication.judge.targets import PlacementForecast
-from runtime.replication.plan.recovery_plan import PlanTotals
-from runtime.replication.policy import Policy
-from runtime.replication.run.engine import Engine
-from runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
-from runtime.replication.survey.checker import LedgerChecker
-from runtime.replication.turn.task import LedgerTask
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import LedgerNotFoundError
+from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
+from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.replication.copy.rate import CopyRate
+from bkctl.runtime.replication.copy.tasks import for_each_bounded
+from bkctl.runtime.replication.judge.bad_copies import (
+    InPlacePlan,
+    LedgerInPlace,
+    bad_records_on,
+    left_copies,
+    plan_in_place,
+)
+from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.fragments import EntryRange, joined
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult
+from bkctl.runtime.replication.judge.targets import PlacementForecast
+from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.replication.turn.task import LedgerTask
 
 
 class InPlaceReport(msgspec.Struct, frozen=True):

@@ -10,19 +10,19 @@ from typing import Any
 
 import msgspec
 
-from runtime.client.ports import ClientPorts
-from runtime.errors import LedgerNotFoundError, MetadataError
-from runtime.ledger.owner import owner_of
-from runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX
-from runtime.ports import Workers
-from runtime.replication.copy.tasks import for_each_bounded
-from runtime.replication.judge.ledger_result import LedgerResult
-from runtime.replication.plan.job_file import JobDone, JobFile, JobRange
-from runtime.replication.plan.recovery_plan import PlanTotals
-from runtime.replication.policy import CopyPace, Policy
-from runtime.replication.run.engine import Engine
-from runtime.replication.run.queue import LedgerQueue
-from runtime.replication.turn.task import LedgerTask
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataError
+from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX
+from bkctl.runtime.ports import Workers
+from bkctl.runtime.replication.copy.tasks import for_each_bounded
+from bkctl.runtime.replication.judge.ledger_result import LedgerResult
+from bkctl.runtime.replication.plan.job_file import JobDone, JobFile, JobRange
+from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
+from bkctl.runtime.replication.policy import CopyPace, Policy
+from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.run.queue import LedgerQueue
+from bkctl.runtime.replication.turn.task import LedgerTask
 
 PROGRESS_INTERVAL_NS = 100_000_000
 TICK_S = 1.0

@@ -11,12 +11,12 @@ import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.format import decode_mark
-from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.store import MetadataStore, Node, find_node
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.format import decode_mark
+from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.store import MetadataStore, Node, find_node
 
 _AT_ONCE_MAX = 64
 

@@ -12,28 +12,28 @@ from typing import Any
 
 import msgspec
 
-from runtime.client.ports import ClientPorts
-from runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.owner import owner_of
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.pipeline import pipelined
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.lock import ReplicationLocks, list_locked_ids
-from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
-from runtime.metadata.store import MetadataStore
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.judge.check_scope import CheckScope
-from runtime.replication.judge.ledger_check import LedgerCheck
-from runtime.replication.judge.marks import (
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.pipeline import pipelined
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks, list_locked_ids
+from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+from bkctl.runtime.replication.judge.marks import (
     MarkedLedger,
     MarkFinding,
     MarkVerdict,
     bookies_in_question,
     judge_mark,
 )
-from runtime.replication.run.mark_clearing import ClearOutcome, KeepNodes, MarkClearing
-from runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.replication.run.mark_clearing import ClearOutcome, KeepNodes, MarkClearing
+from bkctl.runtime.replication.survey.checker import LedgerChecker
 
 _READS_IN_FLIGHT_MAX = 128
 _CHECKED = frozenset({MarkFinding.COPIES_UNKNOWN, MarkFinding.PLACEMENT_UNKNOWN})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runtime.metadata.budgeted_store import BudgetedStore
-from runtime.metadata.outage import MetadataOutage, OutageWait
-from runtime.metadata.request_budget import RequestBudget
-from runtime.metadata.store import MetadataStore, Node, NodeStat
-from runtime.ports import Clock
+from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
+from bkctl.runtime.metadata.request_budget import RequestBudget
+from bkctl.runtime.metadata.store import MetadataStore, Node, NodeStat
+from bkctl.runtime.ports import Clock
 
 
 class OutlastingReads(BudgetedStore):

@@ -6,11 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
 
-from runtime.ports import Clock
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.judge.ledger_result import FailureReason, LedgerResult
-from runtime.replication.turn.task import LedgerTask
+from bkctl.runtime.ports import Clock
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerResult
+from bkctl.runtime.replication.turn.task import LedgerTask
 
 
 class LedgerQueue:

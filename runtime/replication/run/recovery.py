@@ -10,23 +10,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 import msgspec
 
-from runtime.client.ports import ClientPorts
-from runtime.errors import BookieError, RefusedError
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.outage import MetadataOutage, OutageWait
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.replication.copy.reader import SILENCE, reason_of
-from runtime.replication.plan.job_file import JobRest
-from runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
-from runtime.replication.plan.scan import PlanDemand, RecoveryScan
-from runtime.replication.plan.store import OpenDatabase
-from runtime.replication.policy import Policy
-from runtime.replication.run.engine import Engine
-from runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
-from runtime.replication.run.report import RecoveryReport, RecoveryTally
-from runtime.replication.survey.loss_proof import LossProof
-from runtime.replication.turn.task import LedgerTask
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import BookieError, RefusedError
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.replication.copy.reader import SILENCE, reason_of
+from bkctl.runtime.replication.plan.job_file import JobRest
+from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
+from bkctl.runtime.replication.plan.scan import PlanDemand, RecoveryScan
+from bkctl.runtime.replication.plan.store import OpenDatabase
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.run.ledgers import LedgerRun, RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.run.report import RecoveryReport, RecoveryTally
+from bkctl.runtime.replication.survey.loss_proof import LossProof
+from bkctl.runtime.replication.turn.task import LedgerTask
 
 
 class BookieRecovery:

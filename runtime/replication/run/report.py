@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from runtime.placement.rules import PlacementRule
-from runtime.replication.config import VerifyMode
-from runtime.replication.judge.ledger_result import (
+from bkctl.runtime.placement.rules import PlacementRule
+from bkctl.runtime.replication.config import VerifyMode
+from bkctl.runtime.replication.judge.ledger_result import (
     FailureReason,
     LedgerFailure,
     LedgerOutcome,

@@ -10,23 +10,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Container, Mapping, Sequence
 
-from runtime.client.last_entry import read_last_add_confirmed
-from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
-from runtime.client.reader import ENTRIES_WITHOUT_END_MAX
-from runtime.errors import LedgerNotFoundError, MetadataFormatError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
-from runtime.metadata.pipeline import each_of
-from runtime.metadata.store import Versioned
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.gaps import BarrenRun, CopyGaps
-from runtime.replication.copy.rate import CopyRate
-from runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate
-from runtime.replication.copy.tasks import for_each_bounded, for_each_leased
-from runtime.replication.copy.window import Lease
-from runtime.replication.judge.check_scope import WHOLE, CheckScope
-from runtime.replication.judge.copies import Copy, CopyState, marked_different
-from runtime.replication.judge.fragments import (
+from bkctl.runtime.client.last_entry import read_last_add_confirmed
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from bkctl.runtime.client.reader import ENTRIES_WITHOUT_END_MAX
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGaps
+from bkctl.runtime.replication.copy.rate import CopyRate
+from bkctl.runtime.replication.copy.reader import BATCH_ENTRIES, CopyReader, batch_entries_max, entry_bytes_estimate
+from bkctl.runtime.replication.copy.tasks import for_each_bounded, for_each_leased
+from bkctl.runtime.replication.copy.window import Lease
+from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
+from bkctl.runtime.replication.judge.copies import Copy, CopyState, marked_different
+from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     EntryRangeSet,
     batches,
@@ -34,9 +34,9 @@ from runtime.replication.judge.fragments import (
     segment_entries,
     stripe_count,
 )
-from runtime.replication.judge.ledger_check import CheckTotals, CopyDefect, LedgerCheck
-from storage.errors import BkctlError
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.replication.judge.ledger_check import CheckTotals, CopyDefect, LedgerCheck
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 ROUNDS_MAX = 3
 """Maximum checks of a ledger whose metadata keeps changing while findings are made."""

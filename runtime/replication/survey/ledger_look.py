@@ -8,25 +8,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 
-from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
-from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.election import read_auditor
-from runtime.metadata.replication.lock import read_lock
-from runtime.metadata.replication.marks import read_mark
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.metadata.store import MetadataStore, Versioned
-from runtime.ports import LacReply
-from runtime.protocol.entry_body import EntryCodec
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.reader import SILENCE, CopyReader, reason_of
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange, first_stored, last_stored, segment_entries, stripe_count
-from runtime.replication.judge.ledger_facts import (
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.election import read_auditor
+from bkctl.runtime.metadata.replication.lock import read_lock
+from bkctl.runtime.metadata.replication.marks import read_mark
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
+from bkctl.runtime.ports import LacReply
+from bkctl.runtime.protocol.entry_body import EntryCodec
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.reader import SILENCE, CopyReader, reason_of
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import (
+    EntryRange,
+    first_stored,
+    last_stored,
+    segment_entries,
+    stripe_count,
+)
+from bkctl.runtime.replication.judge.ledger_facts import (
     BAD_COPIES,
     AutorecoveryFacts,
     LedgerFacts,
@@ -37,7 +43,7 @@ from runtime.replication.judge.ledger_facts import (
     end_of,
     is_bad,
 )
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _READS_IN_FLIGHT_MAX = 16
 _SEGMENTS_SEARCHED_MAX = 16

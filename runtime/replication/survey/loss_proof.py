@@ -13,20 +13,20 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
-from runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
-from runtime.client.recovery import blocking_members
-from runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.pipeline import each_of
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.reader import CopyReader, entry_bytes_estimate
-from runtime.replication.copy.tasks import for_each_leased
-from runtime.replication.copy.window import Lease
-from runtime.replication.judge.copies import Copy, CopyState
-from runtime.replication.judge.fragments import Fragment, fragments_naming, stripe
-from storage.ids import INVALID_ENTRY_ID
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, credentials_of
+from bkctl.runtime.client.recovery import blocking_members
+from bkctl.runtime.errors import BookieError, EntryDigestError, NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.reader import CopyReader, entry_bytes_estimate
+from bkctl.runtime.replication.copy.tasks import for_each_leased
+from bkctl.runtime.replication.copy.window import Lease
+from bkctl.runtime.replication.judge.copies import Copy, CopyState
+from bkctl.runtime.replication.judge.fragments import Fragment, fragments_naming, stripe
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _CLOSABLE = "it can be closed, so it can be moved"
 

@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from runtime.client.api import open_ledger
-from runtime.client.ports import ClientPorts
-from runtime.errors import LedgerNotFoundError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
-from runtime.ledger.pulsar_owner import PulsarTopic, PulsarUse
-from runtime.metadata.ledgers.ledgers import WINDOW
-from runtime.metadata.ledgers.stored_ledgers import read_stored, scan_stored
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.pulsar.format import decode_cursor_entry
-from runtime.metadata.pulsar.references import PulsarPlace, PulsarReferences, read_references
-from runtime.metadata.store import MetadataStore
-from runtime.replication.judge.orphans import (
+from bkctl.runtime.client.api import open_ledger
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import LedgerNotFoundError, LedgerReadError, NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.ledger.pulsar_owner import PulsarTopic, PulsarUse
+from bkctl.runtime.metadata.ledgers.ledgers import WINDOW
+from bkctl.runtime.metadata.ledgers.stored_ledgers import read_stored, scan_stored
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.pulsar.format import decode_cursor_entry
+from bkctl.runtime.metadata.pulsar.references import PulsarPlace, PulsarReferences, read_references
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.replication.judge.orphans import (
     KeptReason,
     OrphanCandidate,
     OrphanReason,
@@ -40,7 +40,7 @@ from runtime.replication.judge.orphans import (
     witness_of,
     witness_of_young,
 )
-from storage.errors import BkctlError
+from bkctl.storage.errors import BkctlError
 
 SETTLE_S_MIN = 1.0
 """Shortest wait between the readings. A broker that replaces a reference needs some requests to ZooKeeper for it."""

@@ -7,11 +7,11 @@ from contextlib import aclosing
 
 import msgspec
 
-from runtime.client.ports import ClientPorts
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.owner import owner_of
-from runtime.metadata.store import Versioned
-from runtime.replication.judge.verdict import write_set_rows
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.judge.verdict import write_set_rows
 
 NO_OWNER = "no known owner"
 

@@ -17,23 +17,23 @@ from typing import TypeVar
 
 import msgspec
 
-from runtime.errors import BookieError, ClusterNotFoundError, NoNodeError
-from runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
-from runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.pipeline import each_of, pipelined
-from runtime.metadata.pulsar_migration import read_migration
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.lock import list_held_locks, list_locked_ids
-from runtime.metadata.replication.marks import list_marked_ids, read_mark
-from runtime.metadata.replication.recovery_look import RecoveryLook, look_at_recovery
-from runtime.metadata.replication.switch_note import SwitchNote, decode_note
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.store import MetadataStore, Versioned
-from runtime.ports import Bookies, Clock
-from runtime.replication.copy.reader import SILENCE
-from runtime.replication.judge.cluster_status import (
+from bkctl.runtime.errors import BookieError, ClusterNotFoundError, NoNodeError
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, running_operations
+from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, read_instance_id
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.pulsar_migration import read_migration
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.lock import list_held_locks, list_locked_ids
+from bkctl.runtime.metadata.replication.marks import list_marked_ids, read_mark
+from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook, look_at_recovery
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote, decode_note
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
+from bkctl.runtime.ports import Bookies, Clock
+from bkctl.runtime.replication.copy.reader import SILENCE
+from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
     BookieLook,
@@ -43,8 +43,8 @@ from runtime.replication.judge.cluster_status import (
     RepairLocks,
     RootStatus,
 )
-from runtime.replication.judge.status_finding import first_names
-from storage.errors import BkctlError
+from bkctl.runtime.replication.judge.status_finding import first_names
+from bkctl.storage.errors import BkctlError
 
 T = TypeVar("T")
 

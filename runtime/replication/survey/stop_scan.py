@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
-from runtime.client.ports import ClientPorts
-from runtime.errors import BookieError, BookieNotFoundError
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import list_marked_ids
-from runtime.metadata.store import MetadataStore, Versioned
-from runtime.placement.view import BookieSpace
-from runtime.ports import Bookies
-from runtime.replication.config import PlacementMode
-from runtime.replication.copy.reader import SILENCE, reason_of
-from runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopVerdict
-from runtime.replication.judge.targets import rules_of_run
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import BookieError, BookieNotFoundError
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.marks import list_marked_ids
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
+from bkctl.runtime.placement.view import BookieSpace
+from bkctl.runtime.ports import Bookies
+from bkctl.runtime.replication.config import PlacementMode
+from bkctl.runtime.replication.copy.reader import SILENCE, reason_of
+from bkctl.runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopVerdict
+from bkctl.runtime.replication.judge.targets import rules_of_run
 
 _LEDGERS_PER_PROGRESS = 1000
 _ATTEMPTS = 2

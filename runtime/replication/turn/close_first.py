@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from runtime.client.ports import credentials_of
-from runtime.client.recovery import LedgerRecovery
-from runtime.errors import (
+from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.client.recovery import LedgerRecovery
+from bkctl.runtime.errors import (
     LedgerNotFoundError,
     MetadataUnavailableError,
 )
-from runtime.ledger.changes import to_in_recovery
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.store import Versioned
-from runtime.placement.choice import NoChoice
-from runtime.replication.config import OpenLedgers
-from runtime.replication.judge.closability import why_not_closable
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import (
+from bkctl.runtime.ledger.changes import to_in_recovery
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.placement.choice import NoChoice
+from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.judge.closability import why_not_closable
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     joined,
 )
-from runtime.replication.judge.ledger_result import FailureReason, SourceDefect
-from runtime.replication.turn.moves import need_of, why_no_target
-from runtime.replication.turn.state import StripePlace, TurnState
-from storage.errors import BkctlError
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, SourceDefect
+from bkctl.runtime.replication.turn.moves import need_of, why_no_target
+from bkctl.runtime.replication.turn.state import StripePlace, TurnState
+from bkctl.storage.errors import BkctlError
 
 
 async def read_closed(turn: TurnState) -> Versioned[LedgerMetadata]:

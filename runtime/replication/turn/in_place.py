@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.client.ports import credentials_of
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.replication.copy.job import StripeJob
-from runtime.replication.judge.fragments import (
+from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.replication.copy.job import StripeJob
+from bkctl.runtime.replication.judge.fragments import (
     fragments_naming,
     in_and_out_of,
 )
-from runtime.replication.turn.state import BadStripe, StripePlace, TurnState
+from bkctl.runtime.replication.turn.state import BadStripe, StripePlace, TurnState
 
 
 async def rewrite(turn: TurnState, metadata: LedgerMetadata) -> None:

@@ -6,9 +6,9 @@ import asyncio
 import math
 from collections.abc import Callable, Collection
 
-from runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from runtime.metadata.store import CheckNode
-from runtime.ports import Clock
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from bkctl.runtime.metadata.store import CheckNode
+from bkctl.runtime.ports import Clock
 
 REFRESH_S = 2.0
 """Maximum age of a cached list of registered bookies."""

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     BadVersionError,
     LedgerNotFoundError,
     MetadataUnavailableError,
 )
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.replication.copy.reader import pause_s
-from runtime.replication.judge.bad_copies import MUST_MOVE, left_copies
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult, failed
-from runtime.replication.turn.close_first import read_closed
-from runtime.replication.turn.in_place import rewrite
-from runtime.replication.turn.metadata_switch import TargetGoneError, switch_metadata
-from runtime.replication.turn.moves import prepare, require_targets
-from runtime.replication.turn.state import ZOOKEEPER, BadStripe, StripePlace, TurnState
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.replication.copy.reader import pause_s
+from bkctl.runtime.replication.judge.bad_copies import MUST_MOVE, left_copies
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerResult, failed
+from bkctl.runtime.replication.turn.close_first import read_closed
+from bkctl.runtime.replication.turn.in_place import rewrite
+from bkctl.runtime.replication.turn.metadata_switch import TargetGoneError, switch_metadata
+from bkctl.runtime.replication.turn.moves import prepare, require_targets
+from bkctl.runtime.replication.turn.state import ZOOKEEPER, BadStripe, StripePlace, TurnState
 
 
 async def work_on(turn: TurnState) -> LedgerResult:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from runtime.errors import NoNodeError
-from runtime.ledger.changes import replace_in_segment
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.replication.lock import ReplicationLock
-from runtime.metadata.store import NodeWrite, Versioned
-from runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.errors import NoNodeError
+from bkctl.runtime.ledger.changes import replace_in_segment
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.replication.lock import ReplicationLock
+from bkctl.runtime.metadata.store import NodeWrite, Versioned
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 
 NewMembers: TypeAlias = dict[int, dict[int, str]]
 """New bookies by ensemble index, by first entry of the segment: one compare-and-set."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from runtime.client.ports import credentials_of
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.placement.choice import NoChoice
-from runtime.placement.isolation import isolation_demand
-from runtime.replication.copy.job import StripeJob
-from runtime.replication.judge.fragments import (
+from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.placement.choice import NoChoice
+from bkctl.runtime.placement.isolation import isolation_demand
+from bkctl.runtime.replication.copy.job import StripeJob
+from bkctl.runtime.replication.judge.fragments import (
     Fragment,
     stripe_count,
 )
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.judge.targets import CopyNeed, stripe_bytes
-from runtime.replication.turn.metadata_switch import NewMembers, TargetGoneError
-from runtime.replication.turn.state import Move, StripePlace, TurnState
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.targets import CopyNeed, stripe_bytes
+from bkctl.runtime.replication.turn.metadata_switch import NewMembers, TargetGoneError
+from bkctl.runtime.replication.turn.state import Move, StripePlace, TurnState
 
 COMMIT_AFTER_NS = 5 * 10**9
 """Copies that have waited so long for the compare-and-set are committed before the next stripe is copied."""

@@ -5,27 +5,27 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from runtime.client.ports import ClientPorts
-from runtime.errors import (
+from bkctl.runtime.client.ports import ClientPorts
+from bkctl.runtime.errors import (
     ConflictError,
 )
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.outage import OutageWait
-from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from runtime.metadata.store import Versioned
-from runtime.placement.rules import BrokenRule
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.stripe import Replicator
-from runtime.replication.judge.fragments import (
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.outage import OutageWait
+from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.placement.rules import BrokenRule
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.stripe import Replicator
+from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     Fragment,
 )
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, SourceDefect
-from runtime.replication.policy import Policy
-from runtime.replication.turn.live_bookies import LiveBookies
-from runtime.replication.turn.metadata_switch import LockLostError
-from runtime.replication.turn.target_chooser import TargetChooser
-from runtime.replication.turn.task import LedgerTask
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, SourceDefect
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.metadata_switch import LockLostError
+from bkctl.runtime.replication.turn.target_chooser import TargetChooser
+from bkctl.runtime.replication.turn.task import LedgerTask
 
 ZOOKEEPER = "ZooKeeper"
 

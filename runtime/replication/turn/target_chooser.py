@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from runtime.client.placement import Placement
-from runtime.client.ports import SuspectBookies
-from runtime.placement.choice import Choice, NoChoice
-from runtime.placement.survey import BookieSurvey
-from runtime.ports import Clock
-from runtime.replication.config import PlacementMode
-from runtime.replication.judge.targets import CopyNeed, choose_target, outside, rules_of_run
-from runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.client.placement import Placement
+from bkctl.runtime.client.ports import SuspectBookies
+from bkctl.runtime.placement.choice import Choice, NoChoice
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.ports import Clock
+from bkctl.runtime.replication.config import PlacementMode
+from bkctl.runtime.replication.judge.targets import CopyNeed, choose_target, outside, rules_of_run
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 
 
 class TargetChooser:

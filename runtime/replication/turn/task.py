@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.metadata.store import Versioned
-from runtime.replication.config import OpenLedgers
-from runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
-from runtime.replication.plan.job_file import JobRange
-from runtime.replication.policy import Policy
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment, fragments_naming
+from bkctl.runtime.replication.plan.job_file import JobRange
+from bkctl.runtime.replication.policy import Policy
 
 
 class LedgerTask(msgspec.Struct, frozen=True, kw_only=True):

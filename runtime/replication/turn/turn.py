@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     LedgerNotFoundError,
     MetadataFormatError,
     MetadataUnavailableError,
     SessionExpiredError,
 )
-from runtime.metadata.replication.lock import ReplicationLock
-from runtime.metadata.store import CheckNode
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.judge.ledger_result import FailureReason, LedgerResult, failed
-from runtime.replication.turn.locked import work_on
-from runtime.replication.turn.metadata_switch import LockLostError
-from runtime.replication.turn.state import ZOOKEEPER, TurnState, TurnTools, WrittenInPlace
-from runtime.replication.turn.task import LedgerTask
-from storage.errors import BkctlError
+from bkctl.runtime.metadata.replication.lock import ReplicationLock
+from bkctl.runtime.metadata.store import CheckNode
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerResult, failed
+from bkctl.runtime.replication.turn.locked import work_on
+from bkctl.runtime.replication.turn.metadata_switch import LockLostError
+from bkctl.runtime.replication.turn.state import ZOOKEEPER, TurnState, TurnTools, WrittenInPlace
+from bkctl.runtime.replication.turn.task import LedgerTask
+from bkctl.storage.errors import BkctlError
 
 LOCK_LOSSES_MAX = 5
 """Maximum restarts of a turn after its lock was lost with the session."""

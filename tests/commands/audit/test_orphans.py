@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.commands.audit.conftest import NAMESPACE, PulsarStage, labels_of, pulsar_stage
 from tests.processes import kill_and_wait
 from tests.runtime.metadata.pulsar.pulsar_bytes import compressed, cursor, field, schema, topic

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.client import LedgerClient, LedgerWriter
-from runtime.ledger.metadata import LedgerState
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.client import LedgerClient, LedgerWriter
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.commands.audit.conftest import NAMESPACE, labels_of
 from tests.processes import BkctlResult, Cluster
 from tests.runtime.metadata.pulsar.pulsar_bytes import cursor, cursor_entry, topic

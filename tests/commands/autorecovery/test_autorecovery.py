@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.audit_request import AuditRequest
-from runtime.metadata.replication.election import AuditorElection
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.store import ANY_VERSION
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.audit_request import AuditRequest
+from bkctl.runtime.metadata.replication.election import AuditorElection
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.store import ANY_VERSION
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.processes import BkctlResult, run_bkctl, run_bkctl_on_terminal
 
 A, B = "10.0.0.1:3181", "10.0.0.2:3181"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.metadata.store import children_of
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.store import children_of
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.orphans import OrphanKiller
 from tests.processes import Cluster
 from tests.recovery_daemons import WAIT_MAX_S, RecoveryDaemon, wait_until

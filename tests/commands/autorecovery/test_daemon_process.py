@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from runtime.metadata.store import children_of
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
+from bkctl.runtime.metadata.store import children_of
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.processes import BkctlProcess, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.ledger.metadata_format import decode_ledger_metadata
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.orphans import OrphanKiller
 from tests.processes import BkctlResult, Cluster, run_bkctl
 from tests.recovery_daemons import RecoveryDaemon, wait_until

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.replication.election import AuditorElection
-from runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
-from runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.replication.election import AuditorElection
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
 from tests.commands.autorecovery.test_autorecovery import A, B, Stage
 from tests.processes import run_bkctl
 

@@ -7,16 +7,16 @@ import asyncio
 import msgspec
 import pytest
 
-from commands.rendering import time_text
-from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.commands.rendering import time_text
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.processes import TerminalSession, run_bkctl
 
 A, B, C = "10.0.0.1:3181", "10.0.0.2:3181", "10.0.0.3:3181"

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.election import AuditorElection
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.recovery_notes import (
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.election import AuditorElection
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.recovery_notes import (
     DaemonNote,
     FailedLedgerNote,
     HeldLedger,
@@ -26,10 +26,10 @@ from runtime.metadata.replication.recovery_notes import (
     RecoveryNotes,
     WorkerStatus,
 )
-from runtime.metadata.store import ANY_VERSION
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.metadata.store import ANY_VERSION
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.processes import run_bkctl
 from tests.recovery_daemons import WAIT_MAX_S
 

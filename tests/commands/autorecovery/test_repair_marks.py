@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.store import ANY_VERSION
-from runtime.net.loop import LoopClock
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.store import ANY_VERSION
+from bkctl.runtime.net.loop import LoopClock
 from tests.commands.autorecovery.test_autorecovery import A, B, Stage
 from tests.processes import Cluster
 from tests.runtime.replication.samples import ledger

@@ -115,7 +115,7 @@ def halt_builder(bookie_pid: int) -> int:
         for task in Path(f"/proc/{bookie_pid}/task").iterdir():
             with contextlib.suppress(OSError):
                 for child in map(int, (task / "children").read_text().split()):
-                    if b"storage.rebuild.online_child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    if b"bkctl.storage.rebuild.online_child" in Path(f"/proc/{child}/cmdline").read_bytes():
                         os.kill(child, signal.SIGSTOP)
                         return child
         assert time.monotonic() < deadline

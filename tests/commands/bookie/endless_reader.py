@@ -13,8 +13,8 @@ import random
 import signal
 import sys
 
-from runtime.config import ClientConfig
-from runtime.errors import (
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import (
     BookieError,
     BookieTimeoutError,
     BookieUnavailableError,
@@ -22,10 +22,10 @@ from runtime.errors import (
     NoSuchLedgerError,
     UnknownLedgerStateError,
 )
-from runtime.ledger.metadata import DigestType
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.entry_body import EntryCodec
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.entry_body import EntryCodec
 
 AT_ONCE = 8
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from commands.bookie.admin_access import registered_address
-from runtime.admin.calls import AdminAddress
-from runtime.errors import BookieUnavailableError
-from runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint
+from bkctl.commands.bookie.admin_access import registered_address
+from bkctl.runtime.admin.calls import AdminAddress
+from bkctl.runtime.errors import BookieUnavailableError
+from bkctl.runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint
 from tests.commands.bookie.admin_bookie import AdminBookie, running_bookie
 from tests.processes import HALTED_SESSION_MS, run_bkctl
 

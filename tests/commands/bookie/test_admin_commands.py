@@ -14,10 +14,10 @@ from typing import IO
 
 import pytest
 
-from commands.bookie.metrics import parse_samples
-from runtime.metadata.cluster.operation_lock import OperationHolder, lock_modes
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.commands.bookie.metrics import parse_samples
+from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder, lock_modes
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.bookie.admin_bookie import TOKEN, AdminBookie, running_bookie, start_again, wait_said
 from tests.processes import TerminalSession, run_bkctl, start_bkctl
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import aiohttp
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.filenames import ADMIN_SOCKET
-from storage.operator_mode import read_operator_mode
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.filenames import ADMIN_SOCKET
+from bkctl.storage.operator_mode import read_operator_mode
 from tests.commands.bookie.admin_bookie import running_bookie, start_again, wait_said
 from tests.processes import run_bkctl
 

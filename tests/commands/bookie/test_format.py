@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.client.sanity import CUSTOM_METADATA
-from runtime.errors import CookieError
-from runtime.metadata.bookies.cookies import decode_cookie, encode_cookie
-from runtime.metadata.store import MetadataStore
+from bkctl.runtime.client.sanity import CUSTOM_METADATA
+from bkctl.runtime.errors import CookieError
+from bkctl.runtime.metadata.bookies.cookies import decode_cookie, encode_cookie
+from bkctl.runtime.metadata.store import MetadataStore
 from tests.commands.cookie.conftest import ID, BookieHost
 from tests.processes import BkctlResult, free_port, start_bkctl
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.admin.calls import ANSWER_BYTES_MAX
-from runtime.metadata.bookies.service_info import BookieAddress, encode_service_info, rpc_service_info
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.admin.calls import ANSWER_BYTES_MAX
+from bkctl.runtime.metadata.bookies.service_info import BookieAddress, encode_service_info, rpc_service_info
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import LOOPBACK, BkctlResult, run_bkctl
 
 pytestmark = pytest.mark.cluster

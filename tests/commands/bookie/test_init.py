@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from runtime.metadata.bookies.cookies import decode_cookie
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.engine.ledger_storage import LedgerStorage
-from storage.journal.format import encode_fence_record
+from bkctl.runtime.metadata.bookies.cookies import decode_cookie
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.journal.format import encode_fence_record
 from tests.commands.cookie.conftest import ID, BookieHost
 from tests.processes import BkctlResult, free_port, run_bkctl
 from tests.runtime.bookie.small_disk import SmallDisk, small_disk

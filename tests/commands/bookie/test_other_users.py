@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from commands.bookie.local_sockets import list_local
-from commands.bookie.probe import probe
-from runtime.admin.calls import AdminAddress, AdminToken
-from runtime.admin.client import AdminClient
-from runtime.errors import AdminAccessError, BookieUnavailableError
+from bkctl.commands.bookie.local_sockets import list_local
+from bkctl.commands.bookie.probe import probe
+from bkctl.runtime.admin.calls import AdminAddress, AdminToken
+from bkctl.runtime.admin.client import AdminClient
+from bkctl.runtime.errors import AdminAccessError, BookieUnavailableError
 from tests.commands.bookie.admin_bookie import TOKEN, running_bookie
 from tests.processes import run_bkctl
 

@@ -52,5 +52,5 @@ def test_a_probe_imports_no_event_loop_and_no_http_library(metadata_uri: str, tm
         )
     assert finished.returncode == 0, finished.stderr
     imported = {line.rpartition("|")[2].strip() for line in finished.stderr.splitlines()}
-    assert "commands.bookie.probe" in imported
+    assert "bkctl.commands.bookie.probe" in imported
     assert imported.isdisjoint({"asyncio", "uvloop", "aiohttp", "http.client", "ssl", "kazoo", "google.protobuf"})

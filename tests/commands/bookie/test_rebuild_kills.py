@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
+from bkctl.runtime.client import LedgerClient
 from tests.commands.bookie.endless_reader import payload
 from tests.processes import LOOPBACK, BkctlResult, Cluster, bkctl_environment
 

@@ -59,7 +59,7 @@ def test_a_reload_opens_the_log_file_again_and_takes_over_rates(metadata_uri: st
         write("compactionRate=50", "flushInterval=5000")
         process.send_signal(signal.SIGHUP)
         second = wait_said(log, "flush_interval_s", process)
-        assert "INFO    commands.server_log: log file reopened" in second
+        assert "INFO    bkctl.commands.server_log: log file reopened" in second
         assert "setting changed: garbage_collection.copied_entries_per_s_max = 50.0 (was 1000.0)" in second
         assert "settings changed that take effect after a restart: flush_interval_s" in second
         assert (tmp_path / "bookie.log.1").read_text() == first

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import NoNodeError
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import NoNodeError
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import HALTED_SESSION_MS, BookieProcess, Cluster, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster

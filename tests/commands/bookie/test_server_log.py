@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from bkctl.commands.config import Settings
+from bkctl.commands.context import LogFormat, LogSettings
+from bkctl.commands.server_log import ServerLog
 from bkctl.log_setup import configure_logging
-from commands.config import Settings
-from commands.context import LogFormat, LogSettings
-from commands.server_log import ServerLog
-from runtime.log_level import LogLevel, change_log_level, log_level
+from bkctl.runtime.log_level import LogLevel, change_log_level, log_level
 from tests.processes import free_port, run_bkctl, start_bkctl
 
 DEADLINE_S = 60.0
@@ -201,7 +201,7 @@ def test_without_memory_there_is_a_traceback_only_with_debug(
     try:
         settings = LogSettings(log_file=str(path))
         with contextlib.closing(ServerLog(settings, is_debug=is_debug)):
-            logging.getLogger("runtime.bookie").error("reads failed", exc_info=raised(error))
+            logging.getLogger("bkctl.runtime.bookie").error("reads failed", exc_info=raised(error))
     finally:
         restore()
     said = path.read_text()

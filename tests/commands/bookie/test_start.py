@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.processes import bkctl_command, bkctl_environment, free_port, processes_below, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.autorecovery.child import MODULE
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.recovery_notes import DaemonNote
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.autorecovery.child import MODULE
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.commands.bookie.admin_bookie import AdminBookie, running_bookie, wait_said
 from tests.processes import children_running, is_alive, kill_and_wait, run_bkctl
 from tests.recovery_daemons import daemon_notes, wait_until

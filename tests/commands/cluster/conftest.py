@@ -12,14 +12,14 @@ from typing import IO, TypeVar
 
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import NoNodeError
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import NoNodeError
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, BkctlResult, run_bkctl, start_bkctl
 from tests.runtime.metadata.trees import PlantedNode, read_tree
 

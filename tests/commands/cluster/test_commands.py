@@ -12,8 +12,8 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from runtime.metadata.cluster.root import RESTORE_MARK
-from runtime.metadata.store import ANY_VERSION, MetadataStore
+from bkctl.runtime.metadata.cluster.root import RESTORE_MARK
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore
 from tests.commands.cluster.conftest import Operator
 from tests.processes import TerminalSession, bkctl_command, bkctl_environment
 from tests.runtime.metadata.trees import java_tree, plant

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.processes import run_bkctl
 
 SHADED = b"2\ndlshade.org.apache.bookkeeper.meta.FlatLedgerManagerFactory:1"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.backup.archive import ArchiveReader
-from runtime.metadata.backup.restore import ClusterRestore, look_at_target, read_archive
-from runtime.metadata.cluster.operation_lock import operation_lock_path
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.metadata.backup.archive import ArchiveReader
+from bkctl.runtime.metadata.backup.restore import ClusterRestore, look_at_target, read_archive
+from bkctl.runtime.metadata.cluster.operation_lock import operation_lock_path
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.adapters.filesystem import OsFileSystem
 from tests.commands.cluster.conftest import Operator, wait_until
 from tests.processes import BkctlProcess, Cluster, DevCluster, run_bkctl
 from tests.runtime.metadata.trees import PlantedNode

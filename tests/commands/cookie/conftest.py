@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.boot.process import running_bookie
-from runtime.config import BookieConfig, ClientConfig, IntegrityConfig
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.store import MetadataStore
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from storage.config import JournalConfig, StorageConfig
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.config import BookieConfig, ClientConfig, IntegrityConfig
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.storage.config import JournalConfig, StorageConfig
 from tests.commands.cluster.conftest import Operator, wait_until
 from tests.processes import BkctlProcess, BkctlResult, start_bkctl
 from tests.runtime.bookie.conftest import Peer

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.bookies.cookies import decode_cookie
-from runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.bookies.cookies import decode_cookie
+from bkctl.runtime.metadata.store import MetadataStore
 from tests.commands.cookie.conftest import ID, BookieHost, answer
 from tests.processes import TerminalSession
 from tests.runtime.golden_metadata import java_nodes

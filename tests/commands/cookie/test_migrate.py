@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from runtime.errors import CookieError
+from bkctl.runtime.errors import CookieError
 from tests.commands.cookie.conftest import ID, BookieHost
 from tests.processes import bkctl_command, bkctl_environment
 

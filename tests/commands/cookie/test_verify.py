@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from runtime.errors import CookieError
+from bkctl.runtime.errors import CookieError
 from tests.commands.cookie.conftest import ID, BookieHost, answer
 
 

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from commands.dev.cluster_state import BookieRecord, ClusterState, read_state, require_unused, state_path, write_state
-from commands.dev.local_cluster import LocalCluster
-from commands.errors import InvalidArgumentError, NotFoundError
-from commands.processes import identify, write_pid_file
-from runtime.errors import BookieNotFoundError, ConfigurationError, RefusedError
+from bkctl.commands.dev.cluster_state import (
+    BookieRecord,
+    ClusterState,
+    read_state,
+    require_unused,
+    state_path,
+    write_state,
+)
+from bkctl.commands.dev.local_cluster import LocalCluster
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError
+from bkctl.commands.processes import identify, write_pid_file
+from bkctl.runtime.errors import BookieNotFoundError, ConfigurationError, RefusedError
 from tests.processes import BkctlResult, run_bkctl
 
 STATE = ClusterState(

@@ -11,15 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.ledgers.stored_ledgers import scan_stored
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.ledgers.stored_ledgers import scan_stored
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import BkctlResult, bkctl_command, bkctl_environment, run_bkctl
 
 BOOKIES = ("b1:3181", "b2:3181", "b3:3181")

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.client.ports import LedgerCredentials, credentials_of
-from runtime.errors import LedgerReadError
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
-from runtime.ledger.metadata_format import decode_ledger_metadata
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
-from runtime.protocol.bookkeeper_wire_pb2 import EOK, VERSION_THREE, WRITE_LAC, Request, Response
-from runtime.protocol.framing import encode_frame
-from runtime.protocol.status import Status
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.ports import LedgerCredentials, credentials_of
+from bkctl.runtime.errors import LedgerReadError
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import EOK, VERSION_THREE, WRITE_LAC, Request, Response
+from bkctl.runtime.protocol.framing import encode_frame
+from bkctl.runtime.protocol.status import Status
 from tests.processes import HALTED_SESSION_MS, BkctlResult, Cluster, bkctl_command, bkctl_environment
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.errors import LedgerFencedError
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType, LedgerState
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.errors import LedgerFencedError
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType, LedgerState
 from tests.processes import BkctlResult, Cluster
 
 

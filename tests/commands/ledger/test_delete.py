@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.ledger.changes import to_in_recovery
-from runtime.metadata.store import ANY_VERSION
+from bkctl.runtime.ledger.changes import to_in_recovery
+from bkctl.runtime.metadata.store import ANY_VERSION
 from tests.commands.ledger.conftest import CLOSED, OPEN, LedgerStage, labelled
 from tests.processes import TerminalSession
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.client.writer import LedgerWriter
-from runtime.errors import LedgerError, LedgerFencedError
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.client.writer import LedgerWriter
+from bkctl.runtime.errors import LedgerError, LedgerFencedError
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from tests.processes import HALTED_SESSION_MS, Cluster, TerminalSession
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.ledger.changes import replace_bookies, replace_in_segment, to_closed, to_in_recovery
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.store import ANY_VERSION
+from bkctl.runtime.ledger.changes import replace_bookies, replace_in_segment, to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.store import ANY_VERSION
 from tests.commands.ledger.conftest import CLOSED, OPEN, LedgerStage, labelled
 
 TOO_LARGE = 2**63 - 1

@@ -12,10 +12,10 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
-from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.commands.ledger.conftest import BOOKIES, CLOSED, OPEN, LedgerStage, labelled
 from tests.processes import run_bkctl, run_bkctl_on_terminal
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.client import LedgerClient
+from bkctl.runtime.client import LedgerClient
 from tests.commands.test_cluster_walk import HEADER_AND_DIGEST_BYTES, succeed
 from tests.commands.test_recover_ledger import forget
 from tests.processes import BkctlResult, BookieProcess, Cluster

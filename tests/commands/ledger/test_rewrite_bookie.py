@@ -19,16 +19,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.errors import BadVersionError
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType, LedgerMetadata, Segment
-from runtime.ledger.metadata_format import decode_ledger_metadata
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.replication.run.ensemble_rewrite import rewrite_bookie
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.errors import BadVersionError
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, Segment
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.replication.run.ensemble_rewrite import rewrite_bookie
 from tests.commands.ledger.conftest import LedgerStage
 from tests.processes import Cluster
 

@@ -9,7 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from bkctl.main import main
-from runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.processes import BkctlResult
 from tests.runtime.metadata.bad_nodes import Nodes
 

@@ -12,7 +12,7 @@ import sys
 import pytest
 from kazoo.security import make_digest_acl
 
-from runtime.metadata.doctor.catalogue import RULES, Severity
+from bkctl.runtime.metadata.doctor.catalogue import RULES, Severity
 from tests.commands.metadata.conftest import Planted
 from tests.processes import COMMAND_TIMEOUT_S, bkctl_environment
 from tests.runtime.metadata.bad_nodes import (

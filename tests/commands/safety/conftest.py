@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from commands.config import OutputForm, Settings
-from commands.console import Console
-from commands.context import BookieFlags, BookieSettings, CommandContext
-from commands.effect import Effect
+from bkctl.commands.config import OutputForm, Settings
+from bkctl.commands.console import Console
+from bkctl.commands.context import BookieFlags, BookieSettings, CommandContext
+from bkctl.commands.effect import Effect
 
 
 class Stage:

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from commands.config import OutputForm
-from commands.context import CommandContext
-from commands.errors import InvalidArgumentError, NotFoundError, PlanShown
-from commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
-from commands.safety.plan import Plan, load_plan
-from runtime.errors import ConflictError, RefusedError
+from bkctl.commands.config import OutputForm
+from bkctl.commands.context import CommandContext
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError, PlanShown
+from bkctl.commands.safety.confirmation import PLAN_TABLE, confirm_plan, show_plan
+from bkctl.commands.safety.plan import Plan, load_plan
+from bkctl.runtime.errors import ConflictError, RefusedError
 from tests.commands.safety.conftest import Stage
 from tests.commands.safety.test_plan import PLAN
 

@@ -17,20 +17,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from commands.effect import Effect
-from commands.errors import ChangeCutOffError, PlanShown
-from commands.safety.gate import is_dead, open_change
-from commands.safety.plan import Plan
-from runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
-from runtime.metadata.cluster.operation_lock import (
+from bkctl.commands.effect import Effect
+from bkctl.commands.errors import ChangeCutOffError, PlanShown
+from bkctl.commands.safety.gate import is_dead, open_change
+from bkctl.commands.safety.plan import Plan
+from bkctl.runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
+from bkctl.runtime.metadata.cluster.operation_lock import (
     OperationHolder,
     OperationLockedError,
     acquire_operation_lock,
     operation_lock_path,
     operations_on_bookies,
 )
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.commands.safety.conftest import Stage
 from tests.runtime.metadata.conftest import expire, session_of
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from commands.errors import InvalidArgumentError, NotFoundError
-from commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
-from runtime.errors import ConflictError, RefusedError
+from bkctl.commands.errors import InvalidArgumentError, NotFoundError
+from bkctl.commands.safety.plan import Plan, load_plan, require_same_plan, save_plan
+from bkctl.runtime.errors import ConflictError, RefusedError
 
 PLAN = Plan(
     command="cookie delete",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from commands.config import Settings
-from commands.safety.state_folder import append_synced, state_folder
-from runtime.errors import ConflictError, RefusedError
-from runtime.new_file import whole_file, write_whole
-from storage.adapters.filesystem import open_to_append
+from bkctl.commands.config import Settings
+from bkctl.commands.safety.state_folder import append_synced, state_folder
+from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.runtime.new_file import whole_file, write_whole
+from bkctl.storage.adapters.filesystem import open_to_append
 
 
 def mode_of(path: str | Path) -> int:

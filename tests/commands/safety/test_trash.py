@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from commands.safety.trash import Trash
-from runtime.errors import RefusedError
-from runtime.metadata.store import Node, NodeStat
+from bkctl.commands.safety.trash import Trash
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.store import Node, NodeStat
 from tests.commands.safety.conftest import Stage
 
 NODE = Node(b"\x00secret", NodeStat(version=3, ctime_ms=5, mtime_ms=6, ephemeral_owner=0, children_count=0))

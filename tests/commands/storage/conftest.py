@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.cookies.folders import record_places, write_version
-from runtime.metadata.bookies.cookies import Cookie, encode_cookie
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import JournalConfig, StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.journal.format import encode_fence_record, encode_ledger_key_record
+from bkctl.runtime.bookie.cookies.folders import record_places, write_version
+from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import JournalConfig, StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.journal.format import encode_fence_record, encode_ledger_key_record
 from tests.processes import BkctlResult, run_bkctl
 from tests.storage.engines import KEY, NOW_MS, SMALL, checkpoint, entry
 

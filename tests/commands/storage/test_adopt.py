@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import IndexMissingError
-from storage.filenames import idx_path
+from bkctl.storage.errors import IndexMissingError
+from bkctl.storage.filenames import idx_path
 from tests.commands.cluster.conftest import wait_until
 from tests.commands.storage.conftest import Folders
 from tests.processes import BkctlResult, bkctl_command, bkctl_environment, run_bkctl

@@ -11,11 +11,11 @@ from typing import Any
 import plyvel
 import pytest
 
-from runtime.bookie.cookies.folders import version_path, write_version
-from runtime.metadata.bookies.cookies import Cookie, encode_cookie
-from storage.adapters.filesystem import OsFileSystem
-from storage.entry_log.format import HEADER_BYTES
-from storage.filenames import LOCATIONS_DATABASE
+from bkctl.runtime.bookie.cookies.folders import version_path, write_version
+from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.entry_log.format import HEADER_BYTES
+from bkctl.storage.filenames import LOCATIONS_DATABASE
 from tests.commands.storage.conftest import Folders
 from tests.processes import run_bkctl
 from tests.storage.rebuilds import database, lose, store_entries

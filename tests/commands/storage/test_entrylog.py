@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.entry_log.format import HEADER_BYTES
+from bkctl.storage.entry_log.format import HEADER_BYTES
 from tests.commands.storage.conftest import Folders
 from tests.processes import run_bkctl
 from tests.storage.engines import entry

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from bkctl.app import build_app
-from commands.effect import Effect
-from storage.filenames import LOCK, PLACE, VERSION
-from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
+from bkctl.commands.effect import Effect
+from bkctl.storage.filenames import LOCK, PLACE, VERSION
+from bkctl.storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 from tests.bkctl.test_main import leaves
 from tests.commands.storage.conftest import Folders
 from tests.processes import run_bkctl

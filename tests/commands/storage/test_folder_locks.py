@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-from commands.storage.folder_locks import FolderLocks
-from storage.adapters.filesystem import OsFileSystem
-from storage.engine.ledger_storage import lock_directories
-from storage.errors import DirectoryLockedError
+from bkctl.commands.storage.folder_locks import FolderLocks
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.engine.ledger_storage import lock_directories
+from bkctl.storage.errors import DirectoryLockedError
 from tests.commands.storage.conftest import Folders
 from tests.processes import run_bkctl
 from tests.storage.java_folders import java_folders

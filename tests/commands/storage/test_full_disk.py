@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.filenames import LEDGERS_DATABASE
+from bkctl.storage.filenames import LEDGERS_DATABASE
 from tests.commands.storage.conftest import Folders
 from tests.processes import BkctlResult, run_bkctl
 from tests.runtime.bookie.small_disk import SmallDisk, small_disk

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.filenames import HANDING_BACK, JAVA_DATABASES, JOURNAL_CATALOG, LOCATIONS_DATABASE, OWN_INDEX_ASIDE
-from storage.index.adoption_note import begin_note, write_note
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.filenames import HANDING_BACK, JAVA_DATABASES, JOURNAL_CATALOG, LOCATIONS_DATABASE, OWN_INDEX_ASIDE
+from bkctl.storage.index.adoption_note import begin_note, write_note
 from tests.commands.storage.conftest import Folders
 from tests.storage.rebuilds import lose
 

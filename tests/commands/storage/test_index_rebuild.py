@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from commands.safety.plan import load_plan
-from storage.adapters.filesystem import OsFileSystem
-from storage.engine.ledger_storage import lock_directories
-from storage.errors import IndexMissingError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
-from storage.rebuild.rebuild import CHILD_MODULE
+from bkctl.commands.safety.plan import load_plan
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.engine.ledger_storage import lock_directories
+from bkctl.storage.errors import IndexMissingError
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
+from bkctl.storage.rebuild.rebuild import CHILD_MODULE
 from tests.commands.storage.conftest import Folders
 from tests.processes import children_running
 from tests.storage.engines import entry

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
 from tests.commands.storage.conftest import Folders
 from tests.storage.engines import checkpoint
 from tests.storage.rebuilds import lose

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.filenames import LOCATIONS_DATABASE
-from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
+from bkctl.storage.filenames import LOCATIONS_DATABASE
+from bkctl.storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
 from tests.commands.storage.conftest import Folders
 from tests.storage.engines import checkpoint
 from tests.storage.rebuilds import lose

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from storage.filenames import journal_file_name
+from bkctl.storage.filenames import journal_file_name
 from tests.commands.storage.conftest import Folders
 from tests.processes import run_bkctl
 

@@ -7,11 +7,11 @@ import asyncio
 import msgspec
 import pytest
 
-from runtime.admin.jobs import ENDED_JOBS_KEPT, Jobs, JobState, StepProgress, Work
-from runtime.admin.messages import AdminError
-from runtime.errors import ConflictError
-from runtime.net.loop import LoopClock
-from storage.errors import StorageError
+from bkctl.runtime.admin.jobs import ENDED_JOBS_KEPT, Jobs, JobState, StepProgress, Work
+from bkctl.runtime.admin.messages import AdminError
+from bkctl.runtime.errors import ConflictError
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.errors import StorageError
 
 
 class Report(msgspec.Struct):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, RouteTable, text_answer
+from bkctl.runtime.admin.messages import AdminAnswer, AdminError, AdminRequest, Problem, Route, RouteTable, text_answer
 
 
 async def answer(_: AdminRequest) -> AdminAnswer:

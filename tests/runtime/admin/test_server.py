@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.admin.connections import AdminLimits
-from runtime.admin.messages import AdminAnswer, AdminRequest, Route, json_answer, text_answer
-from runtime.admin.server import AdminServer, is_known_host
-from runtime.net.host import listen_tcp
-from runtime.net.local_socket import listen_unix
-from runtime.net.secret_file import read_secret
+from bkctl.runtime.admin.connections import AdminLimits
+from bkctl.runtime.admin.messages import AdminAnswer, AdminRequest, Route, json_answer, text_answer
+from bkctl.runtime.admin.server import AdminServer, is_known_host
+from bkctl.runtime.net.host import listen_tcp
+from bkctl.runtime.net.local_socket import listen_unix
+from bkctl.runtime.net.secret_file import read_secret
 
 TOKEN = "s3cret-token"
 USUAL = AdminLimits()

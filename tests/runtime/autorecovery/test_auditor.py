@@ -7,22 +7,22 @@ import contextlib
 import random
 import re
 
-from runtime.autorecovery.auditor import Auditor
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.client.api import LedgerClient
-from runtime.config import ClientConfig
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration
-from runtime.metadata.bookies.service_info import rpc_service_info
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.recovery_notes import RecoveryNotes
-from runtime.metadata.replication.switches import PeriodicCheck
-from runtime.metadata.store import Node
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from storage.errors import BkctlError
+from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.client.api import LedgerClient
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.metadata.bookies.registration import BookieMode, BookieRegistration
+from bkctl.runtime.metadata.bookies.service_info import rpc_service_info
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.storage.errors import BkctlError
 from tests.runtime.replication.samples import ledger
 
 LOST, LEFT = "10.0.0.1:3181", ("10.0.0.2:3181", "10.0.0.3:3181")

@@ -7,11 +7,11 @@ import contextlib
 
 import pytest
 
-from runtime.autorecovery.auditor import Auditor
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.client.api import LedgerClient
-from runtime.metadata.replication.marks import read_mark
-from runtime.metadata.replication.recovery_notes import CopyCheckCounts, LedgerCount, RecoveryNotes
+from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.client.api import LedgerClient
+from bkctl.runtime.metadata.replication.marks import read_mark
+from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckCounts, LedgerCount, RecoveryNotes
 from tests.commands.test_cluster_walk import succeed
 from tests.commands.test_recover_ledger import damage, forget
 from tests.processes import Cluster

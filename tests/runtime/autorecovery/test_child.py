@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.autorecovery.child import KILL_STEPS, WARN_STEPS, ProcessSilence, SilenceEvent
+from bkctl.runtime.autorecovery.child import KILL_STEPS, WARN_STEPS, ProcessSilence, SilenceEvent
 
 NONE, WARN, KILL, IS_OVER = SilenceEvent.NONE, SilenceEvent.WARN, SilenceEvent.KILL, SilenceEvent.IS_OVER
 UNTIL_WARNED = [NONE] * (WARN_STEPS - 1) + [WARN]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from runtime.autorecovery.copy_rounds import (
+from bkctl.runtime.autorecovery.copy_rounds import (
     AGAIN_MAX,
     CATCH_UP_MAX,
     LEDGERS_AT_ONCE,
@@ -18,10 +18,10 @@ from runtime.autorecovery.copy_rounds import (
     span_of,
     with_check,
 )
-from runtime.metadata.replication.recovery_notes import CopyCheckCounts, CopyCheckNote
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
+from bkctl.runtime.metadata.replication.recovery_notes import CopyCheckCounts, CopyCheckNote
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 
 DAY_MS = 86_400_000
 WEEK_S = 7 * 86_400.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from runtime.autorecovery.lane import RETRY_FIRST_S, Lane, Turn
+from bkctl.runtime.autorecovery.lane import RETRY_FIRST_S, Lane, Turn
 from tests.sim.loop import VirtualClock, run_simulated
 
 

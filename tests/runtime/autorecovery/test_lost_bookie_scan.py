@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.autorecovery.lost_bookie_scan import LedgerFinding, ScanAim, examine_ledger
-from runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.autorecovery.lost_bookie_scan import LedgerFinding, ScanAim, examine_ledger
+from bkctl.runtime.ledger.metadata import LedgerMetadata
 from tests.runtime.replication.samples import ledger
 
 LIVE = frozenset({"l1", "l2", "l3"})

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime.autorecovery.placement_check import PlacementJudge, PlacementVerdict
-from runtime.metadata.bookies.registration import Registrations
-from runtime.placement.rack_sources import RackTable
-from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey
+from bkctl.runtime.autorecovery.placement_check import PlacementJudge, PlacementVerdict
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.placement.rack_sources import RackTable
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
 from tests.runtime.replication.samples import ledger
 
 RACKS = {"b1": "/r1", "b2": "/r1", "b3": "/r1", "b4": "/r2", "b5": "/r2", "b6": "/r3"}

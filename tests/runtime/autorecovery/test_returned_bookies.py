@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.autorecovery.returned_bookies import Absence, waited_only
-from runtime.metadata.replication.format import UnderReplicationMark
-from runtime.metadata.replication.marks import ListedMark
+from bkctl.runtime.autorecovery.returned_bookies import Absence, waited_only
+from bkctl.runtime.metadata.replication.format import UnderReplicationMark
+from bkctl.runtime.metadata.replication.marks import ListedMark
 
 ABSENCES = {"b1": Absence(100, 200), "b2": Absence(150, 180)}
 

@@ -5,10 +5,10 @@ import tracemalloc
 
 import pytest
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.failed_ledgers import pause_s
-from runtime.autorecovery.work_queue import CANDIDATES_MAX, WorkQueue, urgency
-from storage.ids import LEDGER_ID_MAX
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.failed_ledgers import pause_s
+from bkctl.runtime.autorecovery.work_queue import CANDIDATES_MAX, WorkQueue, urgency
+from bkctl.storage.ids import LEDGER_ID_MAX
 
 
 def drained(queue: WorkQueue, now_ms: int = 0) -> list[int]:

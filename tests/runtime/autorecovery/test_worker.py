@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from runtime.autorecovery.config import AutorecoveryConfig
-from runtime.autorecovery.worker import Worker
-from runtime.client.api import LedgerClient
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.survey.checker import LedgerChecker
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.worker import Worker
+from bkctl.runtime.client.api import LedgerClient
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.survey.checker import LedgerChecker
 from tests.commands.test_recover_ledger import forget
 from tests.processes import Cluster
 from tests.runtime.metadata.conftest import expire, session_of

@@ -9,12 +9,12 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from runtime.config import ClientConfig
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
 from tests.processes import BkctlProcess, bkctl_command, bkctl_environment, free_port, start_bkctl
 from tests.runtime.bookie.conftest import Peer
 

@@ -12,28 +12,28 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.bookie.boot.process import real_ports, running_bookie
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.collection.collector import GarbageCollector
-from runtime.config import (
+from bkctl.runtime.bookie.boot.process import real_ports, running_bookie
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.collection.collector import GarbageCollector
+from bkctl.runtime.config import (
     BookieConfig,
     ClientConfig,
     CompactionConfig,
     GarbageCollectionConfig,
     MajorCompactionConfig,
 )
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.status import Status
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
-from storage.ports import Children
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, EntryLogConfig, JournalConfig, StorageConfig
+from bkctl.storage.ports import Children
 from tests.runtime.bookie.conftest import Peer
 from tests.sim.children import InProcessChildren
 

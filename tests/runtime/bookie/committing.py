@@ -11,15 +11,15 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from runtime.bookie.serving.group_commit import GroupCommit
-from runtime.net.loop import LaneWorkers
-from runtime.protocol.messages import AddRun, BookieAnswer, BookieCall
-from runtime.protocol.status import Status
-from storage.config import JournalConfig
-from storage.errors import JournalFailedError, JournalFullError
-from storage.journal.format import JournalRecordKind
-from storage.journal.reader import JournalScan, list_journals
-from storage.journal.writer import JournalWriter
+from bkctl.runtime.bookie.serving.group_commit import GroupCommit
+from bkctl.runtime.net.loop import LaneWorkers
+from bkctl.runtime.protocol.messages import AddRun, BookieAnswer, BookieCall
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.errors import JournalFailedError, JournalFullError
+from bkctl.storage.journal.format import JournalRecordKind
+from bkctl.storage.journal.reader import JournalScan, list_journals
+from bkctl.storage.journal.writer import JournalWriter
 from tests.storage.engines import KEY, entry
 from tests.storage.traced_disk import TracedDisk
 

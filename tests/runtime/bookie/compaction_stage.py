@@ -10,19 +10,19 @@ import signal
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
-from runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTools, LogScanner
-from runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
-from runtime.bookie.collection.metrics import GarbageCollectionMetrics, LogMetrics
-from runtime.config import CompactionConfig, GarbageCollectionConfig
-from runtime.net.loop import LaneWorkers, LoopClock
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, EntryLogConfig
-from storage.disk_room import DiskRoom
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.replay import checkpoint_now
-from storage.entry_log.compaction_scan import ROWS_MAX
-from storage.ports import Children
+from bkctl.runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTools, LogScanner
+from bkctl.runtime.bookie.collection.logs import CompactionRoom, DirectoryCollector
+from bkctl.runtime.bookie.collection.metrics import GarbageCollectionMetrics, LogMetrics
+from bkctl.runtime.config import CompactionConfig, GarbageCollectionConfig
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, EntryLogConfig
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.entry_log.compaction_scan import ROWS_MAX
+from bkctl.storage.ports import Children
 from tests.sim.children import InProcessChildren
 from tests.storage.engines import KEY, entry, open_engine
 from tests.storage.traced_disk import TracedDisk

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.boot.process import running_bookie
-from runtime.config import BookieConfig, ClientConfig
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.ports import LacReply
-from runtime.protocol.digest import master_key
-from runtime.protocol.entry_body import EntryCodec
-from runtime.protocol.entry_list import EntryList
-from runtime.protocol.status import Status
-from storage.config import EngineConfig, JournalConfig, StorageConfig
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.config import BookieConfig, ClientConfig
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.ports import LacReply
+from bkctl.runtime.protocol.digest import master_key
+from bkctl.runtime.protocol.entry_body import EntryCodec
+from bkctl.runtime.protocol.entry_list import EntryList
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.config import EngineConfig, JournalConfig, StorageConfig
 from tests.runtime.bookie.compaction_stage import FAST, TRANSACTIONAL, make_mixed
 from tests.runtime.bookie.small_disk import SmallDisk, small_disk
 

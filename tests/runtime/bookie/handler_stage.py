@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from runtime.bookie.disks.modes import BookieModes
-from runtime.bookie.serving.adds import AddPath
-from runtime.bookie.serving.group_commit import GroupCommit
-from runtime.bookie.serving.handler import BookieRequestHandler
-from runtime.bookie.serving.ledger_handles import LedgerHandles
-from runtime.net.loop import LaneWorkers, LoopClock
-from runtime.ports import BookieInfo
-from runtime.protocol.messages import (
+from bkctl.runtime.bookie.disks.modes import BookieModes
+from bkctl.runtime.bookie.serving.adds import AddPath
+from bkctl.runtime.bookie.serving.group_commit import GroupCommit
+from bkctl.runtime.bookie.serving.handler import BookieRequestHandler
+from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
+from bkctl.runtime.ports import BookieInfo
+from bkctl.runtime.protocol.messages import (
     BookieAnswer,
     BookieCall,
     ForceLedgerCall,
@@ -24,10 +24,10 @@ from runtime.protocol.messages import (
     ReadLacCall,
     WriteLacCall,
 )
-from runtime.protocol.status import Status
-from storage.config import JournalConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import JournalFailedError
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import JournalFailedError
 from tests.runtime.bookie.committing import add_run
 from tests.storage.engines import KEY, explicit_lac
 

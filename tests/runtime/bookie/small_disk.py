@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.setting import MEBIBYTE
+from bkctl.storage.setting import MEBIBYTE
 
 SIZE_BYTES = 64 * MEBIBYTE
 

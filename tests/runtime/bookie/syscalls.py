@@ -7,9 +7,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from runtime.protocol.bookkeeper_wire_pb2 import Response
-from runtime.protocol.status import Status
-from storage.journal.format import HEADER_BYTES, PADDING_MARK
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import Response
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.journal.format import HEADER_BYTES, PADDING_MARK
 
 TRACED = "pwrite64,pwritev,pwritev2,fdatasync,write,writev,sendto,sendmsg"
 _SENDS = frozenset({"write", "writev", "sendto", "sendmsg"})

@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.boot.process import running_bookie
-from runtime.config import BookieConfig
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol import v3
-from runtime.protocol.framing import encode_frame
-from runtime.protocol.messages import AddAnswer, BookieInfoAnswer, ReadAnswer
-from runtime.protocol.status import Status
-from storage.setting import MEBIBYTE
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol import v3
+from bkctl.runtime.protocol.framing import encode_frame
+from bkctl.runtime.protocol.messages import AddAnswer, BookieInfoAnswer, ReadAnswer
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.setting import MEBIBYTE
 from tests.runtime.bookie.bookie_process import BookieUnderTest, open_files
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.bookie.serving.test_large_keys import request_of

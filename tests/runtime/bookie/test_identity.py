@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.bookie.identity import BookieIdentity, former_bookie_ids, resolve_identity
-from runtime.config import BookieConfig
-from runtime.errors import ConfigurationError
-from runtime.net.host import OsHost
-from storage.config import StorageConfig
+from bkctl.runtime.bookie.identity import BookieIdentity, former_bookie_ids, resolve_identity
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.net.host import OsHost
+from bkctl.storage.config import StorageConfig
 
 HOST = OsHost()
 BASE = BookieConfig(

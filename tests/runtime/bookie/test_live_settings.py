@@ -8,13 +8,13 @@ import logging
 import msgspec
 import pytest
 
-from runtime.bookie.boot.process import running_bookie
-from runtime.bookie.collection.compaction import CompactionThrottle
-from runtime.bookie.live_settings import LIVE, LiveSettings
-from runtime.config import BookieConfig, GarbageCollectionConfig, IntegrityConfig, ZooKeeperConfig
-from runtime.metadata.request_budget import RequestBudget
-from runtime.rate_limit import RateLimit
-from storage.config import StorageConfig
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.bookie.collection.compaction import CompactionThrottle
+from bkctl.runtime.bookie.live_settings import LIVE, LiveSettings
+from bkctl.runtime.config import BookieConfig, GarbageCollectionConfig, IntegrityConfig, ZooKeeperConfig
+from bkctl.runtime.metadata.request_budget import RequestBudget
+from bkctl.runtime.rate_limit import RateLimit
+from bkctl.storage.config import StorageConfig
 from tests.sim.loop import VirtualClock, run_simulated
 
 CONFIG = BookieConfig(

@@ -9,19 +9,19 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from runtime.bookie.boot.process import running_bookie
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.metrics.windows import measures_of
-from runtime.bookie.ports import BookiePorts
-from runtime.config import BookieConfig, ClientConfig
-from runtime.errors import NoSuchEntryError, NoSuchLedgerError
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.bookkeeper_wire_pb2 import FORCE_LEDGER, VERSION_THREE, WRITE_LAC, Request
-from runtime.protocol.framing import encode_frame
-from runtime.protocol.status import Status
-from storage.journal.measures import JournalMeasures
-from storage.measures import Outcomes
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.metrics.windows import measures_of
+from bkctl.runtime.bookie.ports import BookiePorts
+from bkctl.runtime.config import BookieConfig, ClientConfig
+from bkctl.runtime.errors import NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import FORCE_LEDGER, VERSION_THREE, WRITE_LAC, Request
+from bkctl.runtime.protocol.framing import encode_frame
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.journal.measures import JournalMeasures
+from bkctl.storage.measures import Outcomes
 from tests.crash.model_disk import Mode
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.net.test_listener import peer_of

@@ -13,30 +13,36 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.admin.jobs import JobState, StepProgress
-from runtime.bookie.boot.process import real_ports, running_bookie
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.disks.modes import ReadOnlyReason
-from runtime.bookie.metrics.catalogue import bookie_metrics
-from runtime.bookie.online_rebuild import _LANES_AT_REST, OnlineRebuild
-from runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
-from runtime.config import BookieConfig, ClientConfig
-from runtime.errors import ConflictError, NoSuchEntryError, NoSuchLedgerError, RefusedError, UnknownLedgerStateError
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LaneWorkers, LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.status import Status
-from storage.adapters.filesystem import OsFileSystem
-from storage.bookie_status import read_bookie_status
-from storage.config import StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import IndexDamagedError, IndexMissingError, JournalFullError, StorageError
-from storage.filenames import LOCATIONS_DATABASE, REPLACED_SUFFIX
-from storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
-from storage.operator_mode import OperatorMode
-from storage.ports import DiskSpace
+from bkctl.runtime.admin.jobs import JobState, StepProgress
+from bkctl.runtime.bookie.boot.process import real_ports, running_bookie
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.disks.modes import ReadOnlyReason
+from bkctl.runtime.bookie.metrics.catalogue import bookie_metrics
+from bkctl.runtime.bookie.online_rebuild import _LANES_AT_REST, OnlineRebuild
+from bkctl.runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
+from bkctl.runtime.config import BookieConfig, ClientConfig
+from bkctl.runtime.errors import (
+    ConflictError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    RefusedError,
+    UnknownLedgerStateError,
+)
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.bookie_status import read_bookie_status
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import IndexDamagedError, IndexMissingError, JournalFullError, StorageError
+from bkctl.storage.filenames import LOCATIONS_DATABASE, REPLACED_SUFFIX
+from bkctl.storage.index.ledger_index import LEDGERS_NOTED, NEEDS_INTEGRITY_CHECK
+from bkctl.storage.operator_mode import OperatorMode
+from bkctl.storage.ports import DiskSpace
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.bookie.metrics.test_exposition import samples_of
 from tests.storage.engines import open_storage

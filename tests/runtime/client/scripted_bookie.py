@@ -2,7 +2,7 @@
 
 It obeys wire section 5 over a dict: fencing, keys, recovery adds, negatives, limbo. Tests script faults on it: refuse,
 hang, drop the connection, damage the digest, hold requests back. It is the fault injector for the scenarios of
-protocol section 11; the bookie that keeps promises 1 and 2 of the design is ``runtime.bookie``.
+protocol section 11; the bookie that keeps promises 1 and 2 of the design is ``bkctl.runtime.bookie``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import struct
 from collections.abc import Callable
 from typing import cast
 
-from runtime.net.host import listen_tcp
-from runtime.net.listener import BookieListener
-from runtime.net.server_connection import ListenerLimits, ServerConnection
-from runtime.ports import Responder
-from runtime.protocol.messages import (
+from bkctl.runtime.net.host import listen_tcp
+from bkctl.runtime.net.listener import BookieListener
+from bkctl.runtime.net.server_connection import ListenerLimits, ServerConnection
+from bkctl.runtime.ports import Responder
+from bkctl.runtime.protocol.messages import (
     AddRun,
     BookieCall,
     BookieInfoAnswer,
@@ -28,7 +28,7 @@ from runtime.protocol.messages import (
     ReadLacAnswer,
     ReadLacCall,
 )
-from runtime.protocol.status import Status
+from bkctl.runtime.protocol.status import Status
 
 LOOPBACK = "127.0.0.1"
 _HEAD = struct.Struct(">qqq")

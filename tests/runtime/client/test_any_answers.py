@@ -10,25 +10,25 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.client.api import open_ledger
-from runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
-from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType, LedgerState
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
-from runtime.metadata.bookies.service_info import rpc_service_info
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.ports import LacReply, ReadReply
-from runtime.protocol.status import Status
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.copy.activity import LedgerActivity
-from runtime.replication.copy.job import StripeJob
-from runtime.replication.copy.reader import CopyReader
-from runtime.replication.copy.stripe import Replicator
-from runtime.replication.judge.fragments import EntryRange, Fragment
-from storage.errors import BkctlError
+from bkctl.runtime.client.api import open_ledger
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
+from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType, LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
+from bkctl.runtime.metadata.bookies.service_info import rpc_service_info
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.ports import LacReply, ReadReply
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.copy.activity import LedgerActivity
+from bkctl.runtime.replication.copy.job import StripeJob
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.copy.stripe import Replicator
+from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
+from bkctl.storage.errors import BkctlError
 from tests.sim.bookies import Answer, BookieRequest, ModelBookies
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore

@@ -7,10 +7,10 @@ import textwrap
 
 import pytest
 
-import runtime.client.api
-from runtime.client import DigestType, Entry, LedgerClient, LedgerReader, LedgerWriter
-from runtime.client.api import open_ledger, quorum_warning
-from runtime.errors import (
+import bkctl.runtime.client.api
+from bkctl.runtime.client import DigestType, Entry, LedgerClient, LedgerReader, LedgerWriter
+from bkctl.runtime.client.api import open_ledger, quorum_warning
+from bkctl.runtime.errors import (
     ClusterNotFoundError,
     ConfigurationError,
     LedgerClosedError,
@@ -20,8 +20,8 @@ from runtime.errors import (
     LedgerReadError,
     NotEnoughBookiesError,
 )
-from runtime.ledger.metadata_format import NewerFormatError
-from runtime.metadata.store import ANY_VERSION
+from bkctl.runtime.ledger.metadata_format import NewerFormatError
+from bkctl.runtime.metadata.store import ANY_VERSION
 from tests.runtime.client.world import PASSWORD, World, credentials, payload, until
 
 
@@ -80,7 +80,7 @@ async def test_too_few_bookies_store_nothing(world: World) -> None:
 async def test_a_risky_ack_quorum_is_said_and_shown(world: World, caplog: pytest.LogCaptureFixture) -> None:
     await world.bookies("b1", "b2", "b3")
     client = await world.client()
-    with caplog.at_level(logging.WARNING, "runtime.client.api"):
+    with caplog.at_level(logging.WARNING, "bkctl.runtime.client.api"):
         sound = await client.create(write_quorum_size=2, ack_quorum_size=2)
         assert (sound.quorum_warning, caplog.messages) == (None, [])
         risky = await client.create(write_quorum_size=2, ack_quorum_size=1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.client.ensemble_change import Replacements
-from runtime.errors import NotEnoughBookiesError
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
+from bkctl.runtime.client.ensemble_change import Replacements
+from bkctl.runtime.errors import NotEnoughBookiesError
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
 from tests.runtime.client.world import World
 
 ENSEMBLE = ("b1", "b2", "b3")

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from runtime.client.entry_read import EntryReader, Replies, prevailing_error
-from runtime.config import ClientConfig
-from runtime.errors import (
+from bkctl.runtime.client.entry_read import EntryReader, Replies, prevailing_error
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
     DigestMismatchError,
@@ -16,10 +16,10 @@ from runtime.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from runtime.net.loop import LoopClock
-from runtime.ports import ReadReply
-from runtime.protocol.status import Status
-from storage.errors import BkctlError
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.ports import ReadReply
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.errors import BkctlError
 from tests.runtime.client.world import PASSWORD, TIMEOUT_S, World, answers_so_far, credentials, payload, until
 from tests.runtime.net.stepped_clock import SteppedClock
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.errors import LedgerRecoveryError
-from runtime.ledger.metadata import LedgerState, Segment
+from bkctl.runtime.errors import LedgerRecoveryError
+from bkctl.runtime.ledger.metadata import LedgerState, Segment
 from tests.runtime.client.scripted_bookie import ScriptedBookie, StoredLedger
 from tests.runtime.client.world import PASSWORD, World, closed, credentials, end, payload
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
-from runtime.config import ClientConfig
-from runtime.errors import BookieUnavailableError, DigestMismatchError
-from runtime.protocol.status import Status
+from bkctl.runtime.client.last_entry import read_last_add_confirmed, try_read_last_add_confirmed
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import BookieUnavailableError, DigestMismatchError
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.client.world import World, answers_so_far, credentials, until
 
 PRESENT, NO_LEDGER, DOWN = "present", "no ledger", "down"

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
-from runtime.errors import BadVersionError, ConflictError, LedgerNotFoundError, MetadataUnavailableError
-from runtime.ledger.changes import to_in_recovery
-from runtime.ledger.metadata import LedgerState
-from runtime.metadata.store import Versioned
-from runtime.net.loop import LoopClock
+from bkctl.runtime.client.metadata_update import LedgerRecord, LocalCopy, update_record
+from bkctl.runtime.errors import BadVersionError, ConflictError, LedgerNotFoundError, MetadataUnavailableError
+from bkctl.runtime.ledger.changes import to_in_recovery
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.net.loop import LoopClock
 from tests.runtime.client.world import World
 
 

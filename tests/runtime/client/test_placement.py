@@ -9,21 +9,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime.client.ensemble_change import Replacements
-from runtime.client.placement import (
+from bkctl.runtime.client.ensemble_change import Replacements
+from bkctl.runtime.client.placement import (
     SURVEY_AGE_S_MAX,
     PlacementSources,
     placement_on,
     rules_of,
 )
-from runtime.config import PlacementConfig, PlacementPolicy
-from runtime.errors import ConfigurationError, NotEnoughBookiesError
-from runtime.ledger.changes import new_ledger, replace_bookies
-from runtime.ledger.metadata import DigestType
-from runtime.placement.isolation import CUSTOM_METADATA_KEY
-from runtime.placement.rack_sources import SCRIPT_ARGUMENTS_MAX
-from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey
+from bkctl.runtime.config import PlacementConfig, PlacementPolicy
+from bkctl.runtime.errors import ConfigurationError, NotEnoughBookiesError
+from bkctl.runtime.ledger.changes import new_ledger, replace_bookies
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.placement.isolation import CUSTOM_METADATA_KEY
+from bkctl.runtime.placement.rack_sources import SCRIPT_ARGUMENTS_MAX
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
 from tests.runtime.client.world import Client, World
 from tests.runtime.net.stepped_clock import SteppedClock
 

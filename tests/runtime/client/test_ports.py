@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.client.ports import SuspectBookies
-from runtime.net.loop import LoopClock
+from bkctl.runtime.client.ports import SuspectBookies
+from bkctl.runtime.net.loop import LoopClock
 
 
 class SteppedClock(LoopClock):

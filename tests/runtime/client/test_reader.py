@@ -7,11 +7,11 @@ import contextlib
 
 import pytest
 
-from runtime.client.reader import ENSEMBLES_TRIED_MAX, Entry
-from runtime.config import ClientConfig
-from runtime.errors import LedgerNotFoundError, LedgerReadError, MetadataError, NoSuchEntryError
-from runtime.ledger.metadata import LedgerState, Segment
-from runtime.protocol.status import Status
+from bkctl.runtime.client.reader import ENSEMBLES_TRIED_MAX, Entry
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import LedgerNotFoundError, LedgerReadError, MetadataError, NoSuchEntryError
+from bkctl.runtime.ledger.metadata import LedgerState, Segment
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.client.scripted_bookie import ScriptedBookie
 from tests.runtime.client.world import PASSWORD, World, answers_so_far, closed, end, payload, until
 

@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from runtime.config import ClientConfig
-from runtime.errors import (
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import (
     BookieError,
     DigestMismatchError,
     LedgerClosedError,
@@ -17,8 +17,8 @@ from runtime.errors import (
     LedgerRecoveryError,
     NotEnoughBookiesError,
 )
-from runtime.ledger.metadata import LedgerState, Segment
-from runtime.protocol.status import Status
+from bkctl.runtime.ledger.metadata import LedgerState, Segment
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.client.scripted_bookie import Held, StoredLedger
 from tests.runtime.client.world import PASSWORD, TIMEOUT_S, World, answers_so_far, closed, end, payload, segments, until
 from tests.runtime.net.stepped_clock import SteppedClock

@@ -7,12 +7,18 @@ import dataclasses
 
 import pytest
 
-from runtime.client.sanity import run_sanity_test
-from runtime.errors import BookieIOError, BookieReadOnlyError, DigestMismatchError, LedgerNotFoundError, NotEmptyError
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol.status import Status
+from bkctl.runtime.client.sanity import run_sanity_test
+from bkctl.runtime.errors import (
+    BookieIOError,
+    BookieReadOnlyError,
+    DigestMismatchError,
+    LedgerNotFoundError,
+    NotEmptyError,
+)
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.client.world import World
 
 

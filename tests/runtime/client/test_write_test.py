@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.client.write_test import payload_of
+from bkctl.runtime.client.write_test import payload_of
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 30, 31, 100, 1024, 100_000])

@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from runtime.config import ClientConfig
-from runtime.errors import (
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import (
     ConflictError,
     LedgerClosedError,
     LedgerFencedError,
@@ -18,9 +18,9 @@ from runtime.errors import (
     NotEnoughBookiesError,
     TooManyPendingAddsError,
 )
-from runtime.ledger.metadata import LedgerState, Segment
-from runtime.protocol.status import Status
-from storage.errors import EntryTooLargeError
+from bkctl.runtime.ledger.metadata import LedgerState, Segment
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.errors import EntryTooLargeError
 from tests.runtime.client.scripted_bookie import StoredLedger
 from tests.runtime.client.world import (
     PASSWORD,

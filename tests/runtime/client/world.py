@@ -9,25 +9,25 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from runtime.client.api import LedgerClient
-from runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
-from runtime.client.writer import LedgerWriter
-from runtime.config import ClientConfig, ZooKeeperConfig
-from runtime.errors import BookieError, NodeExistsError
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
-from runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
-from runtime.metadata.bookies.service_info import rpc_service_info
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.store import NodeStat, NodeWrite, SetNode, Versioned
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.ports import Clock
-from storage.errors import BkctlError
+from bkctl.runtime.client.api import LedgerClient
+from bkctl.runtime.client.ports import ClientPorts, LedgerCredentials, SuspectBookies
+from bkctl.runtime.client.writer import LedgerWriter
+from bkctl.runtime.config import ClientConfig, ZooKeeperConfig
+from bkctl.runtime.errors import BookieError, NodeExistsError
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
+from bkctl.runtime.metadata.bookies.registration import BookieMode, BookieRegistration, RegistrationClient
+from bkctl.runtime.metadata.bookies.service_info import rpc_service_info
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.store import NodeStat, NodeWrite, SetNode, Versioned
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.ports import Clock
+from bkctl.storage.errors import BkctlError
 from tests.runtime.client.scripted_bookie import LOOPBACK, ScriptedBookie, StoredLedger
 
 PASSWORD = b"sesame"

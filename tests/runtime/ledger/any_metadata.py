@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from runtime.ledger.changes import find_fault
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.ledger.changes import find_fault
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
 
 GREATEST = 2**63 - 1
 BOOKIES = tuple(f"b{number}" for number in range(5))

@@ -5,8 +5,8 @@ import itertools
 import msgspec
 import pytest
 
-from runtime.errors import ConfigurationError
-from runtime.ledger.changes import (
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.ledger.changes import (
     find_fault,
     find_regression,
     new_ledger,
@@ -15,7 +15,7 @@ from runtime.ledger.changes import (
     to_closed,
     to_in_recovery,
 )
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
 
 OPEN = new_ledger(("a", "b", "c"), 3, 2, DigestType.CRC32C, b"secret")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.ledger.metadata import is_valid_bookie_id, parse_host_and_port
+from bkctl.runtime.ledger.metadata import is_valid_bookie_id, parse_host_and_port
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1:3181", "bk-one_1", "a", "[::1]:3181", "x@y", "readonly2"])

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType, LedgerState, Segment
-from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType, LedgerState, Segment
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
 from tests.runtime.golden_metadata import java_nodes, java_vectors
 
 VECTORS = {name: data for name, data in java_vectors().items() if data.startswith(b"BookieMetadataFormatVersion")}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.ledger.owner import owner_group, owner_of
+from bkctl.runtime.ledger.owner import owner_group, owner_of
 
 TOPIC = {"pulsar/managed-ledger": b"acme/shop/persistent/orders%2Feu+1-partition-0"}
 KEYS = [

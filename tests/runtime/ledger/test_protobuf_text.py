@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.ledger_metadata_pb2 import LedgerRecord
-from runtime.ledger.protobuf_text import EnumName, format_fields, parse_fields
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.ledger_metadata_pb2 import LedgerRecord
+from bkctl.runtime.ledger.protobuf_text import EnumName, format_fields, parse_fields
 
 
 def test_scalars_sub_messages_and_enums() -> None:

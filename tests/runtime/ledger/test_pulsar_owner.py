@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.ledger.pulsar_owner import PulsarLedgerOwner, PulsarTopic, PulsarUse, pulsar_owner, schema_at, topics_at
+from bkctl.runtime.ledger.pulsar_owner import (
+    PulsarLedgerOwner,
+    PulsarTopic,
+    PulsarUse,
+    pulsar_owner,
+    schema_at,
+    topics_at,
+)
 
 PULSAR = {"application": b"pulsar"}
 TOPIC = PulsarTopic("t/n", "a b")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from runtime.ledger.write_set import (
+from bkctl.runtime.ledger.write_set import (
     AckSet,
     QuorumCoverage,
     is_in_write_set,

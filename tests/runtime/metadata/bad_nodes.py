@@ -8,22 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.ledger_metadata_pb2 import LedgerRecord
-from runtime.ledger.metadata import DigestType
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.bookies.cookies import Cookie, encode_cookie
-from runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint, encode_service_info, rpc_service_info
-from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
-from runtime.metadata.replication.format import (
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.ledger_metadata_pb2 import LedgerRecord
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from bkctl.runtime.metadata.bookies.service_info import (
+    BookieServiceInfo,
+    Endpoint,
+    encode_service_info,
+    rpc_service_info,
+)
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
+from bkctl.runtime.metadata.replication.format import (
     UnderReplicationMark,
     encode_check_time,
     encode_lock,
     encode_mark,
     encode_vote,
 )
-from runtime.metadata.replication.format import encode_layout as encode_replication_layout
-from runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.replication.format import encode_layout as encode_replication_layout
+from bkctl.runtime.metadata.store import MetadataStore
 
 INSTANCE_ID = "0b7e1a2c-1111-4222-8333-944455556666"
 BOOKIES = tuple(f"10.0.0.{number}:3181" for number in (1, 2, 3))

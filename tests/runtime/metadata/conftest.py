@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import MetadataUnavailableError
-from runtime.metadata.store import CreateNode, NodeStat, NodeWrite
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.metadata.store import CreateNode, NodeStat, NodeWrite
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 
 CONFIG = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=60.0)

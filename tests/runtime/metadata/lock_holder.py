@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import MetadataUnavailableError
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.store import ANY_VERSION
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.store import ANY_VERSION
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
 
 async def hold(servers: str, root: str, ledger_id: int) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
-from runtime.metadata.replication.lock import ReplicationLocks, read_lock_holder
-from runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
-from runtime.metadata.replication.work import PickedLedger, ReplicationWork
-from runtime.metadata.store import MetadataStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks, read_lock_holder
+from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.replication.work import PickedLedger, ReplicationWork
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.counting_store import CountingStore
 
 NOW_MS = 1_700_000_000_123

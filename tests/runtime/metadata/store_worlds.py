@@ -10,12 +10,12 @@ from typing import Any, Protocol, cast
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.config import ZooKeeperConfig
-from runtime.metadata.budgeted_store import BudgetedStore
-from runtime.metadata.request_budget import RequestBudget
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+from bkctl.runtime.metadata.request_budget import RequestBudget
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.link import TcpLink
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore

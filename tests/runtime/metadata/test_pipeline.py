@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.pipeline import each_of, pipelined
 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 100])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.metadata.pulsar_migration import FLAG_PATH, why_forbidden
+from bkctl.runtime.metadata.pulsar_migration import FLAG_PATH, why_forbidden
 from tests.commands.cluster.conftest import Operator
 
 

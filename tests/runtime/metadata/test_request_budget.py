@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import SessionExpiredError
-from runtime.metadata.budgeted_store import BudgetedStore
-from runtime.metadata.request_budget import BURST_S, RequestBudget, share_of_budget
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import SessionExpiredError
+from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+from bkctl.runtime.metadata.request_budget import BURST_S, RequestBudget, share_of_budget
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.runtime.metadata.store_worlds import ModelWorld
 from tests.sim.loop import VirtualClock, VirtualLoop, run_simulated
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.errors import NotEmptyError, RefusedError
-from runtime.metadata.store import MetadataStore, Node
-from runtime.metadata.tree import delete_tree, walk_tree
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import NotEmptyError, RefusedError
+from bkctl.runtime.metadata.store import MetadataStore, Node
+from bkctl.runtime.metadata.tree import delete_tree, walk_tree
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.trees import java_tree, persistent, plant, read_tree
 
 TREE = persistent(java_tree("hierarchical at work"))

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kazoo.hosts import collect_hosts
 
-from runtime.errors import ConfigurationError
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.uri import MetadataUri, legacy_metadata_uri, parse_metadata_uri
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.uri import MetadataUri, legacy_metadata_uri, parse_metadata_uri
 
 HIERARCHICAL, LONG, FLAT = LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL, LedgerTree.FLAT
 

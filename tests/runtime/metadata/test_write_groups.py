@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     BadVersionError,
     MetadataError,
     MetadataUnavailableError,
@@ -17,10 +17,18 @@ from runtime.errors import (
     NoNodeError,
     SessionExpiredError,
 )
-from runtime.metadata.budgeted_store import BudgetedStore
-from runtime.metadata.request_budget import RequestBudget
-from runtime.metadata.store import ANY_VERSION, CheckNode, CreateNode, DeleteNode, MetadataStore, NodeWrite, SetNode
-from runtime.metadata.write_groups import BYTES_MAX, COST_OF_COMPANY, WRITES_MAX, WriteGroups
+from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+from bkctl.runtime.metadata.request_budget import RequestBudget
+from bkctl.runtime.metadata.store import (
+    ANY_VERSION,
+    CheckNode,
+    CreateNode,
+    DeleteNode,
+    MetadataStore,
+    NodeWrite,
+    SetNode,
+)
+from bkctl.runtime.metadata.write_groups import BYTES_MAX, COST_OF_COMPANY, WRITES_MAX, WriteGroups
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.store_worlds import ModelWorld
 from tests.sim.loop import VirtualClock, run_simulated

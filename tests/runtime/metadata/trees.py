@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.errors import NoNodeError
-from runtime.metadata.store import MetadataStore
+from bkctl.runtime.errors import NoNodeError
+from bkctl.runtime.metadata.store import MetadataStore
 
 _TREES = Path(__file__).parents[2] / "golden" / "metadata" / "trees.json"
 

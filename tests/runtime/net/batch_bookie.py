@@ -7,7 +7,7 @@ import contextlib
 import struct
 from collections.abc import AsyncIterator, Callable
 
-from runtime.protocol.v2_batch_reads import BatchReadCall
+from bkctl.runtime.protocol.v2_batch_reads import BatchReadCall
 from tests.runtime.net.memory_bookie import LOOPBACK, MemoryBookie
 
 _REQUEST = struct.Struct(">IqqqiQ")

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from runtime.net.host import listen_tcp
-from runtime.net.listener import BookieListener
-from runtime.net.server_connection import ListenerLimits
-from runtime.ports import Responder
-from runtime.protocol.entry_list import EntryListBuilder
-from runtime.protocol.messages import (
+from bkctl.runtime.net.host import listen_tcp
+from bkctl.runtime.net.listener import BookieListener
+from bkctl.runtime.net.server_connection import ListenerLimits
+from bkctl.runtime.ports import Responder
+from bkctl.runtime.protocol.entry_list import EntryListBuilder
+from bkctl.runtime.protocol.messages import (
     AddRun,
     BookieAnswer,
     BookieCall,
@@ -25,7 +25,7 @@ from runtime.protocol.messages import (
     ReadLacCall,
     WriteLacCall,
 )
-from runtime.protocol.status import Status
+from bkctl.runtime.protocol.status import Status
 
 LOOPBACK = "127.0.0.1"
 

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from runtime.config import ClientConfig
-from runtime.errors import BookieNotFoundError
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.ports import Clock
-from runtime.protocol.status import Status
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import BookieNotFoundError
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.ports import Clock
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.net.batch_bookie import BatchBookie
 from tests.runtime.net.memory_bookie import LOOPBACK, MemoryBookie
 

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.config import ClientConfig
-from runtime.net.pool import BookiePool
-from runtime.ports import Clock
-from runtime.protocol.status import Status
-from runtime.protocol.v2_batch_reads import BatchReadCall
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.ports import Clock
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v2_batch_reads import BatchReadCall
 from tests.runtime.net.batch_bookie import BatchBookie, answer_frame, batch_bookie
 from tests.runtime.net.memory_bookie import memory_bookie
 from tests.runtime.net.pools import BOOKIE, KEY, pool_of

@@ -7,17 +7,17 @@ import contextlib
 
 import pytest
 
-from runtime.config import ClientConfig
-from runtime.errors import (
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import (
     BadRequestError,
     BookieIOError,
     BookieTimeoutError,
     BookieUnavailableError,
 )
-from runtime.net.frame_connection import UnsentBytes
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.status import Status
+from bkctl.runtime.net.frame_connection import UnsentBytes
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import LOOPBACK, memory_bookie
 from tests.runtime.net.pools import BOOKIE, Outcomes, pool_of
 from tests.runtime.net.stepped_clock import SteppedClock

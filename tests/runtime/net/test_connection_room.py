@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.net.connection_room import ConnectionRoom
+from bkctl.runtime.net.connection_room import ConnectionRoom
 
 
 class Connection:

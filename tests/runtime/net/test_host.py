@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.net.host import OsHost, listen_tcp
+from bkctl.runtime.net.host import OsHost, listen_tcp
 from tests.processes import free_port
 
 LISTEN = "import socket, sys; s = socket.create_server(('::1', 0), family=socket.AF_INET6); print(s.getsockname()[1])"

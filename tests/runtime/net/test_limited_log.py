@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from runtime.net.limited_log import LimitedLog
+from bkctl.runtime.net.limited_log import LimitedLog
 
 LOGGER = logging.getLogger("tests.limited")
 

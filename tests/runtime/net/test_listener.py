@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from runtime.net.host import listen_tcp
-from runtime.net.listener import BookieListener
-from runtime.net.server_connection import ListenerLimits
-from runtime.protocol import v3
-from runtime.protocol.framing import encode_frame
-from runtime.protocol.messages import AddAnswer, Answer, ReadAnswer
-from runtime.protocol.status import Status
+from bkctl.runtime.net.host import listen_tcp
+from bkctl.runtime.net.listener import BookieListener
+from bkctl.runtime.net.server_connection import ListenerLimits
+from bkctl.runtime.protocol import v3
+from bkctl.runtime.protocol.framing import encode_frame
+from bkctl.runtime.protocol.messages import AddAnswer, Answer, ReadAnswer
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import LOOPBACK, memory_bookie
 from tests.runtime.protocol.golden import rows, vectors
 

@@ -10,10 +10,10 @@ import tracemalloc
 
 import pytest
 
-from runtime.net.server_connection import ListenerLimits
-from runtime.protocol import v3
-from runtime.protocol.messages import AddAnswer, ReadAnswer
-from runtime.protocol.status import Status
+from bkctl.runtime.net.server_connection import ListenerLimits
+from bkctl.runtime.protocol import v3
+from bkctl.runtime.protocol.messages import AddAnswer, ReadAnswer
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import memory_bookie
 from tests.runtime.net.test_listener import Peer, add_frame, peer_of
 

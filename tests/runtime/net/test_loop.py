@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from runtime.net.loop import LaneWorkers, LoopClock
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
 
 
 async def test_jobs_of_a_lane_run_one_after_another_in_one_thread() -> None:
@@ -72,7 +72,7 @@ async def test_close_finishes_what_was_queued_and_ends_the_threads() -> None:
 def test_a_process_ends_without_closing_its_lanes() -> None:
     program = (
         "import asyncio\n"
-        "from runtime.net.loop import LaneWorkers\n"
+        "from bkctl.runtime.net.loop import LaneWorkers\n"
         "async def main():\n"
         "    await LaneWorkers().run('lane', print, 'ran')\n"
         "asyncio.run(main())\n"

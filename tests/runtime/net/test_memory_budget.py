@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.net.memory_budget import LongFrame, MemoryBudget
+from bkctl.runtime.net.memory_budget import LongFrame, MemoryBudget
 
 
 class Counted:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.config import ClientConfig
-from runtime.errors import (
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import (
     BookieError,
     BookieIOError,
     BookieTimeoutError,
@@ -17,11 +17,11 @@ from runtime.errors import (
     NoSuchEntryError,
     UnauthorizedError,
 )
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool, RequestAges
-from runtime.net.server_connection import ListenerLimits
-from runtime.ports import BookieInfo, LacReply, ReadReply
-from runtime.protocol.status import Status
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool, RequestAges
+from bkctl.runtime.net.server_connection import ListenerLimits
+from bkctl.runtime.ports import BookieInfo, LacReply, ReadReply
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import LOOPBACK, memory_bookie
 from tests.runtime.net.pools import BOOKIE, KEY, Outcomes, pool_of
 from tests.runtime.net.stepped_clock import SteppedClock

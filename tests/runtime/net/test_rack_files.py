@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import ConfigurationError
-from runtime.net.rack_files import OsRackFiles
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.net.rack_files import OsRackFiles
 
 
 def script(folder: Path, body: str) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from runtime.net.read_lanes import ConnectionReads, ReadLane, ReadLanes, RequestsUnderWay
-from runtime.net.server_connection import ListenerLimits
-from runtime.protocol import v3
-from runtime.protocol.messages import AddAnswer, ListEntriesCall, QueuedRead, ReadAnswer, ReadCall, ReadLacCall
-from runtime.protocol.status import Status
+from bkctl.runtime.net.read_lanes import ConnectionReads, ReadLane, ReadLanes, RequestsUnderWay
+from bkctl.runtime.net.server_connection import ListenerLimits
+from bkctl.runtime.protocol import v3
+from bkctl.runtime.protocol.messages import AddAnswer, ListEntriesCall, QueuedRead, ReadAnswer, ReadCall, ReadLacCall
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import memory_bookie
 from tests.runtime.net.test_listener import add_frame, peer_of
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from runtime.config import ClientConfig
-from runtime.errors import NoSuchEntryError
-from runtime.net.pool import BookiePool
-from runtime.protocol.status import Status
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import NoSuchEntryError
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.net.memory_bookie import MemoryBookie, memory_bookie
 from tests.runtime.net.pools import BOOKIE, KEY, Outcomes, pool_of
 from tests.runtime.net.stepped_clock import SteppedClock

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.net.server_connection import Standing, StandstillWatch
-from runtime.protocol.framing import READ_BYTES
+from bkctl.runtime.net.server_connection import Standing, StandstillWatch
+from bkctl.runtime.protocol.framing import READ_BYTES
 
 
 def test_looks_without_progress_are_counted() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.net.systemd import Systemd
+from bkctl.runtime.net.systemd import Systemd
 from tests.service_manager import NotifySocket
 
 

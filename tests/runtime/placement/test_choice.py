@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.placement.choice import (
+from bkctl.runtime.placement.choice import (
     Choice,
     NoChoice,
     PlacementNeed,
@@ -21,10 +21,10 @@ from runtime.placement.choice import (
     choose_replacements,
     refusals,
 )
-from runtime.placement.isolation import IsolationDemand, admitted_bookies
-from runtime.placement.rules import PlacementRule, PlacementRules, judge_ensemble, write_quorums
-from runtime.placement.survey import BookieSurvey
-from runtime.placement.view import DEFAULT_RACK, ClusterView, KnownBookie, is_default_rack, region_of
+from bkctl.runtime.placement.isolation import IsolationDemand, admitted_bookies
+from bkctl.runtime.placement.rules import PlacementRule, PlacementRules, judge_ensemble, write_quorums
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.placement.view import DEFAULT_RACK, ClusterView, KnownBookie, is_default_rack, region_of
 
 IDS = tuple(f"b{number}" for number in range(8))
 RACKS = ("/eu/r1", "/eu/r2", "/us/r3", DEFAULT_RACK)

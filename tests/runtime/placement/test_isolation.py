@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.placement.isolation import (
+from bkctl.runtime.placement.isolation import (
     CUSTOM_METADATA_KEY,
     IsolationDemand,
     admitted_bookies,

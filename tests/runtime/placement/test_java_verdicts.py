@@ -14,9 +14,9 @@ import random
 import msgspec
 import pytest
 
-from runtime.placement.choice import Choice, PlacementNeed, choose_ensemble, choose_replacements
-from runtime.placement.rules import PlacementRules, judge_ensemble
-from runtime.placement.view import ClusterView, KnownBookie
+from bkctl.runtime.placement.choice import Choice, PlacementNeed, choose_ensemble, choose_replacements
+from bkctl.runtime.placement.rules import PlacementRules, judge_ensemble
+from bkctl.runtime.placement.view import ClusterView, KnownBookie
 from tests.test_repository import ROOT
 
 ADHERES = "MEETS_STRICT"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import ConfigurationError, MetadataFormatError
-from runtime.placement.rack_sources import (
+from bkctl.runtime.errors import ConfigurationError, MetadataFormatError
+from bkctl.runtime.placement.rack_sources import (
     PulsarBookies,
     decode_pulsar_bookies,
     decode_rack_table,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.placement.isolation import IsolationDemand
-from runtime.placement.rack_sources import normal_rack
-from runtime.placement.rules import PlacementRule, PlacementRules, judge_ensemble, write_quorums
-from runtime.placement.view import ClusterView, KnownBookie, is_default_rack, region_of
+from bkctl.runtime.placement.isolation import IsolationDemand
+from bkctl.runtime.placement.rack_sources import normal_rack
+from bkctl.runtime.placement.rules import PlacementRule, PlacementRules, judge_ensemble, write_quorums
+from bkctl.runtime.placement.view import ClusterView, KnownBookie, is_default_rack, region_of
 
 RACK_OF = {"b1": "/eu/r1", "b2": "/eu/r1", "b3": "/eu/r2", "b4": "/us/r3", "b5": "/default-rack", "b6": None}
 VIEW = ClusterView(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.protocol.digest import DigestType, digest_of, master_key
+from bkctl.runtime.protocol.digest import DigestType, digest_of, master_key
 from tests.runtime.protocol.golden import vectors
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import EntryDigestError
-from runtime.protocol.digest import DigestType
-from runtime.protocol.entry_body import DecodedEntry, EntryCodec
+from bkctl.runtime.errors import EntryDigestError
+from bkctl.runtime.protocol.digest import DigestType
+from bkctl.runtime.protocol.entry_body import DecodedEntry, EntryCodec
 from tests.runtime.protocol.golden import vectors
 
 PASSWORD = b"testPasswd"

@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import ProtocolError
-from runtime.protocol import v3, v3_bookie
-from runtime.protocol.codec import BookieCodec
-from runtime.protocol.entry_list import EntryGroup, EntryList, EntryListBuilder, decode_entry_list, encode_entry_list
-from runtime.protocol.messages import ListEntriesAnswer, ListEntriesCall, RefusedCall
-from runtime.protocol.status import Status
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.protocol import v3, v3_bookie
+from bkctl.runtime.protocol.codec import BookieCodec
+from bkctl.runtime.protocol.entry_list import (
+    EntryGroup,
+    EntryList,
+    EntryListBuilder,
+    decode_entry_list,
+    encode_entry_list,
+)
+from bkctl.runtime.protocol.messages import ListEntriesAnswer, ListEntriesCall, RefusedCall
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.protocol.golden import Row, rows, vectors
 
 GOLDEN = rows("v3-list-of-entries.jsonl")

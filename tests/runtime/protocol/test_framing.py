@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import ProtocolError
-from runtime.protocol.framing import FRAME_BYTES_MAX, FrameSplitter, encode_frame, read_buffer
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, FrameSplitter, encode_frame, read_buffer
 
 
 def feed(splitter: FrameSplitter, data: bytes) -> list[bytes]:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import ProtocolError
-from runtime.protocol.status import Status
-from runtime.protocol.v2_batch_reads import (
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v2_batch_reads import (
     BatchReadAnswer,
     BatchReadCall,
     decode_batch_read_answer,

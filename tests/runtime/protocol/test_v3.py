@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import ProtocolError
-from runtime.net.handshake import OpenHandshake
-from runtime.protocol import v3, v3_bookie
-from runtime.protocol.bookkeeper_wire_pb2 import Request, Response
-from runtime.protocol.codec import BookieCodec
-from runtime.protocol.framing import FRAME_BYTES_MAX, FrameSplitter, encode_frame, read_buffer
-from runtime.protocol.messages import (
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.net.handshake import OpenHandshake
+from bkctl.runtime.protocol import v3, v3_bookie
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import Request, Response
+from bkctl.runtime.protocol.codec import BookieCodec
+from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, FrameSplitter, encode_frame, read_buffer
+from bkctl.runtime.protocol.messages import (
     AddAnswer,
     AddRun,
     Answer,
@@ -35,7 +35,7 @@ from runtime.protocol.messages import (
     RefusedCall,
     WriteLacCall,
 )
-from runtime.protocol.status import Status
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.protocol.golden import Row, rows, vectors
 
 WIRE_STATUSES = [status for status in Status if status >= 0]

@@ -7,15 +7,15 @@ import struct
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runtime.errors import ProtocolError
-from runtime.protocol import v3_bookie
-from runtime.protocol.bookkeeper_wire_pb2 import Request
-from runtime.protocol.codec import BookieCodec
-from runtime.protocol.framing import FRAME_BYTES_MAX, encode_frame
-from runtime.protocol.messages import AddRun, Call, Junk
-from runtime.protocol.v3 import encode_read_request
-from runtime.protocol.v3_adds import AddForm, consecutive_varints, encode_add_request, parse_adds, varint
-from runtime.protocol.v3_batches import batch_ids, encode_adds
+from bkctl.runtime.errors import ProtocolError
+from bkctl.runtime.protocol import v3_bookie
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import Request
+from bkctl.runtime.protocol.codec import BookieCodec
+from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX, encode_frame
+from bkctl.runtime.protocol.messages import AddRun, Call, Junk
+from bkctl.runtime.protocol.v3 import encode_read_request
+from bkctl.runtime.protocol.v3_adds import AddForm, consecutive_varints, encode_add_request, parse_adds, varint
+from bkctl.runtime.protocol.v3_batches import batch_ids, encode_adds
 
 KEYS = (b"k" * 20, b"")
 edges = st.sampled_from([0, 1, 127, 128, 16383, 16384, 2**21, 2**28 - 1, 2**28, 2**35, 2**63 - 1])

@@ -5,12 +5,19 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runtime.protocol import v3
-from runtime.protocol.framing import FRAME_BYTES_MAX
-from runtime.protocol.messages import AddAnswer, AddRun, ReadAnswer, ReadCall
-from runtime.protocol.status import Status
-from runtime.protocol.v3_batches import AddAnswerForm, ReadAnswerForm, batch_ids, encode_adds, encode_reads, txn_id_of
-from runtime.protocol.v3_bookie import V3BookieCodec, decode_request
+from bkctl.runtime.protocol import v3
+from bkctl.runtime.protocol.framing import FRAME_BYTES_MAX
+from bkctl.runtime.protocol.messages import AddAnswer, AddRun, ReadAnswer, ReadCall
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.protocol.v3_batches import (
+    AddAnswerForm,
+    ReadAnswerForm,
+    batch_ids,
+    encode_adds,
+    encode_reads,
+    txn_id_of,
+)
+from bkctl.runtime.protocol.v3_bookie import V3BookieCodec, decode_request
 from tests.runtime.protocol.golden import rows
 
 KEY = b"k" * 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
-from runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.replication.run.report import RecoveryReport
 
 
 def ledger(

@@ -10,25 +10,25 @@ import contextlib
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
-from runtime.config import ClientConfig
-from runtime.errors import NodeExistsError
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
-from runtime.metadata.bookies.registration import BookieMode, RegistrationClient
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.store import Versioned
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.judge.check_scope import WHOLE, CheckScope
-from runtime.replication.judge.fragments import segment_entries
-from runtime.replication.judge.ledger_check import LedgerCheck
-from runtime.replication.policy import Policy
-from runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport, FinishHooks
-from runtime.replication.run.drain import DrainHooks
-from runtime.replication.run.recovery import BookieRecovery
-from runtime.replication.run.report import RecoveryReport
-from runtime.replication.survey.checker import LedgerChecker
-from storage.adapters.sqlite import temporary_database
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.errors import NodeExistsError
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
+from bkctl.runtime.metadata.bookies.registration import BookieMode, RegistrationClient
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
+from bkctl.runtime.replication.judge.fragments import segment_entries
+from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport, FinishHooks
+from bkctl.runtime.replication.run.drain import DrainHooks
+from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.replication.survey.checker import LedgerChecker
+from bkctl.storage.adapters.sqlite import temporary_database
 from tests.runtime.client.scripted_bookie import ScriptedBookie
 from tests.runtime.client.world import TIMEOUT_S, Client, World, answers_so_far, payload
 from tests.runtime.net.stepped_clock import SteppedClock

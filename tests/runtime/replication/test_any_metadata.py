@@ -6,16 +6,16 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runtime.bookie.integrity.rules import is_end_in_doubt, ledger_mark, needs_recovery, own_stripes
-from runtime.ledger.changes import find_regression
-from runtime.ledger.metadata import LedgerMetadata
-from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
-from runtime.ledger.owner import owner_of
-from runtime.metadata.doctor.ledgers import examine_ledger
-from runtime.replication.copy.reader import entry_bytes_estimate
-from runtime.replication.judge.ledger_filter import has_entries_on
-from runtime.replication.judge.verdict import COUNT_MAX, replication_of, write_set_rows
-from runtime.replication.plan.recovery_plan import plan_ledger
+from bkctl.runtime.bookie.integrity.rules import is_end_in_doubt, ledger_mark, needs_recovery, own_stripes
+from bkctl.runtime.ledger.changes import find_regression
+from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
+from bkctl.runtime.ledger.owner import owner_of
+from bkctl.runtime.metadata.doctor.ledgers import examine_ledger
+from bkctl.runtime.replication.copy.reader import entry_bytes_estimate
+from bkctl.runtime.replication.judge.ledger_filter import has_entries_on
+from bkctl.runtime.replication.judge.verdict import COUNT_MAX, replication_of, write_set_rows
+from bkctl.runtime.replication.plan.recovery_plan import plan_ledger
 from tests.runtime.ledger.any_metadata import BOOKIES, any_metadata
 from tests.runtime.replication.samples import ledger
 

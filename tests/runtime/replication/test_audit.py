@@ -8,11 +8,11 @@ import sys
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.ledger.write_set import write_set
-from runtime.replication.cluster_audit.counter import under_replicated_ledger
-from runtime.replication.judge.fragments import EntryRange, segment_entries
-from runtime.replication.judge.verdict import (
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.replication.cluster_audit.counter import under_replicated_ledger
+from bkctl.runtime.replication.judge.fragments import EntryRange, segment_entries
+from bkctl.runtime.replication.judge.verdict import (
     LedgerVerdict,
     ReplicationRow,
     ReplicationState,
@@ -176,11 +176,11 @@ def test_one_bookie_twice_in_a_write_set_is_one_copy() -> None:
 
 def test_executors_need_no_native_storage_and_no_network_stack() -> None:
     program = (
-        "import sys, runtime.replication.cluster_audit.result, spark_reports.write_set_source\n"
+        "import sys, bkctl.runtime.replication.cluster_audit.result, bkctl.spark_reports.write_set_source\n"
         "loaded = {name.partition('.')[0] if not name.startswith('runtime') else '.'.join(name.split('.')[:2])"
         " for name in sys.modules"
-        " if name not in ('runtime.net', 'runtime.net.loop', 'runtime.net.exhaustion')}\n"  # the clock
-        "print(sorted(loaded & {'plyvel', 'uvloop', 'aiohttp', 'runtime.net', 'runtime.client', 'runtime.bookie'}))"
+        " if name not in ('bkctl.runtime.net', 'bkctl.runtime.net.loop', 'bkctl.runtime.net.exhaustion')}\n"  # the clock
+        "print(sorted(loaded & {'plyvel', 'uvloop', 'aiohttp', 'bkctl.runtime.net', 'bkctl.runtime.client', 'bkctl.runtime.bookie'}))"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.ledger.metadata import LedgerState
-from runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from tests.runtime.client.scripted_bookie import StoredLedger
 from tests.runtime.client.world import credentials, segments
 from tests.runtime.replication.samples import ledger

@@ -9,25 +9,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.errors import BookieNotFoundError, MetadataUnavailableError, RefusedError
-from runtime.ledger.changes import replace_bookies, replace_in_segment
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.format import encode_lock
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.store import NodeWrite
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.net.loop import LaneWorkers
-from runtime.protocol.status import Status
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.plan.job_file import JobFile, JobRest, JobWork
-from runtime.replication.policy import Policy
-from runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
-from runtime.replication.run.recovery import BookieRecovery
-from storage.adapters.sqlite import memory_database, temporary_database
+from bkctl.runtime.errors import BookieNotFoundError, MetadataUnavailableError, RefusedError
+from bkctl.runtime.ledger.changes import replace_bookies, replace_in_segment
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.format import encode_lock
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.store import NodeWrite
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.net.loop import LaneWorkers
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.plan.job_file import JobFile, JobRest, JobWork
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.run.ledgers import RecoveryJob, RecoveryProgress
+from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.storage.adapters.sqlite import memory_database, temporary_database
 from tests.runtime.client.world import segments
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 from tests.runtime.metadata.replication_stage import holder_of

@@ -7,8 +7,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.replication.judge.check_scope import WHOLE, CheckScope, Sample
-from runtime.replication.judge.fragments import EntryRange, stripe
+from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope, Sample
+from bkctl.runtime.replication.judge.fragments import EntryRange, stripe
 from tests.runtime.replication.samples import ledger
 
 BOOKIES = ["b1", "b2", "b3", "b4", "b5"]

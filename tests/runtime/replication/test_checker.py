@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from runtime.ledger.changes import replace_in_segment
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.store import Versioned
-from runtime.protocol.status import Status
-from runtime.replication.judge.check_scope import CheckScope
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
-from runtime.replication.survey.checker import ROUNDS_MAX, LedgerChecker
-from storage.ids import ENTRY_ID_MAX
+from bkctl.runtime.ledger.changes import replace_in_segment
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.judge.check_scope import CheckScope
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_check import CheckTotals, LedgerCheck
+from bkctl.runtime.replication.survey.checker import ROUNDS_MAX, LedgerChecker
+from bkctl.storage.ids import ENTRY_ID_MAX
 from tests.runtime.client.world import credentials
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.metadata.replication.maintenance import Maintenance
-from runtime.metadata.replication.recovery_look import RecoveryLook
-from runtime.metadata.replication.recovery_notes import CollectionNote, LostBookieNote, MaintenanceNote
-from runtime.metadata.replication.switch_note import SwitchNote
-from runtime.replication.judge.cluster_status import (
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
+from bkctl.runtime.metadata.replication.recovery_notes import CollectionNote, LostBookieNote, MaintenanceNote
+from bkctl.runtime.metadata.replication.switch_note import SwitchNote
+from bkctl.runtime.replication.judge.cluster_status import (
     AuditorStatus,
     AutorecoveryStatus,
     BookieLook,
@@ -27,7 +27,7 @@ from runtime.replication.judge.cluster_status import (
     seconds_left,
     worst,
 )
-from runtime.replication.judge.status_finding import Urgency
+from bkctl.runtime.replication.judge.status_finding import Urgency
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -7,11 +7,11 @@ import asyncio
 import msgspec
 import pytest
 
-from runtime.client.ports import credentials_of
-from runtime.protocol.digest import master_key
-from runtime.protocol.status import Status
-from runtime.replication.copy.reader import CopyReader
-from runtime.replication.judge.copies import CopyState
+from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.protocol.digest import master_key
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.copy.reader import CopyReader
+from bkctl.runtime.replication.judge.copies import CopyState
 from tests.runtime.client.world import TIMEOUT_S, credentials
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, SteppedStage

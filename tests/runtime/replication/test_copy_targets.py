@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.client.placement import Placement, rules_of
-from runtime.client.ports import SuspectBookies
-from runtime.config import PlacementConfig, PlacementPolicy
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.placement.choice import Choice, NoChoice
-from runtime.placement.rack_sources import RackTable
-from runtime.placement.rules import PlacementRule, PlacementRules
-from runtime.placement.survey import BookieSurvey
-from runtime.placement.view import BookieSpace
-from runtime.replication.config import PlacementMode
-from runtime.replication.judge.fragments import fragments_naming
-from runtime.replication.judge.ledger_result import FailureReason
-from runtime.replication.judge.targets import CopyNeed, PlacementForecast, choose_target, stripe_bytes
-from runtime.replication.turn.live_bookies import LiveBookies
-from runtime.replication.turn.target_chooser import TargetChooser
+from bkctl.runtime.client.placement import Placement, rules_of
+from bkctl.runtime.client.ports import SuspectBookies
+from bkctl.runtime.config import PlacementConfig, PlacementPolicy
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.placement.choice import Choice, NoChoice
+from bkctl.runtime.placement.rack_sources import RackTable
+from bkctl.runtime.placement.rules import PlacementRule, PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.placement.view import BookieSpace
+from bkctl.runtime.replication.config import PlacementMode
+from bkctl.runtime.replication.judge.fragments import fragments_naming
+from bkctl.runtime.replication.judge.ledger_result import FailureReason
+from bkctl.runtime.replication.judge.targets import CopyNeed, PlacementForecast, choose_target, stripe_bytes
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.replication.turn.target_chooser import TargetChooser
 from tests.runtime.client.world import segments
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from runtime.errors import BookieNotFoundError, NoNodeError, RefusedError
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.store import ANY_VERSION, Versioned
-from runtime.protocol.status import Status
-from runtime.replication.run.decommission import DecommissionReport
+from bkctl.runtime.errors import BookieNotFoundError, NoNodeError, RefusedError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.store import ANY_VERSION, Versioned
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.run.decommission import DecommissionReport
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import Stage, SteppedStage, carry_out, length_of
 

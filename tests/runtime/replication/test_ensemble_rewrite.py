@@ -5,9 +5,9 @@ import itertools
 import msgspec
 import pytest
 
-from runtime.ledger.changes import find_fault, new_ledger, to_closed, to_in_recovery
-from runtime.ledger.metadata import DigestType, LedgerMetadata, Segment
-from runtime.replication.run.ensemble_rewrite import rewrite_bookie
+from bkctl.runtime.ledger.changes import find_fault, new_ledger, to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, Segment
+from bkctl.runtime.replication.run.ensemble_rewrite import rewrite_bookie
 
 BASE = new_ledger(("a", "b"), 2, 2, DigestType.CRC32C, b"")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.findings import (
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.findings import (
     END_KIND,
     KIND,
     CopyFinding,
@@ -20,8 +20,8 @@ from runtime.replication.judge.findings import (
     encode_header,
     findings_of,
 )
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 
 HEADER = FindingsHeader(root="/ledgers", instance_id="7f3a", created="2026-01-31T12:00:00.000Z")
 FINDING = CopyFinding(

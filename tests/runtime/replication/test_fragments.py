@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.ledger.metadata import LedgerState
-from runtime.ledger.write_set import write_set
-from runtime.replication.judge.fragments import (
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.replication.judge.fragments import (
     EntryRange,
     EntryRangeSet,
     first_stored,

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.errors import ConfigurationError, ConflictError
-from runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
-from runtime.replication.plan.job_file import (
+from bkctl.runtime.errors import ConfigurationError, ConflictError
+from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
+from bkctl.runtime.replication.plan.job_file import (
     VERSION,
     DoneBefore,
     JobDone,
@@ -24,7 +24,7 @@ from runtime.replication.plan.job_file import (
     JobStart,
     JobWork,
 )
-from storage.adapters.sqlite import SqliteDatabase, create_database, memory_database
+from bkctl.storage.adapters.sqlite import SqliteDatabase, create_database, memory_database
 
 START = JobStart(
     job_id="a1",
@@ -159,8 +159,8 @@ def test_a_kill_at_any_moment_keeps_what_was_written(tmp_path: Path, killed_afte
 
 _WRITE = """
 import sys
-from runtime.replication.plan.job_file import JobFile
-from storage.adapters.sqlite import create_database
+from bkctl.runtime.replication.plan.job_file import JobFile
+from bkctl.storage.adapters.sqlite import create_database
 from tests.runtime.replication.test_job_file import START, done
 
 job = JobFile.create(create_database(sys.argv[1]), START, ((1, each, None) for each in range(1000)))
@@ -177,8 +177,8 @@ def test_a_kill_while_the_plan_is_written_leaves_no_job(tmp_path: Path) -> None:
     path = str(tmp_path / "job")
     code = f"""
 import os, signal
-from runtime.replication.plan.job_file import JobFile
-from storage.adapters.sqlite import create_database
+from bkctl.runtime.replication.plan.job_file import JobFile
+from bkctl.storage.adapters.sqlite import create_database
 from tests.runtime.replication.test_job_file import START
 
 def work():

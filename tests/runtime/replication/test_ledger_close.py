@@ -10,12 +10,12 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from runtime.errors import AnswersMissingError
-from runtime.ledger.changes import to_closed
-from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.protocol.status import Status
-from runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser
-from runtime.replication.judge.closability import why_not_closable, why_not_closed
+from bkctl.runtime.errors import AnswersMissingError
+from bkctl.runtime.ledger.changes import to_closed
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser
+from bkctl.runtime.replication.judge.closability import why_not_closable, why_not_closed
 from tests.runtime.replication.samples import ledger
 from tests.sim.ledger_cluster import LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated

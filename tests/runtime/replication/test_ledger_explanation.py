@@ -7,22 +7,22 @@ from typing import TypeVar
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.placement.rack_sources import RackTable
-from runtime.placement.rules import PlacementRules
-from runtime.placement.view import BookieSpace
-from runtime.protocol.status import Status
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.judge.copies import CopyState
-from runtime.replication.judge.explanation import LedgerExplanation, explain
-from runtime.replication.judge.ledger_facts import LedgerFacts
-from runtime.replication.judge.verdict import ReplicationState
-from runtime.replication.survey.ledger_look import LedgerLook
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.placement.rack_sources import RackTable
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.view import BookieSpace
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.explanation import LedgerExplanation, explain
+from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts
+from bkctl.runtime.replication.judge.verdict import ReplicationState
+from bkctl.runtime.replication.survey.ledger_look import LedgerLook
 from tests.runtime.replication.samples import ledger
 from tests.sim.ledger_cluster import ROOT, LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated

@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 
-from runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
-from runtime.ledger.write_set import write_set
-from runtime.metadata.ledgers.stored_ledgers import StoredLedger
-from runtime.metadata.store import Node, NodeStat
-from runtime.replication.judge.ledger_filter import LedgerFilter, has_entries_on
+from bkctl.runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger
+from bkctl.runtime.metadata.store import Node, NodeStat
+from bkctl.runtime.replication.judge.ledger_filter import LedgerFilter, has_entries_on
 
 NODE_CTIME_MS = 1000
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from runtime.replication.turn.live_bookies import LiveBookies
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from tests.runtime.replication.stage import Stage
 
 

@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from commands.ledger.accepted_loss import loss_row
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
-from runtime.protocol.status import Status
-from runtime.replication.close.accepted_loss import LossClose
-from runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser, LossConsent
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.judge.fragments import EntryRange
+from bkctl.commands.ledger.accepted_loss import loss_row
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.recovery_notes import GivenUpNote, RecoveryNotes
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.close.accepted_loss import LossClose
+from bkctl.runtime.replication.close.ledger_closer import CloseOutcome, CloseResult, LedgerCloser, LossConsent
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.judge.fragments import EntryRange
 from tests.runtime.replication.samples import ledger
 from tests.sim.ledger_cluster import ROOT, LedgerCluster, ledger_cluster
 from tests.sim.loop import run_simulated

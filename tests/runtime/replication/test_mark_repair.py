@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
-from runtime.metadata.store import ANY_VERSION, Node
-from runtime.net.loop import LoopClock
-from runtime.replication.judge.marks import MarkFinding
-from runtime.replication.run.mark_clearing import ClearOutcome, MarkClearing
-from runtime.replication.run.mark_repair import JudgedMark, MarkRepair
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks, list_marks
+from bkctl.runtime.metadata.store import ANY_VERSION, Node
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.replication.judge.marks import MarkFinding
+from bkctl.runtime.replication.run.mark_clearing import ClearOutcome, MarkClearing
+from bkctl.runtime.replication.run.mark_repair import JudgedMark, MarkRepair
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.stage import QUICK, Stage, length_of
 

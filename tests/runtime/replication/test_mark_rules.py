@@ -8,21 +8,21 @@ from collections.abc import Collection
 import msgspec
 import pytest
 
-from runtime.errors import MetadataFormatError
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.ledger.write_set import write_set
-from runtime.metadata.bookies.registration import Registrations
-from runtime.metadata.replication.format import UnderReplicationMark
-from runtime.metadata.replication.marks import ListedMark
-from runtime.replication.judge.fragments import EntryRange
-from runtime.replication.judge.ledger_check import LedgerCheck
-from runtime.replication.judge.marks import (
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.format import UnderReplicationMark
+from bkctl.runtime.metadata.replication.marks import ListedMark
+from bkctl.runtime.replication.judge.fragments import EntryRange
+from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+from bkctl.runtime.replication.judge.marks import (
     MarkedLedger,
     MarkFinding,
     MarkVerdict,
     judge_mark,
 )
-from runtime.replication.judge.verdict import ReplicationState
+from bkctl.runtime.replication.judge.verdict import ReplicationState
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.runtime.replication.test_audit import brute_force
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import MetadataOutageError, MetadataUnavailableError
-from runtime.metadata.outage import ATTEMPTS_MAX, MetadataOutage, OutageWait
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import MetadataOutageError, MetadataUnavailableError
+from bkctl.runtime.metadata.outage import ATTEMPTS_MAX, MetadataOutage, OutageWait
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore
 from tests.sim.zookeeper_model import ModelZooKeeper

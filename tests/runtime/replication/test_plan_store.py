@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.ledger.metadata import Segment
-from runtime.placement.rules import BrokenRule, PlacementRule
-from runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, totals_of
-from runtime.replication.plan.store import PlanStore
-from storage.adapters.sqlite import memory_database, temporary_database
+from bkctl.runtime.ledger.metadata import Segment
+from bkctl.runtime.placement.rules import BrokenRule, PlacementRule
+from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, totals_of
+from bkctl.runtime.replication.plan.store import PlanStore
+from bkctl.storage.adapters.sqlite import memory_database, temporary_database
 
 LOOK = OpenLook(Segment(7, ("b1:3181", "b2:3181")), "topic persistent://t/n/" + "long" * 200, 5)
 BROKEN = BrokenRule(next(iter(PlacementRule)), "one rack")
@@ -80,8 +80,8 @@ def test_a_large_plan_is_not_in_memory() -> None:
 
 _FILL = """
 from resource import RUSAGE_SELF, getrusage
-from runtime.replication.plan.store import PlanStore
-from storage.adapters.sqlite import temporary_database
+from bkctl.runtime.replication.plan.store import PlanStore
+from bkctl.storage.adapters.sqlite import temporary_database
 from tests.runtime.replication.test_plan_store import plan
 
 store, peaks = PlanStore(temporary_database()), []

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.metadata.replication.election import Candidate
-from runtime.metadata.replication.maintenance import Maintenance
-from runtime.metadata.replication.recovery_look import NotedLosses, RecoveryLook
-from runtime.metadata.replication.recovery_notes import (
+from bkctl.runtime.metadata.replication.election import Candidate
+from bkctl.runtime.metadata.replication.maintenance import Maintenance
+from bkctl.runtime.metadata.replication.recovery_look import NotedLosses, RecoveryLook
+from bkctl.runtime.metadata.replication.recovery_notes import (
     DaemonNote,
     LaneStatus,
     LostBookieNote,
@@ -18,15 +18,15 @@ from runtime.metadata.replication.recovery_notes import (
     MaintenanceNote,
     WorkerStatus,
 )
-from runtime.replication.judge.cluster_status import (
+from bkctl.runtime.replication.judge.cluster_status import (
     AutorecoveryStatus,
     ClusterLook,
     MarkCount,
     RepairLocks,
     findings_of,
 )
-from runtime.replication.judge.daemon_findings import WaitingMarks, idle_seconds, recovery_findings
-from runtime.replication.judge.status_finding import Urgency
+from bkctl.runtime.replication.judge.daemon_findings import WaitingMarks, idle_seconds, recovery_findings
+from bkctl.runtime.replication.judge.status_finding import Urgency
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

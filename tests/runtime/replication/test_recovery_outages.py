@@ -10,22 +10,22 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import MetadataOutageError, MetadataUnavailableError
-from runtime.ledger.changes import replace_in_segment
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from runtime.metadata.outage import MetadataOutage
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.protocol.status import Status
-from runtime.replication.config import ReplicationConfig
-from runtime.replication.policy import Policy
-from runtime.replication.run.decommission import Decommission, FinishHooks
-from runtime.replication.run.ledgers import RecoveryProgress
-from runtime.replication.run.recovery import BookieRecovery
-from runtime.replication.run.report import RecoveryReport
-from storage.adapters.sqlite import temporary_database
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import MetadataOutageError, MetadataUnavailableError
+from bkctl.runtime.ledger.changes import replace_in_segment
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from bkctl.runtime.metadata.outage import MetadataOutage
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.config import ReplicationConfig
+from bkctl.runtime.replication.policy import Policy
+from bkctl.runtime.replication.run.decommission import Decommission, FinishHooks
+from bkctl.runtime.replication.run.ledgers import RecoveryProgress
+from bkctl.runtime.replication.run.recovery import BookieRecovery
+from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.storage.adapters.sqlite import temporary_database
 from tests.runtime.client.world import Client, World, segments
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.link import TcpLink

@@ -8,11 +8,11 @@ import tracemalloc
 import msgspec
 import pytest
 
-from runtime.ledger.metadata import LedgerState, Segment
-from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
-from runtime.placement.survey import BookieSurvey
-from runtime.replication.judge.targets import PlacementForecast
-from runtime.replication.plan.recovery_plan import ENTRY_HEAD_BYTES, LedgerPlan, OpenLook, plan_ledger, totals_of
+from bkctl.runtime.ledger.metadata import LedgerState, Segment
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.replication.judge.targets import PlacementForecast
+from bkctl.runtime.replication.plan.recovery_plan import ENTRY_HEAD_BYTES, LedgerPlan, OpenLook, plan_ledger, totals_of
 from tests.runtime.replication.samples import ledger
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerOutcome, LedgerResult
-from runtime.replication.run.report import RecoveryReport, RecoveryTally
+from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, LedgerOutcome, LedgerResult
+from bkctl.runtime.replication.run.report import RecoveryReport, RecoveryTally
 
 
 def report_of(*results: LedgerResult, unreadable: tuple[LedgerFailure, ...] = ()) -> RecoveryReport:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.ledger.metadata import LedgerState
-from runtime.replication.survey.retention import RetentionTally
+from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.replication.survey.retention import RetentionTally
 from tests.runtime.replication.samples import ledger
 
 

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime.errors import BookieNotFoundError
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.metadata.bookies.registration import BookieMode, Registrations
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.marks import UnderReplicationMarks
-from runtime.placement.rack_sources import RackTable
-from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey
-from runtime.placement.view import BookieSpace
-from runtime.protocol.status import Status
-from runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopReason, StopVerdict
-from runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
-from runtime.replication.survey.stop_scan import scan_for_stop
+from bkctl.runtime.errors import BookieNotFoundError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.metadata.bookies.registration import BookieMode, Registrations
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
+from bkctl.runtime.placement.rack_sources import RackTable
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.placement.view import BookieSpace
+from bkctl.runtime.protocol.status import Status
+from bkctl.runtime.replication.judge.stop_verdict import ClusterNow, StopCheck, StopReason, StopVerdict
+from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from bkctl.runtime.replication.survey.stop_scan import scan_for_stop
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.runtime.replication.stage import Stage, length_of
 

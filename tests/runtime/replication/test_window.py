@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from runtime.metadata.pipeline import each_of
-from runtime.replication.copy.tasks import for_each_leased
-from runtime.replication.copy.window import SHRINK_MAX, WINDOW_BYTES_FIRST, Lease, Window, Windows
+from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.replication.copy.tasks import for_each_leased
+from bkctl.runtime.replication.copy.window import SHRINK_MAX, WINDOW_BYTES_FIRST, Lease, Window, Windows
 
 MEBIBYTE = 2**20
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from storage.adapters.child_pool import ChildProcesses, _Child
-from storage.adapters.child_protocol import (
+from bkctl.storage.adapters.child_pool import ChildProcesses, _Child
+from bkctl.storage.adapters.child_protocol import (
     Failure,
     MessageReader,
     Part,
@@ -25,9 +25,9 @@ from storage.adapters.child_protocol import (
     frame,
     raw,
 )
-from storage.errors import ChildFailedError, CorruptFileError, IndexFullError, MisplacedLedgerError, StorageError
-from storage.offline.probe_child import ProbeRows
-from storage.rebuild.tasks import JournalFindings, ReadJournal
+from bkctl.storage.errors import ChildFailedError, CorruptFileError, IndexFullError, MisplacedLedgerError, StorageError
+from bkctl.storage.offline.probe_child import ProbeRows
+from bkctl.storage.rebuild.tasks import JournalFindings, ReadJournal
 from tests.processes import bkctl_environment
 from tests.storage.engine.test_replay import key_record, write_journal
 
@@ -38,7 +38,7 @@ def test_a_child_whose_parent_was_killed_ends_quietly(tmp_path: Path) -> None:
     """What it prints lands in the log of a bookie that is already dead, as if this had been the cause."""
     task = ProbeRows(directory=str(tmp_path), rows=bytes(24), entry_bytes_max=1024)
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "storage.adapters.child_main", "storage.offline.probe_child"],
+        [sys.executable, "-P", "-m", "bkctl.storage.adapters.child_main", "bkctl.storage.offline.probe_child"],
         env=bkctl_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -57,7 +57,7 @@ def test_answers_longer_than_a_pipe_come_whole(tmp_path: Path) -> None:
         tmp_path, *([key_record(number) for number in range(first, first + 500)] for first in range(0, 5000, 500))
     )
     task = ReadJournal(path=str(path), is_newest=True, cataloged=None)
-    with CHILDREN.pool("storage.rebuild.child", str(tmp_path), 1) as pool:
+    with CHILDREN.pool("bkctl.storage.rebuild.child", str(tmp_path), 1) as pool:
         answers = [answer for _, answer in pool.run([task, task], JournalFindings)]
     for answer in answers:
         assert len(msgspec.msgpack.encode(answer)) > 2 * 65536
@@ -109,7 +109,7 @@ def test_messages_come_whole_however_they_are_cut(size_bytes: int) -> None:
 def test_a_pool_that_is_stopped_fails_its_reader(tmp_path: Path) -> None:
     """From another thread: the reader waits for a child that will never answer."""
     task = next(journal_tasks(tmp_path))
-    with CHILDREN.pool("storage.rebuild.child", str(tmp_path), 1) as pool:
+    with CHILDREN.pool("bkctl.storage.rebuild.child", str(tmp_path), 1) as pool:
         timer = threading.Timer(0.3, pool.stop)
         timer.start()
         with pytest.raises(ChildFailedError, match="was killed by signal 9"):
@@ -136,7 +136,7 @@ def test_a_child_that_does_not_end_holds_up_nobody(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(_Child, "kill", lambda child: children.append(child))  # noqa: PLW0108  only a function is bound
         impatient = ChildProcesses(end_s_max=0.1)
-        with impatient.pool("storage.rebuild.child", str(tmp_path), 2) as pool:
+        with impatient.pool("bkctl.storage.rebuild.child", str(tmp_path), 2) as pool:
             next(pool.run(journal_tasks(tmp_path), JournalFindings))
     assert len(children) == 2
     for child in children:
@@ -147,7 +147,7 @@ def test_a_child_that_does_not_end_holds_up_nobody(tmp_path: Path, monkeypatch: 
 def test_a_child_that_cannot_be_started_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with (
-        CHILDREN.pool("storage.rebuild.child", str(tmp_path), 1) as pool,
-        pytest.raises(ChildFailedError, match=r"cannot start .* \(storage.rebuild.child\): No such file"),
+        CHILDREN.pool("bkctl.storage.rebuild.child", str(tmp_path), 1) as pool,
+        pytest.raises(ChildFailedError, match=r"cannot start .* \(bkctl.storage.rebuild.child\): No such file"),
     ):
         list(pool.run(journal_tasks(tmp_path), JournalFindings))

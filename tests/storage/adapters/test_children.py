@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.child_pool import ChildProcesses
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.entry_log.compaction_scan import CHILD_MODULE as SCAN_MODULE
-from storage.entry_log.compaction_scan import MeasureLogs, ScanMessage, UnreadableLog
-from storage.errors import ChildFailedError
-from storage.ports import Children
-from storage.rebuild.rebuild import CHILD_MODULE
-from storage.rebuild.tasks import JournalFindings, ReadJournal, ScanLog, ScannedLog, read_ids
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.entry_log.compaction_scan import CHILD_MODULE as SCAN_MODULE
+from bkctl.storage.entry_log.compaction_scan import MeasureLogs, ScanMessage, UnreadableLog
+from bkctl.storage.errors import ChildFailedError
+from bkctl.storage.ports import Children
+from bkctl.storage.rebuild.rebuild import CHILD_MODULE
+from bkctl.storage.rebuild.tasks import JournalFindings, ReadJournal, ScanLog, ScannedLog, read_ids
 from tests.sim.children import InProcessChildren
 from tests.storage.engine.test_replay import key_record, write_journal
 from tests.storage.entry_log.test_compaction_scan import write_log

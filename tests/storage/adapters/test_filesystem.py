@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.errors import DirectoryLockedError
-from storage.filenames import LOCK
-from storage.ports import File, FileSystem
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.errors import DirectoryLockedError
+from bkctl.storage.filenames import LOCK
+from bkctl.storage.ports import File, FileSystem
 from tests.storage.traced_disk import TracedDisk
 
 MEBIBYTE = 1 << 20
@@ -83,7 +83,7 @@ def test_a_short_write_raises(fs: FileSystem, tmp_path: Path) -> None:
     # A child, because the limit holds for a whole process. It ignores the signal, as any Python process does.
     program = (
         "import resource, sys\n"
-        "from storage.adapters.filesystem import OsFileSystem\n"
+        "from bkctl.storage.adapters.filesystem import OsFileSystem\n"
         "file = OsFileSystem().create(sys.argv[1])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "for write in (lambda: file.pwrite(bytes(1500), 0), lambda: file.pwritev([bytes(700)] * 2, 0)):\n"
@@ -225,7 +225,7 @@ def test_the_owner_named_is_the_present_one(fs: FileSystem, tmp_path: Path) -> N
 def test_a_lock_ends_with_its_process(fs: FileSystem, tmp_path: Path) -> None:
     program = (
         "import sys\n"
-        "from storage.adapters.filesystem import OsFileSystem\n"
+        "from bkctl.storage.adapters.filesystem import OsFileSystem\n"
         "lock = OsFileSystem().lock_directory(sys.argv[1])\n"
         "print('locked', flush=True)\n"
         "sys.stdin.read()\n"
@@ -246,7 +246,7 @@ def test_a_child_that_was_being_started_holds_up_nobody_for_long(fs: FileSystem,
     """Until it runs its own program it holds whatever its parent held, who is dead."""
     program = (
         "import os, sys, time\n"
-        "from storage.adapters.filesystem import OsFileSystem\n"
+        "from bkctl.storage.adapters.filesystem import OsFileSystem\n"
         "lock = OsFileSystem().lock_directory(sys.argv[1])\n"
         "if os.fork():\n"
         "    print('locked', flush=True)\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.given_files import SMALL_BYTES_MAX, read_given_file
+from bkctl.storage.adapters.given_files import SMALL_BYTES_MAX, read_given_file
 from tests.processes import bkctl_command, bkctl_environment, run_bkctl
 
 

@@ -14,9 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.index_store import PlyvelIndexStore, open_plyvel
-from storage.disk_room import file_limit_advice, is_out_of_room, lacks_room
-from storage.errors import DirectoryLockedError, IndexDamagedError, IndexFullError, IndexMissingError, StorageError
+from bkctl.storage.adapters.index_store import PlyvelIndexStore, open_plyvel
+from bkctl.storage.disk_room import file_limit_advice, is_out_of_room, lacks_room
+from bkctl.storage.errors import (
+    DirectoryLockedError,
+    IndexDamagedError,
+    IndexFullError,
+    IndexMissingError,
+    StorageError,
+)
 
 ROOT = Path(__file__).parents[3]
 ROW_COUNT = 20_000
@@ -180,7 +186,7 @@ def test_load_neither_switches_the_log_nor_compresses(tmp_path: Path) -> None:
 
 WRITES_ONE_BATCH = """
 import sys
-from storage.adapters.index_store import open_plyvel
+from bkctl.storage.adapters.index_store import open_plyvel
 store = open_plyvel(sys.argv[1], create=True, strict=True)
 store.write([(b"a", b"1")])
 """

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.config import EngineConfig, EntryLogConfig, StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import IndexFailedError, StorageError
-from storage.index.ledger_index import LedgerRow
-from storage.ports import Buffer, File
+from bkctl.storage.config import EngineConfig, EntryLogConfig, StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import IndexFailedError, StorageError
+from bkctl.storage.index.ledger_index import LedgerRow
+from bkctl.storage.ports import Buffer, File
 from tests.storage.engine.test_ledger_storage import Bookie, body_of
 from tests.storage.engines import KEY, checkpoint, config_below, entry, explicit_lac, open_storage, opening_watched
 from tests.storage.traced_disk import TracedDisk, TracedFile

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.engine.collected_ledgers import (
+from bkctl.storage.engine.collected_ledgers import (
     HEADER,
     RECORD_BYTES,
     CollectedLedgers,
     decode_collected,
     encode_collected,
 )
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import CorruptFileError, MisplacedLedgerError, StorageError
-from storage.filenames import COLLECTED
-from storage.ids import LEDGER_ID_MAX
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import CorruptFileError, MisplacedLedgerError, StorageError
+from bkctl.storage.filenames import COLLECTED
+from bkctl.storage.ids import LEDGER_ID_MAX
 from tests.storage.engines import KEY, checkpoint, config_below, entry, open_engine, open_storage
 from tests.storage.traced_disk import TracedDisk
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, EntryLogConfig
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.replay import checkpoint_now
-from storage.errors import (
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, EntryLogConfig
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.errors import (
     EntryLogError,
     EntryTooLargeError,
     IndexDamagedError,
@@ -20,9 +20,9 @@ from storage.errors import (
     IndexMissingError,
     MemtableFullError,
 )
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
-from storage.index.ledger_index import LedgerRow, encode_row
-from storage.step_sizes import USUAL_STEPS, StepSizes
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
+from bkctl.storage.index.ledger_index import LedgerRow, encode_row
+from bkctl.storage.step_sizes import USUAL_STEPS, StepSizes
 from tests.storage.adapters.test_index_store import flip
 from tests.storage.engines import (
     KEY,

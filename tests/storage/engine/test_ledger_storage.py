@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from storage.adapters.index_store import open_plyvel
-from storage.config import StorageConfig
-from storage.engine.ledger_storage import LedgerStorage, lock_directories
-from storage.errors import DirectoryLockedError, IndexDamagedError, MisplacedLedgerError, StorageError
-from storage.filenames import LOCATIONS_DATABASE, current_directory, last_mark_file_name
-from storage.ids import LogMark
-from storage.index.ledger_index import LedgerRow
-from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
-from storage.journal.log_mark import read_last_mark
-from storage.journal.reader import list_journals
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage, lock_directories
+from bkctl.storage.errors import DirectoryLockedError, IndexDamagedError, MisplacedLedgerError, StorageError
+from bkctl.storage.filenames import LOCATIONS_DATABASE, current_directory, last_mark_file_name
+from bkctl.storage.ids import LogMark
+from bkctl.storage.index.ledger_index import LedgerRow
+from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from bkctl.storage.journal.log_mark import read_last_mark
+from bkctl.storage.journal.reader import list_journals
 from tests.storage.engines import (
     KEY,
     NOW_MS,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.engine.memtable import ENTRY_OVERHEAD_BYTES, Memtable
+from bkctl.storage.engine.memtable import ENTRY_OVERHEAD_BYTES, Memtable
 
 IDS = st.tuples(st.integers(0, 6), st.integers(0, 40))
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from storage.engine.read_cache import OVERHEAD_BYTES, ReadCache
+from bkctl.storage.engine.read_cache import OVERHEAD_BYTES, ReadCache
 
 ROOM_FOR_ONE = OVERHEAD_BYTES + 4
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.config import EngineConfig, EntryLogConfig
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.relocation import EntryMove
-from storage.engine.replay import checkpoint_now
-from storage.errors import EntryLogError
-from storage.filenames import LAST_ID, LOCATIONS_DATABASE, seal_file_name
-from storage.ids import EntryLocation
-from storage.ports import File
+from bkctl.storage.config import EngineConfig, EntryLogConfig
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.relocation import EntryMove
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.errors import EntryLogError
+from bkctl.storage.filenames import LAST_ID, LOCATIONS_DATABASE, seal_file_name
+from bkctl.storage.ids import EntryLocation
+from bkctl.storage.ports import File
 from tests.storage.engines import KEY, FailingOnceDisk, entry, open_engine
 
 LOG_OF_ONE_ENTRY = EngineConfig(

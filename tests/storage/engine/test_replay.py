@@ -13,15 +13,15 @@ from typing import Any
 import crc32c
 import pytest
 
-from storage.config import EngineConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.engine.replay import checkpoint_now
-from storage.entry_log.reader import EntryLogScan, list_entry_logs
-from storage.errors import CorruptFileError, EntryTooLargeError, IndexMissingError, JournalError
-from storage.filenames import LOCK, current_directory, journal_file_name
-from storage.ids import LogMark
-from storage.index.ledger_index import LedgerRow
-from storage.journal.format import (
+from bkctl.storage.config import EngineConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.entry_log.reader import EntryLogScan, list_entry_logs
+from bkctl.storage.errors import CorruptFileError, EntryTooLargeError, IndexMissingError, JournalError
+from bkctl.storage.filenames import LOCK, current_directory, journal_file_name
+from bkctl.storage.ids import LogMark
+from bkctl.storage.index.ledger_index import LedgerRow
+from bkctl.storage.journal.format import (
     JournalRecordKind,
     decode_record,
     encode_explicit_lac_record,
@@ -29,9 +29,9 @@ from storage.journal.format import (
     encode_file_header,
     encode_ledger_key_record,
 )
-from storage.journal.log_mark import encode_mark_record, read_last_mark
-from storage.journal.reader import list_journals
-from storage.step_sizes import StepSizes
+from bkctl.storage.journal.log_mark import encode_mark_record, read_last_mark
+from bkctl.storage.journal.reader import list_journals
+from bkctl.storage.step_sizes import StepSizes
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 from tests.storage.golden import FILES, paths, unpack
 from tests.storage.groups import group_bytes

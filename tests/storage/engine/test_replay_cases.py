@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.engine.replay import ReplayReport, checkpoint_now
-from storage.engine.replay_rehearsal import rehearse_replay
-from storage.errors import CorruptFileError, JournalError, StorageError
-from storage.filenames import current_directory
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.engine.replay import ReplayReport, checkpoint_now
+from bkctl.storage.engine.replay_rehearsal import rehearse_replay
+from bkctl.storage.errors import CorruptFileError, JournalError, StorageError
+from bkctl.storage.filenames import current_directory
 from tests.storage.engines import config_below, open_storage
 from tests.storage.golden import FILES, REPLAY_CASES, unpack
 from tests.storage.journal.test_reader import apply_patch

@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from storage.config import JournalConfig, StorageConfig
-from storage.disk_room import DiskRoom
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import IndexFailedError, JournalFullError, NoRoomToStartError
-from storage.filenames import current_directory, journal_file_name
-from storage.ids import LogMark
-from storage.journal.format import encode_fence_record, encode_ledger_key_record
-from storage.journal.reader import list_journals
+from bkctl.storage.config import JournalConfig, StorageConfig
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import IndexFailedError, JournalFullError, NoRoomToStartError
+from bkctl.storage.filenames import current_directory, journal_file_name
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.format import encode_fence_record, encode_ledger_key_record
+from bkctl.storage.journal.reader import list_journals
 from tests.storage.engine.test_replay import key_record, mark_of, replayed, write_journal
 from tests.storage.engines import KEY, SMALL, checkpoint, config_below, entry, open_storage, opening_watched
 from tests.storage.traced_disk import TracedDisk

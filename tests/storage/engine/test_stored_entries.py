@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, EntryLogConfig
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.replay import checkpoint_now
-from storage.errors import EntryLogError
-from storage.filenames import LOCATIONS_DATABASE
-from storage.index.location_index import encode_keys
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, EntryLogConfig
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.errors import EntryLogError
+from bkctl.storage.filenames import LOCATIONS_DATABASE
+from bkctl.storage.index.location_index import encode_keys
 from tests.storage.engines import KEY, entry, open_engine
 
 LARGE = EngineConfig(entry_log=EntryLogConfig(is_next_log_prepared=False))

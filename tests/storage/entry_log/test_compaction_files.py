@@ -8,25 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.config import EntryLogConfig
-from storage.engine.relocation import CompactionSource, SourceEntry
-from storage.engine.replay import checkpoint_now
-from storage.entry_log.compaction_log import (
+from bkctl.storage.config import EntryLogConfig
+from bkctl.storage.engine.relocation import CompactionSource, SourceEntry
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.entry_log.compaction_log import (
     CompactedLog,
     CompactedLogWriter,
     list_compacted_logs,
     remove_unfinished_logs,
 )
-from storage.entry_log.reader import EntryLogReader
-from storage.errors import CorruptFileError
-from storage.filenames import (
+from bkctl.storage.entry_log.reader import EntryLogReader
+from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.filenames import (
     ENTRY_LOG_ID_MAX,
     compacted_file_name,
     compacting_file_name,
     parse_compacted_file_name,
     parse_compacting_file_name,
 )
-from storage.ids import EntryLocation
+from bkctl.storage.ids import EntryLocation
 from tests.storage.engines import KEY, SMALL, entry, open_engine
 from tests.storage.traced_disk import TracedDisk
 

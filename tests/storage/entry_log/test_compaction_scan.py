@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.child_pool import ChildProcesses
-from storage.adapters.child_protocol import frame
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EntryLogConfig
-from storage.entry_log.compaction_scan import (
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.adapters.child_protocol import frame
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EntryLogConfig
+from bkctl.storage.entry_log.compaction_scan import (
     CHILD_MODULE,
     MeasuredLog,
     MeasureLogs,
@@ -25,8 +25,8 @@ from storage.entry_log.compaction_scan import (
     UnreadableLog,
     unpack_rows,
 )
-from storage.entry_log.writer import EntryLogWriter
-from storage.ports import Children
+from bkctl.storage.entry_log.writer import EntryLogWriter
+from bkctl.storage.ports import Children
 from tests.processes import bkctl_environment
 from tests.sim.children import InProcessChildren
 from tests.storage.engines import entry
@@ -107,7 +107,7 @@ def test_as_a_process(tmp_path: Path) -> None:
 
 def test_a_process_whose_reader_is_gone_ends_quietly(tmp_path: Path) -> None:
     write_log(tmp_path, 60_000)  # more than a pipe holds
-    command = [sys.executable, "-P", "-m", "storage.adapters.child_main", CHILD_MODULE]
+    command = [sys.executable, "-P", "-m", "bkctl.storage.adapters.child_main", CHILD_MODULE]
     with subprocess.Popen(
         command,
         env=bkctl_environment(),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.entry_log import format as fmt
+from bkctl.storage.entry_log import format as fmt
 
 
 def test_the_worked_example() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.entry_log.log_lists import read_mixed_logs, write_mixed_logs
-from storage.errors import CorruptFileError
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.entry_log.log_lists import read_mixed_logs, write_mixed_logs
+from bkctl.storage.errors import CorruptFileError
 
 FS = OsFileSystem()
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import EntryLogConfig
-from storage.entry import ENTRY_HEADER_BYTES_MIN
-from storage.entry_log.format import encode_header, encode_ledgers_map, encode_map_fields
-from storage.entry_log.reader import EntryLogReader, list_entry_logs
-from storage.errors import EntryLogError
-from storage.ids import EntryLocation
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import EntryLogConfig
+from bkctl.storage.entry import ENTRY_HEADER_BYTES_MIN
+from bkctl.storage.entry_log.format import encode_header, encode_ledgers_map, encode_map_fields
+from bkctl.storage.entry_log.reader import EntryLogReader, list_entry_logs
+from bkctl.storage.errors import EntryLogError
+from bkctl.storage.ids import EntryLocation
 from tests.storage.golden import FILES, content, paths
 
 FS = OsFileSystem()

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.entry_log.examination import examine_log
-from storage.entry_log.format import (
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.entry_log.examination import examine_log
+from bkctl.storage.entry_log.format import (
     HEADER_BYTES,
     HEADER_MAP_FIELDS_OFFSET,
     encode_header,
     encode_ledgers_map,
     encode_map_fields,
 )
-from storage.entry_log.reader import EntryLogScan
-from storage.entry_log.scan import WINDOW_BYTES, Gap, LogScan
-from storage.errors import EntryLogError
+from bkctl.storage.entry_log.reader import EntryLogScan
+from bkctl.storage.entry_log.scan import WINDOW_BYTES, Gap, LogScan
+from bkctl.storage.errors import EntryLogError
 from tests.storage import golden
 
 FS = OsFileSystem()

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from storage.entry_log.usage import BUCKET_COUNT, LogUsage, logs_to_compact, usage_bucket, usage_buckets
+from bkctl.storage.entry_log.usage import BUCKET_COUNT, LogUsage, logs_to_compact, usage_bucket, usage_buckets
 
 
 def log(log_id: int, remaining_bytes: int, total_bytes: int = 100) -> LogUsage:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import EntryLogConfig
-from storage.entry_log.reader import EntryLogReader, list_entry_logs
-from storage.entry_log.writer import EntryLogWriter
-from storage.errors import EntryLogError
-from storage.ids import EntryLocation
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import EntryLogConfig
+from bkctl.storage.entry_log.reader import EntryLogReader, list_entry_logs
+from bkctl.storage.entry_log.writer import EntryLogWriter
+from bkctl.storage.errors import EntryLogError
+from bkctl.storage.ids import EntryLocation
 from tests.storage.golden import FILES, content
 from tests.storage.traced_disk import TracedDisk
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.index_store import open_plyvel
-from storage.advice import REBUILD_ADVICE
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.engine.replay import checkpoint_now
-from storage.errors import IndexDamagedError, IndexMissingError, StorageError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
-from storage.index.ledger_index import LedgerRow
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.advice import REBUILD_ADVICE
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.errors import IndexDamagedError, IndexMissingError, StorageError
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
+from bkctl.storage.index.ledger_index import LedgerRow
 from tests.storage.adapters.test_index_store import flip
 from tests.storage.engines import KEY, entry, open_engine
 

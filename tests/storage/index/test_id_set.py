@@ -5,7 +5,7 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.index.id_set import IdSet
+from bkctl.storage.index.id_set import IdSet
 
 IDS = st.integers(0, 2**63 - 1) | st.integers(0, 50)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.filenames import idx_path, parse_idx_file_name
-from storage.index.java_index import HEADER_BYTES, decode_idx_header, decode_locations
+from bkctl.storage.filenames import idx_path, parse_idx_file_name
+from bkctl.storage.index.java_index import HEADER_BYTES, decode_idx_header, decode_locations
 from tests.storage.golden import FILES, content, paths
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import StorageConfig
-from storage.index.journaled_rows import (
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.index.journaled_rows import (
     JournaledLedger,
     note_later,
     read_journaled_ledgers,
     row_with_journals,
 )
-from storage.index.ledger_index import LedgerRow
-from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from bkctl.storage.index.ledger_index import LedgerRow
+from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from tests.storage.engines import KEY, checkpoint, config_below, entry, explicit_lac
 from tests.storage.java_folders import EXPLICIT_LACS, FENCED, boot, java_folders
 

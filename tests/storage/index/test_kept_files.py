@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.errors import DirectoryLockedError, IndexDamagedError
-from storage.index.kept_files import KeptFiles
-from storage.index.seal import SealedIndex, create_sealed_index, open_sealed_index
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.errors import DirectoryLockedError, IndexDamagedError
+from bkctl.storage.index.kept_files import KeptFiles
+from bkctl.storage.index.seal import SealedIndex, create_sealed_index, open_sealed_index
 
 
 @pytest.fixture

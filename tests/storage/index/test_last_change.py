@@ -8,11 +8,11 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.errors import IndexDamagedError
-from storage.index.files import last_record_start
-from storage.index.seal import create_sealed_index, drop_last_change, open_sealed_index
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.errors import IndexDamagedError
+from bkctl.storage.index.files import last_record_start
+from bkctl.storage.index.seal import create_sealed_index, drop_last_change, open_sealed_index
 
 
 def record(length: int, kind: int) -> bytes:

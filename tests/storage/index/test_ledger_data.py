@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from storage.index.ledger_data_pb2 import LedgerData
+from bkctl.storage.index.ledger_data_pb2 import LedgerData
 
 ROOT = Path(__file__).parents[3]
 

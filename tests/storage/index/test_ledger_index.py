@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.index_store import open_plyvel
-from storage.errors import IndexDamagedError, MasterKeyMismatchError
-from storage.index.ledger_index import LedgerIndex, LedgerRow, encode_row, is_placeholder_key
-from storage.index.seal import SealedIndex, create_sealed_index
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.errors import IndexDamagedError, MasterKeyMismatchError
+from bkctl.storage.index.ledger_index import LedgerIndex, LedgerRow, encode_row, is_placeholder_key
+from bkctl.storage.index.seal import SealedIndex, create_sealed_index
 from tests.storage.engines import KEY, explicit_lac
 from tests.storage.traced_disk import TracedDisk
 

@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.index_store import open_plyvel
-from storage.index.ledger_index import KEPT_BYTES_MAX, ROW_OVERHEAD_BYTES, LedgerIndex, LedgerRow, LedgerRowChanges
-from storage.index.seal import SealedIndex, create_sealed_index
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.index.ledger_index import (
+    KEPT_BYTES_MAX,
+    ROW_OVERHEAD_BYTES,
+    LedgerIndex,
+    LedgerRow,
+    LedgerRowChanges,
+)
+from bkctl.storage.index.seal import SealedIndex, create_sealed_index
 from tests.storage.engines import KEY, explicit_lac
 from tests.storage.traced_disk import TracedDisk
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.errors import IndexDamagedError
-from storage.ids import EntryLocation, pack_location
-from storage.index.location_index import LocationIndex, encode_keys, encode_locations
-from storage.index.seal import SealedIndex, create_sealed_index, open_sealed_index
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.errors import IndexDamagedError
+from bkctl.storage.ids import EntryLocation, pack_location
+from bkctl.storage.index.location_index import LocationIndex, encode_keys, encode_locations
+from bkctl.storage.index.seal import SealedIndex, create_sealed_index, open_sealed_index
 from tests.storage.traced_disk import TracedDisk
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.errors import StorageError
-from storage.index.opening import open_indexes, require_indexes
-from storage.index.swap import begin_rebuilt, commit_rebuilt
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.errors import StorageError
+from bkctl.storage.index.opening import open_indexes, require_indexes
+from bkctl.storage.index.swap import begin_rebuilt, commit_rebuilt
 
 DISK = OsFileSystem()
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.index_store import open_plyvel
-from storage.advice import REBUILD_ADVICE
-from storage.errors import IndexDamagedError, IndexFailedError, IndexMissingError
-from storage.index.seal import (
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.advice import REBUILD_ADVICE
+from bkctl.storage.errors import IndexDamagedError, IndexFailedError, IndexMissingError
+from bkctl.storage.index.seal import (
     SealedIndex,
     SealRecord,
     create_sealed_index,
@@ -19,7 +19,7 @@ from storage.index.seal import (
     is_sealed_index_present,
     open_sealed_index,
 )
-from storage.ports import OpenIndexStore
+from bkctl.storage.ports import OpenIndexStore
 from tests.storage.adapters.test_index_store import flip, log_of
 from tests.storage.engines import FailingOnce, PhotographedDisk, opening_watched
 from tests.storage.traced_disk import TracedDisk

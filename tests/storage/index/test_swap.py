@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.index.swap import begin_rebuilt, discard_rebuilt
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.index.swap import begin_rebuilt, discard_rebuilt
 
 
 class Haunted(OsFileSystem):

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.index_store import PlyvelIndexStore, open_plyvel
-from storage.index import table as index_table
-from storage.index.manifest import (
+from bkctl.storage.adapters.index_store import PlyvelIndexStore, open_plyvel
+from bkctl.storage.index import table as index_table
+from bkctl.storage.index.manifest import (
     CURRENT_CONTENT,
     CURRENT_NAME,
     MANIFEST_NAME,
@@ -24,7 +24,7 @@ from storage.index.manifest import (
     encode_manifest,
     table_name,
 )
-from storage.index.table import encode_table
+from bkctl.storage.index.table import encode_table
 
 Rows = list[tuple[bytes, bytes]]
 

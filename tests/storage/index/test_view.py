@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import PlyvelIndexStore, open_plyvel
-from storage.errors import IndexMissingError, NoRoomToStartError, StorageError
-from storage.filenames import LOCATIONS_DATABASE, LOCK, current_directory
-from storage.index.seal import SealedIndex, create_sealed_index, open_sealed_index, view_sealed_index
-from storage.index.view import IndexView, open_view
-from storage.ports import DiskSpace
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import PlyvelIndexStore, open_plyvel
+from bkctl.storage.errors import IndexMissingError, NoRoomToStartError, StorageError
+from bkctl.storage.filenames import LOCATIONS_DATABASE, LOCK, current_directory
+from bkctl.storage.index.seal import SealedIndex, create_sealed_index, open_sealed_index, view_sealed_index
+from bkctl.storage.index.view import IndexView, open_view
+from bkctl.storage.ports import DiskSpace
 from tests.storage.engines import KEY, checkpoint, config_below, entry, open_storage
 from tests.storage.index.test_table import row, write_database
 from tests.storage.traced_disk import TracedDisk

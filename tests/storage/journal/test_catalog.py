@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.errors import JournalError
-from storage.ids import LogMark
-from storage.journal.catalog import (
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.errors import JournalError
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.catalog import (
     CatalogedJournal,
     JournalCatalog,
     decode_catalog,

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import EngineConfig, JournalConfig, StorageConfig
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import JournalError, StorageError
-from storage.filenames import current_directory, journal_file_name
-from storage.ids import LogMark
-from storage.journal.catalog import read_catalog
-from storage.journal.format import encode_file_header, encode_ledger_key_record
-from storage.journal.log_mark import read_last_mark
-from storage.journal.reader import JournalEnd, JournalScan, list_journals
-from storage.journal.writer import JournalWriter
-from storage.setting import MEBIBYTE
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import EngineConfig, JournalConfig, StorageConfig
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import JournalError, StorageError
+from bkctl.storage.filenames import current_directory, journal_file_name
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.catalog import read_catalog
+from bkctl.storage.journal.format import encode_file_header, encode_ledger_key_record
+from bkctl.storage.journal.log_mark import read_last_mark
+from bkctl.storage.journal.reader import JournalEnd, JournalScan, list_journals
+from bkctl.storage.journal.writer import JournalWriter
+from bkctl.storage.setting import MEBIBYTE
 from tests.storage.engines import KEY, checkpoint, entry, open_storage
 from tests.storage.groups import group_bytes
 

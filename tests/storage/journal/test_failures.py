@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import JournalConfig
-from storage.errors import JournalError, JournalFailedError, JournalFullError
-from storage.ids import LogMark
-from storage.journal.catalog import read_catalog
-from storage.journal.reader import JournalScan, journals_to_replay
-from storage.journal.writer import JournalWriter
-from storage.ports import Buffer, File
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.errors import JournalError, JournalFailedError, JournalFullError
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.catalog import read_catalog
+from bkctl.storage.journal.reader import JournalScan, journals_to_replay
+from bkctl.storage.journal.writer import JournalWriter
+from bkctl.storage.ports import Buffer, File
 from tests.storage.traced_disk import TracedDisk, TracedFile
 
 ADVICE = {"drop", "write back"}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.journal.format import (
+from bkctl.storage.journal.format import (
     JournalRecordKind,
     decode_record,
     decode_version,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.journal.group import decode_checksum, encode_group, is_checksum_right, split_group
+from bkctl.storage.journal.group import decode_checksum, encode_group, is_checksum_right, split_group
 from tests.storage.groups import group_bytes
 
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import JournalConfig
-from storage.errors import CorruptFileError
-from storage.framing import ReadWindow
-from storage.ids import LogMark
-from storage.journal.catalog import read_catalog
-from storage.journal.group import read_group
-from storage.journal.reader import JournalEnd, JournalScan
-from storage.journal.writer import JournalWriter
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.framing import ReadWindow
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.catalog import read_catalog
+from bkctl.storage.journal.group import read_group
+from bkctl.storage.journal.reader import JournalEnd, JournalScan
+from bkctl.storage.journal.writer import JournalWriter
 
 FS = OsFileSystem()
 SECTOR_BYTES = 512

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.framing import ReadWindow
-from storage.journal.items import ItemKind, JournalItem, item_around, read_item
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.framing import ReadWindow
+from bkctl.storage.journal.items import ItemKind, JournalItem, item_around, read_item
 
 RECORD = struct.pack(">qqqq", 5, 1, 0, 0)
 

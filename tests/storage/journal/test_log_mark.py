@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.checked_text import encode_checked_text
-from storage.errors import StorageError
-from storage.ids import LogMark
-from storage.journal.log_mark import (
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.checked_text import encode_checked_text
+from bkctl.storage.errors import StorageError
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.log_mark import (
     NO_MARK,
     decode_mark_record,
     encode_mark_record,

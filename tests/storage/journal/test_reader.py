@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.errors import CorruptFileError, JournalError
-from storage.ids import LogMark
-from storage.journal.catalog import CatalogedJournal, JournalCatalog
-from storage.journal.format import (
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.errors import CorruptFileError, JournalError
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.catalog import CatalogedJournal, JournalCatalog
+from bkctl.storage.journal.format import (
     JournalRecord,
     JournalRecordKind,
     encode_explicit_lac_record,
@@ -22,8 +22,8 @@ from storage.journal.format import (
     encode_file_header,
     encode_ledger_key_record,
 )
-from storage.journal.log_mark import read_last_mark
-from storage.journal.reader import JournalEnd, JournalEndReason, JournalScan, journals_to_replay, list_journals
+from bkctl.storage.journal.log_mark import read_last_mark
+from bkctl.storage.journal.reader import JournalEnd, JournalEndReason, JournalScan, journals_to_replay, list_journals
 from tests.storage.golden import FILES, REPLAY_CASES, content, paths, unpack
 from tests.storage.groups import group_bytes
 

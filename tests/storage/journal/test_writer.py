@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import JournalConfig
-from storage.errors import JournalError, JournalFailedError
-from storage.ids import LogMark
-from storage.journal.catalog import CatalogedJournal, JournalCatalog, read_catalog
-from storage.journal.format import GROUP_BYTES_MAX, encode_fence_record, encode_file_header
-from storage.journal.reader import JournalEndReason, JournalScan, list_journals
-from storage.journal.writer import JournalWriter
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.errors import JournalError, JournalFailedError
+from bkctl.storage.ids import LogMark
+from bkctl.storage.journal.catalog import CatalogedJournal, JournalCatalog, read_catalog
+from bkctl.storage.journal.format import GROUP_BYTES_MAX, encode_fence_record, encode_file_header
+from bkctl.storage.journal.reader import JournalEndReason, JournalScan, list_journals
+from bkctl.storage.journal.writer import JournalWriter
 from tests.storage.golden import FILES, content, paths
 from tests.storage.groups import group_bytes
 from tests.storage.traced_disk import TracedDisk

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from storage.adapters.child_pool import ChildProcesses
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import StorageConfig
-from storage.entry_log.format import HEADER_BYTES
-from storage.errors import (
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.entry_log.format import HEADER_BYTES
+from bkctl.storage.errors import (
     AdoptionRefusedError,
     CorruptFileError,
     IndexFailedError,
@@ -22,14 +22,14 @@ from storage.errors import (
     MisplacedLedgerError,
     StorageError,
 )
-from storage.journal.format import (
+from bkctl.storage.journal.format import (
     encode_explicit_lac_record,
     encode_fence_record,
     encode_file_header,
     encode_ledger_key_record,
 )
-from storage.offline.adoption import AdoptionSurvey, JavaStorage, adopt, survey_adoption
-from storage.rebuild.rebuild import IndexRebuild, plan_rebuild
+from bkctl.storage.offline.adoption import AdoptionSurvey, JavaStorage, adopt, survey_adoption
+from bkctl.storage.rebuild.rebuild import IndexRebuild, plan_rebuild
 from tests.sim.children import InProcessChildren
 from tests.storage.engines import FailingOnce, PhotographedDisk, explicit_lac, opening_watched
 from tests.storage.golden import FILES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.offline.file_kinds import FolderRole, describe_file
+from bkctl.storage.offline.file_kinds import FolderRole, describe_file
 from tests.storage.golden import FILES
 
 KINDS = {

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.cookies.folders import read_folder
-from runtime.metadata.bookies.cookies import Cookie, encode_cookie
-from storage.adapters.filesystem import OsFileSystem
-from storage.offline.format_directories import begin_format, delete_data, end_format
+from bkctl.runtime.bookie.cookies.folders import read_folder
+from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.offline.format_directories import begin_format, delete_data, end_format
 
 FILES = ("0.log", "lastMark", "ldb-locations/CURRENT", "locations/000001.sst", "0/1/1.idx", "bkctl.lock")
 

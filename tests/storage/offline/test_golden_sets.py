@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EntryLogConfig
-from storage.entry_log.reader import EntryLogReader, list_entry_logs
-from storage.entry_log.writer import EntryLogWriter
-from storage.errors import EntryLogError, IndexMissingError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory
-from storage.ids import EntryLocation
-from storage.index.ledger_index import LedgerIndex
-from storage.index.seal import create_sealed_index
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EntryLogConfig
+from bkctl.storage.entry_log.reader import EntryLogReader, list_entry_logs
+from bkctl.storage.entry_log.writer import EntryLogWriter
+from bkctl.storage.errors import EntryLogError, IndexMissingError
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, current_directory
+from bkctl.storage.ids import EntryLocation
+from bkctl.storage.index.ledger_index import LedgerIndex
+from bkctl.storage.index.seal import create_sealed_index
 from tests.storage.engines import open_engine, open_storage
 from tests.storage.golden import DAMAGE_CASES, ENTRIES, EXPECTED, unpack
 from tests.storage.golden_bookies import IMAGES, adopt, ledger_directories

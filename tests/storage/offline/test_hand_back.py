@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import StorageConfig
-from storage.entry_log.log_lists import write_quarantine
-from storage.entry_log.reader import EntryLogScan, list_entry_logs
-from storage.errors import AdoptionRefusedError, StorageError
-from storage.filenames import current_directory
-from storage.index.journaled_rows import read_journaled_ledgers
-from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
-from storage.offline.hand_back import hand_back, needs_hand_back
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.entry_log.log_lists import write_quarantine
+from bkctl.storage.entry_log.reader import EntryLogScan, list_entry_logs
+from bkctl.storage.errors import AdoptionRefusedError, StorageError
+from bkctl.storage.filenames import current_directory
+from bkctl.storage.index.journaled_rows import read_journaled_ledgers
+from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from bkctl.storage.offline.hand_back import hand_back, needs_hand_back
 from tests.storage.engines import (
     KEY,
     NOW_MS,

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import StorageConfig
-from storage.entry_log.format import HEADER_BYTES
-from storage.entry_log.log_lists import write_quarantine
-from storage.errors import IndexDamagedError, IndexMissingError
-from storage.filenames import DIRTY, LEDGERS_DATABASE, LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
-from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerRow
-from storage.offline.limbo import (
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.entry_log.format import HEADER_BYTES
+from bkctl.storage.entry_log.log_lists import write_quarantine
+from bkctl.storage.errors import IndexDamagedError, IndexMissingError
+from bkctl.storage.filenames import DIRTY, LEDGERS_DATABASE, LOCATIONS_DATABASE, entry_log_file_name, seal_file_name
+from bkctl.storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerRow
+from bkctl.storage.offline.limbo import (
     DoubtfulLog,
     LimboDirectory,
     LimboLedger,

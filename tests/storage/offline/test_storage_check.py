@@ -13,15 +13,15 @@ import msgspec
 import plyvel
 import pytest
 
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import StorageConfig
-from storage.entry_log.format import HEADER_BYTES
-from storage.errors import CorruptFileError
-from storage.index.java_index import HEADER_BYTES as IDX_HEADER_BYTES
-from storage.journal.format import encode_ledger_key_record
-from storage.journal.log_mark import survey_marks
-from storage.offline.storage_check import StorageCheck, StorageFinding
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.entry_log.format import HEADER_BYTES
+from bkctl.storage.errors import CorruptFileError
+from bkctl.storage.index.java_index import HEADER_BYTES as IDX_HEADER_BYTES
+from bkctl.storage.journal.format import encode_ledger_key_record
+from bkctl.storage.journal.log_mark import survey_marks
+from bkctl.storage.offline.storage_check import StorageCheck, StorageFinding
 from tests.storage.engines import KEY, checkpoint, config_below, entry
 from tests.storage.java_folders import boot, java_folders
 

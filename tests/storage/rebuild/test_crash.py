@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.config import StorageConfig
-from storage.entry_log.format import HEADER_BYTES
-from storage.errors import IndexDamagedError, IndexMissingError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.entry_log.format import HEADER_BYTES
+from bkctl.storage.errors import IndexDamagedError, IndexMissingError
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE
 from tests.storage.engines import PhotographedDisk, config_below, open_storage, opening_watched
 from tests.storage.rebuilds import BOTH, database, lose, rebuild, require_entries, rows_of, store_entries
 

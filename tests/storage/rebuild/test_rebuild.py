@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from storage.adapters.child_pool import ChildProcesses
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import JournalConfig, StorageConfig
-from storage.entry_log.format import HEADER_BYTES, encode_header
-from storage.errors import IndexDamagedError, MisplacedLedgerError
-from storage.filenames import (
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import JournalConfig, StorageConfig
+from bkctl.storage.entry_log.format import HEADER_BYTES, encode_header
+from bkctl.storage.errors import IndexDamagedError, MisplacedLedgerError
+from bkctl.storage.filenames import (
     ENTRY_LOG_ID_MAX,
     LEDGERS_DATABASE,
     LOCATIONS_DATABASE,
@@ -24,12 +24,12 @@ from storage.filenames import (
     compacting_file_name,
     entry_log_file_name,
 )
-from storage.index.ledger_index import LedgerRow
-from storage.index.opening import IndexCondition
-from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
-from storage.rebuild import directory as rebuild_directory
-from storage.rebuild.rebuild import plan_rebuild
-from storage.step_sizes import StepSizes
+from bkctl.storage.index.ledger_index import LedgerRow
+from bkctl.storage.index.opening import IndexCondition
+from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from bkctl.storage.rebuild import directory as rebuild_directory
+from bkctl.storage.rebuild.rebuild import plan_rebuild
+from bkctl.storage.step_sizes import StepSizes
 from tests.storage.engines import KEY, checkpoint, config_below, entry, explicit_lac, open_storage
 from tests.storage.rebuilds import (
     BOTH,
@@ -184,7 +184,7 @@ def test_keys_fences_and_explicit_lacs_come_from_the_journals_whatever_the_mark(
 
 
 def test_records_of_a_former_ledger_of_the_same_id(tmp_path: Path) -> None:
-    """What is lost is built by the rule of ``storage.index.journaled_rows``, over the bounds of journal files too."""
+    """What is lost is built by the rule of ``bkctl.storage.index.journaled_rows``, over the bounds of journal files too."""
     config = config_below(tmp_path)
     config = msgspec.structs.replace(config, journal=JournalConfig(preallocation_bytes=4096))
     former = [encode_ledger_key_record(each, b"former") for each in (5, 6, 7)]
@@ -447,7 +447,7 @@ def test_new_folders_need_no_rebuild(tmp_path: Path) -> None:
 def test_the_stages_are_told(config: StorageConfig) -> None:
     lose(config, LOCATIONS_DATABASE)
     watch = Watch()
-    from storage.rebuild.rebuild import IndexRebuild
+    from bkctl.storage.rebuild.rebuild import IndexRebuild
 
     IndexRebuild(FS, open_plyvel, ChildProcesses(), config, watch).run(plan_rebuild(FS, open_plyvel, config, None))
     assert watch.stages == ["reading entry logs", "writing the index", "verifying the index"]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import aiohttp
 from yarl import URL
 
-from runtime.bookie.admin.interface import socket_path
-from runtime.config import BookieConfig
+from bkctl.runtime.bookie.admin.interface import socket_path
+from bkctl.runtime.config import BookieConfig
 
 
 class Answered(NamedTuple):

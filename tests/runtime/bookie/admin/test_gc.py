@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from runtime.config import MajorCompactionConfig
+from bkctl.runtime.config import MajorCompactionConfig
 from tests.runtime.bookie.admin.asking import Asker, local_asker
 from tests.runtime.bookie.collected_bookie import NEVER_BY_ITSELF, CollectedBookie, collected_bookie
 from tests.runtime.bookie.collection.test_long_work import let_it_copy

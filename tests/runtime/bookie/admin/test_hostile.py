@@ -10,13 +10,13 @@ import re
 
 import msgspec
 
-from runtime.admin.exposition import TEXT_LIFE_S
-from runtime.bookie.admin.interface import socket_path
-from runtime.bookie.boot.process import running_bookie
-from runtime.config import AdminConfig, BookieConfig, ClientConfig
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.status import Status
+from bkctl.runtime.admin.exposition import TEXT_LIFE_S
+from bkctl.runtime.bookie.admin.interface import socket_path
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.config import AdminConfig, BookieConfig, ClientConfig
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.admin.asking import tcp_asker
 from tests.runtime.bookie.conftest import Peer
 

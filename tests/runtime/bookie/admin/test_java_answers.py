@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from bkctl.java_keys import USED
-from runtime.bookie.boot.process import running_bookie
-from runtime.config import PROMETHEUS_PROVIDER, AdminConfig, BookieConfig
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.config import PROMETHEUS_PROVIDER, AdminConfig, BookieConfig
 from tests.runtime.bookie.admin.asking import Answered, local_asker
 
 GOLDEN = json.loads(Path("tests/golden/rest/bookie-4.18.0.json").read_text())

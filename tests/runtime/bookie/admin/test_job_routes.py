@@ -11,15 +11,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from runtime.bookie.admin.interface import socket_path
-from runtime.bookie.boot.process import running_bookie
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.disks.modes import ReadOnlyReason
-from runtime.config import BookieConfig, ClientConfig
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.status import Status
+from bkctl.runtime.bookie.admin.interface import socket_path
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.disks.modes import ReadOnlyReason
+from bkctl.runtime.config import BookieConfig, ClientConfig
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.conftest import Peer
 
 pytestmark = pytest.mark.cluster

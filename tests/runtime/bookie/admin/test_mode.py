@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.boot.process import running_bookie
-from runtime.config import BookieConfig, DiskConfig
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from storage.filenames import OPERATOR_MODE
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.config import BookieConfig, DiskConfig
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.storage.filenames import OPERATOR_MODE
 from tests.runtime.bookie.admin.asking import Asker, local_asker
 from tests.zookeeper_servers import secured_server
 

@@ -16,17 +16,17 @@ import aiohttp
 import msgspec
 import pytest
 
-from runtime.bookie.admin.interface import socket_path
-from runtime.bookie.boot.process import real_ports, running_bookie
-from runtime.bookie.boot.server import BookieServer
-from runtime.config import PROMETHEUS_PROVIDER, AdminConfig, BookieConfig, ZooKeeperConfig
-from runtime.errors import ConfigurationError, PortInUseError
-from runtime.metadata.bookies.cookies import CookieStore
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.host import OsHost
+from bkctl.runtime.bookie.admin.interface import socket_path
+from bkctl.runtime.bookie.boot.process import real_ports, running_bookie
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.config import PROMETHEUS_PROVIDER, AdminConfig, BookieConfig, ZooKeeperConfig
+from bkctl.runtime.errors import ConfigurationError, PortInUseError
+from bkctl.runtime.metadata.bookies.cookies import CookieStore
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.host import OsHost
 from tests.runtime.bookie.admin.asking import local_asker, tcp_asker
 
 READ_ONLY = "/api/v1/bookie/state/readonly"

@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from runtime.admin.tcp_ports import ADMIN_LANE
-from runtime.bookie.boot.process import real_ports, running_bookie
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.boot.stages import Stages
-from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
-from runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
-from runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
-from runtime.config import BookieConfig
-from runtime.errors import BookieFailedError
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LaneWorkers, LoopClock
-from runtime.protocol.status import Status
+from bkctl.runtime.admin.tcp_ports import ADMIN_LANE
+from bkctl.runtime.bookie.boot.process import real_ports, running_bookie
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.boot.stages import Stages
+from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE
+from bkctl.runtime.bookie.serving.reads import LISTS_LANE, READS_LANE, URGENT_READS_LANE
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import BookieFailedError
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.admin.asking import local_asker
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer

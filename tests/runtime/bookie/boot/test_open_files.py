@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.boot.open_files import CONNECTIONS_MIN, connections_warning, fit_open_files
-from runtime.config import BookieConfig
-from runtime.errors import ConfigurationError
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol.status import Status
-from storage.config import StorageConfig
+from bkctl.runtime.bookie.boot.open_files import CONNECTIONS_MIN, connections_warning, fit_open_files
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.config import StorageConfig
 from tests.runtime.bookie.bookie_process import BookieUnderTest, open_files
 
 INVALID_CONF_EXIT_CODE = 1

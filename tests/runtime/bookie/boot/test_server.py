@@ -13,24 +13,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.boot.process import real_ports, running_bookie
-from runtime.config import BookieConfig
-from runtime.errors import (
+from bkctl.runtime.bookie.boot.process import real_ports, running_bookie
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import (
     ConfigurationError,
     CookieError,
     NoSuchEntryError,
     NoSuchLedgerError,
     UnauthorizedError,
 )
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol import v3
-from runtime.protocol.messages import BookieInfoAnswer
-from runtime.protocol.status import Status
-from storage.adapters.filesystem import OsFileSystem
-from storage.errors import DirectoryLockedError
-from storage.ports import DiskSpace
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol import v3
+from bkctl.runtime.protocol.messages import BookieInfoAnswer
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.errors import DirectoryLockedError
+from bkctl.storage.ports import DiskSpace
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.net.test_listener import peer_of
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from runtime.bookie.boot.process import real_ports
-from runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.config import EngineConfig, StorageConfig
-from storage.dirty_marks import DirtyMarks
-from storage.disk_room import DiskRoom
-from storage.engine.ledger_storage import LedgerStorage, lock_directories
-from storage.journal.format import encode_ledger_key_record
-from storage.ports import IndexStore
+from bkctl.runtime.bookie.boot.process import real_ports
+from bkctl.runtime.bookie.boot.storage_boot import BOOT_LANE, StorageBoot
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.config import EngineConfig, StorageConfig
+from bkctl.storage.dirty_marks import DirtyMarks
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.engine.ledger_storage import LedgerStorage, lock_directories
+from bkctl.storage.journal.format import encode_ledger_key_record
+from bkctl.storage.ports import IndexStore
 from tests.storage.engines import KEY, NOW_MS, config_below, entry
 
 COUNT = 100

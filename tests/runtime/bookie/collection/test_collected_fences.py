@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.client import LedgerClient
-from runtime.errors import LedgerFencedError, NoSuchLedgerError
-from runtime.ledger.metadata import Segment
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol.status import Status
-from storage.filenames import COLLECTED, LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.errors import LedgerFencedError, NoSuchLedgerError
+from bkctl.runtime.ledger.metadata import Segment
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.filenames import COLLECTED, LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
 from tests.processes import run_bkctl
 from tests.runtime.bookie.bookie_process import BookieUnderTest, RunningBookie
 from tests.runtime.bookie.conftest import Peer

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.collection.compaction import LogScanner
-from runtime.bookie.collection.long_work import CompactionKind
-from runtime.bookie.disks.rules import DiskState
-from runtime.bookie.integrity.preboot_check import set_integrity_flag
-from runtime.config import CompactionConfig, MajorCompactionConfig
-from runtime.errors import NoSuchEntryError, NoSuchLedgerError
-from runtime.metadata.store import ANY_VERSION
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.net.loop import LaneWorkers
-from runtime.protocol.status import Status
-from storage.adapters.child_pool import ChildProcesses
-from storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET
+from bkctl.runtime.bookie.collection.compaction import LogScanner
+from bkctl.runtime.bookie.collection.long_work import CompactionKind
+from bkctl.runtime.bookie.disks.rules import DiskState
+from bkctl.runtime.bookie.integrity.preboot_check import set_integrity_flag
+from bkctl.runtime.config import CompactionConfig, MajorCompactionConfig
+from bkctl.runtime.errors import NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.metadata.store import ANY_VERSION
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.net.loop import LaneWorkers
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET
 from tests.processes import striking_children
 from tests.runtime.bookie.collected_bookie import collected_bookie, until, with_settings
 
@@ -288,7 +288,7 @@ async def test_a_scan_that_is_killed_is_tried_again(metadata_uri: str, tmp_path:
     async with collected_bookie(metadata_uri, tmp_path, children=ChildProcesses()) as bookie:
         await bookie.write(range(20))
         await bookie.delete_metadata(range(15))
-        with striking_children("storage.entry_log.compaction_scan_child", signal.SIGKILL):
+        with striking_children("bkctl.storage.entry_log.compaction_scan_child", signal.SIGKILL):
             await bookie.collector.force()
         assert bookie.collector.metrics.rounds_failed_count == 1
         assert bookie.collector.metrics.logs_removed_count == 0

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
-from runtime.config import GarbageCollectionConfig
-from storage.adapters.child_pool import ChildProcesses
-from storage.adapters.filesystem import OsFileSystem
-from storage.engine.replay import checkpoint_now
-from storage.entry_log.reader import EntryLogScan, list_entry_logs
-from storage.filenames import current_directory, entry_log_file_name
+from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from bkctl.runtime.config import GarbageCollectionConfig
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.entry_log.reader import EntryLogScan, list_entry_logs
+from bkctl.storage.filenames import current_directory, entry_log_file_name
 from tests.runtime.bookie.compaction_stage import (
     ENTRIES,
     FAST,

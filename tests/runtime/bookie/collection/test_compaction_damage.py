@@ -10,13 +10,13 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from runtime.config import GarbageCollectionConfig
-from storage.disk_room import DiskRoom
-from storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET
-from storage.entry_log.log_lists import read_quarantine, write_quarantine
-from storage.errors import CorruptFileError, EntryDamagedError, EntryLogError
-from storage.filenames import LOCATIONS_DATABASE, QUARANTINE
-from storage.ports import DiskSpace, File
+from bkctl.runtime.config import GarbageCollectionConfig
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET
+from bkctl.storage.entry_log.log_lists import read_quarantine, write_quarantine
+from bkctl.storage.errors import CorruptFileError, EntryDamagedError, EntryLogError
+from bkctl.storage.filenames import LOCATIONS_DATABASE, QUARANTINE
+from bkctl.storage.ports import DiskSpace, File
 from tests.runtime.bookie.compaction_stage import (
     ENTRIES,
     KEPT,

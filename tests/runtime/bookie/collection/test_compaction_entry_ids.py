@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import GarbageCollectionConfig
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.entry_log.compaction_scan import CHILD_MODULE, ScanEnd, ScanEntries, ScanMessage
-from storage.entry_log.log_lists import read_quarantine
-from storage.errors import EntryDamagedError
-from storage.filenames import QUARANTINE
+from bkctl.runtime.config import GarbageCollectionConfig
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.entry_log.compaction_scan import CHILD_MODULE, ScanEnd, ScanEntries, ScanMessage
+from bkctl.storage.entry_log.log_lists import read_quarantine
+from bkctl.storage.errors import EntryDamagedError
+from bkctl.storage.filenames import QUARANTINE
 from tests.runtime.bookie.compaction_stage import (
     SMALL_LOGS,
     Stage,

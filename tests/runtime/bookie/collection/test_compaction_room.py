@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.collection.logs import CompactionRoom
-from runtime.net.loop import LaneWorkers
-from storage.adapters.filesystem import OsFileSystem
-from storage.disk_room import DiskRoom
-from storage.ports import DiskSpace
+from bkctl.runtime.bookie.collection.logs import CompactionRoom
+from bkctl.runtime.net.loop import LaneWorkers
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.ports import DiskSpace
 
 
 class DiskOf100Bytes(OsFileSystem):

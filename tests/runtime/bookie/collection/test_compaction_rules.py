@@ -6,15 +6,15 @@ import itertools
 
 import pytest
 
-from runtime.bookie.collection.long_work import (
+from bkctl.runtime.bookie.collection.long_work import (
     CompactionKind,
     CompactionState,
     DiskReaction,
     due_compaction,
     note_compaction,
 )
-from runtime.bookie.disks.rules import DiskState
-from runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
+from bkctl.runtime.bookie.disks.rules import DiskState
+from bkctl.runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
 
 NOW_S = 1_000_000.0
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.config import GarbageCollectionConfig
-from storage.disk_room import DiskRoom
-from storage.errors import IndexDamagedError
-from storage.ports import DiskSpace
+from bkctl.runtime.config import GarbageCollectionConfig
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.errors import IndexDamagedError
+from bkctl.storage.ports import DiskSpace
 from tests.runtime.bookie.compaction_stage import ENTRIES, KEPT, Stage, log_names, require_stored, staged
 from tests.runtime.bookie.conftest import MODES
 from tests.storage.traced_disk import TracedDisk

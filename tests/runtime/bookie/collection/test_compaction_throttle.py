@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.bookie.collection.compaction import CompactionThrottle
-from runtime.config import GarbageCollectionConfig
+from bkctl.runtime.bookie.collection.compaction import CompactionThrottle
+from bkctl.runtime.config import GarbageCollectionConfig
 from tests.sim.loop import VirtualClock, run_simulated
 
 

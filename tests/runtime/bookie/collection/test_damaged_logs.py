@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.protocol.status import Status
-from storage.config import JournalConfig
-from storage.errors import IndexMissingError
-from storage.filenames import current_directory
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.errors import IndexMissingError
+from bkctl.storage.filenames import current_directory
 from tests.runtime.bookie.handler_stage import Bookie
 from tests.storage.engines import open_storage
 from tests.storage.golden import DAMAGE_CASES

@@ -11,18 +11,18 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from runtime.bookie.collection.forward_proof import ForwardProof, find_older
-from runtime.errors import LedgerNotFoundError, MetadataError, MetadataUnavailableError, NoNodeError
-from runtime.metadata.ledgers.ids import LedgerIdGenerator
-from runtime.metadata.ledgers.ledgers import LedgerStore
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
-from runtime.metadata.store import MetadataStore, Node, NodeStat
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.net.loop import LoopClock
-from storage.adapters.filesystem import OsFileSystem
-from storage.filenames import METADATA_SEEN
-from storage.metadata_seen import MetadataSeen, read_metadata_seen
+from bkctl.runtime.bookie.collection.forward_proof import ForwardProof, find_older
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataError, MetadataUnavailableError, NoNodeError
+from bkctl.runtime.metadata.ledgers.ids import LedgerIdGenerator
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.recovery_notes import CollectionNote, RecoveryNotes
+from bkctl.runtime.metadata.store import MetadataStore, Node, NodeStat
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.filenames import METADATA_SEEN
+from bkctl.storage.metadata_seen import MetadataSeen, read_metadata_seen
 from tests.counting_store import CountingStore
 from tests.runtime.bookie.collection.test_ledgers import OWN_ID, World, hooked_ledgers, tree, world
 from tests.runtime.metadata.conftest import root, store

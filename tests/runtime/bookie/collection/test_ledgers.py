@@ -14,28 +14,28 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
-from runtime.bookie.collection.forward_proof import ForwardProof
-from runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
-from runtime.bookie.collection.metrics import GarbageCollectionMetrics
-from runtime.errors import MetadataError
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.metadata.bookies.cookies import Cookie, CookieStore
-from runtime.metadata.cluster.root import RESTORE_MARK, init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.store import ANY_VERSION, MetadataStore
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LaneWorkers, LoopClock
-from storage.adapters.filesystem import OsFileSystem
-from storage.engine.collected_ledgers import CollectedLedgers
-from storage.engine.ledger_storage import LedgerStorage
-from storage.filenames import COLLECTED
-from storage.ids import LEDGER_ID_MAX
+from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
+from bkctl.runtime.bookie.collection.forward_proof import ForwardProof
+from bkctl.runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
+from bkctl.runtime.bookie.collection.metrics import GarbageCollectionMetrics
+from bkctl.runtime.errors import MetadataError
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore
+from bkctl.runtime.metadata.cluster.root import RESTORE_MARK, init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.store import ANY_VERSION, MetadataStore
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.engine.collected_ledgers import CollectedLedgers
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.filenames import COLLECTED
+from bkctl.storage.ids import LEDGER_ID_MAX
 from tests.runtime.metadata.conftest import expire, other_store, root, session_of, store
 from tests.storage.engines import KEY, checkpoint, config_below, entry, open_storage
 

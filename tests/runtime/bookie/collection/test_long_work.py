@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime.bookie.collection.logs import find_rows_naming
-from runtime.bookie.collection.long_work import CompactionKind
-from runtime.bookie.disks.rules import DiskState
-from runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
-from storage.adapters.child_pool import ChildProcesses
-from storage.engine.engine import LedgerDirectoryEngine
-from storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET
-from storage.ports import Children
+from bkctl.runtime.bookie.collection.logs import find_rows_naming
+from bkctl.runtime.bookie.collection.long_work import CompactionKind
+from bkctl.runtime.bookie.disks.rules import DiskState
+from bkctl.runtime.config import CompactionConfig, GarbageCollectionConfig, MajorCompactionConfig
+from bkctl.storage.adapters.child_pool import ChildProcesses
+from bkctl.storage.engine.engine import LedgerDirectoryEngine
+from bkctl.storage.entry_log.format import HEADER_MAP_FIELDS_OFFSET
+from bkctl.storage.ports import Children
 from tests.runtime.bookie.collected_bookie import CollectedBookie, collected_bookie, until, with_settings
 
 DIRECTORIES = 3
@@ -234,7 +234,7 @@ async def test_a_search_of_one_index_holds_nothing_up(
         await may_end.wait()
         return await find_rows_naming(engine, *rest)
 
-    monkeypatch.setattr("runtime.bookie.collection.logs.find_rows_naming", very_long)
+    monkeypatch.setattr("bkctl.runtime.bookie.collection.logs.find_rows_naming", very_long)
     async with collected_bookie(metadata_uri, tmp_path, slowly(), ledger_directories=DIRECTORIES) as bookie:
         await bookie.write(LEDGERS)
         before = [finished_logs(tmp_path, directory) for directory in range(DIRECTORIES)]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import BookieError, NoSuchLedgerError
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol.status import Status
+from bkctl.runtime.errors import BookieError, NoSuchLedgerError
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import Peer
 from tests.runtime.bookie.small_disk import small_disk

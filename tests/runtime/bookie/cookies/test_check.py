@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.cookies.check import CookieCheckService, CookieDecision, expected_cookie
-from runtime.bookie.cookies.folders import record_places
-from runtime.errors import BadVersionError, ConfigurationError, CookieError, NodeExistsError
-from runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import StorageConfig
+from bkctl.runtime.bookie.cookies.check import CookieCheckService, CookieDecision, expected_cookie
+from bkctl.runtime.bookie.cookies.folders import record_places
+from bkctl.runtime.errors import BadVersionError, ConfigurationError, CookieError, NodeExistsError
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore, encode_cookie
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import StorageConfig
 
 DISK = OsFileSystem()
 OWN, FOREIGN, OTHER_CLUSTER = "own", "foreign", "other cluster"

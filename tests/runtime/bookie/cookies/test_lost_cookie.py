@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.boot.process import running_bookie
-from runtime.config import BookieConfig, ZooKeeperConfig
-from runtime.errors import RegistrationError
-from runtime.metadata.bookies.cookies import CookieStore, encode_cookie
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.config import BookieConfig, ZooKeeperConfig
+from bkctl.runtime.errors import RegistrationError
+from bkctl.runtime.metadata.bookies.cookies import CookieStore, encode_cookie
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.bookie.conftest import Peer
 from tests.runtime.metadata.link import TcpLink
 

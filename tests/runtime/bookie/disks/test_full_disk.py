@@ -17,15 +17,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.config import BookieConfig
-from runtime.errors import NoSuchEntryError
-from runtime.metadata.bookies.registration import BookieMode, Registrations
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol.status import Status
-from storage.setting import MEBIBYTE
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import NoSuchEntryError
+from bkctl.runtime.metadata.bookies.registration import BookieMode, Registrations
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.setting import MEBIBYTE
 from tests.processes import run_bkctl
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer

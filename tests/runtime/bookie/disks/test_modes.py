@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.bookie.disks.mode_files import latest_order
-from runtime.bookie.disks.modes import BookieModes, ReadOnlyReason
-from runtime.bookie.disks.rules import DiskSample, DiskState, DiskVerdict
-from runtime.errors import MetadataUnavailableError, RegistrationError
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.net.loop import LoopClock
-from storage.bookie_status import BookieStatus
-from storage.errors import NoWritableDiskError
-from storage.operator_mode import OperatorMode
+from bkctl.runtime.bookie.disks.mode_files import latest_order
+from bkctl.runtime.bookie.disks.modes import BookieModes, ReadOnlyReason
+from bkctl.runtime.bookie.disks.rules import DiskSample, DiskState, DiskVerdict
+from bkctl.runtime.errors import MetadataUnavailableError, RegistrationError
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.bookie_status import BookieStatus
+from bkctl.storage.errors import NoWritableDiskError
+from bkctl.storage.operator_mode import OperatorMode
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device", "/ledgers")
 

@@ -11,21 +11,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.disks.monitor import DiskMonitor
-from runtime.bookie.disks.rules import DiskVerdict
-from runtime.config import BookieConfig, DiskConfig, GarbageCollectionConfig
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.bookies.registration import BookieMode, RegistrationClient, Registrations
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LaneWorkers, LoopClock
-from runtime.protocol.status import Status
-from storage.adapters.filesystem import OsFileSystem
-from storage.bookie_status import BookieStatus, encode_bookie_status
-from storage.config import EngineConfig, EntryLogConfig, JournalConfig
-from storage.errors import DiskUnusableError
+from bkctl.runtime.bookie.disks.monitor import DiskMonitor
+from bkctl.runtime.bookie.disks.rules import DiskVerdict
+from bkctl.runtime.config import BookieConfig, DiskConfig, GarbageCollectionConfig
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.bookies.registration import BookieMode, RegistrationClient, Registrations
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.bookie_status import BookieStatus, encode_bookie_status
+from bkctl.storage.config import EngineConfig, EntryLogConfig, JournalConfig
+from bkctl.storage.errors import DiskUnusableError
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.bookie.small_disk import SmallDisk

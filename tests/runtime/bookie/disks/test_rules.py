@@ -4,8 +4,16 @@ import itertools
 
 import pytest
 
-from runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, DiskVerdict, judge, next_look_s, next_state
-from runtime.config import DiskConfig
+from bkctl.runtime.bookie.disks.rules import (
+    BookieDisks,
+    DiskSample,
+    DiskState,
+    DiskVerdict,
+    judge,
+    next_look_s,
+    next_state,
+)
+from bkctl.runtime.config import DiskConfig
 
 CONFIG = DiskConfig(full_fraction=0.8, almost_full_fraction=0.5, recovered_fraction=0.6)
 ROOM_BYTES = 100

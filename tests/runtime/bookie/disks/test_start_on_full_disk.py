@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import NoSuchEntryError, NoSuchLedgerError
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.bookies.registration import BookieMode
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol.status import Status
+from bkctl.runtime.errors import NoSuchEntryError, NoSuchLedgerError
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.bookies.registration import BookieMode
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.bookie.disks.test_monitor import wait_mode

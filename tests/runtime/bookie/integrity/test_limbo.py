@@ -11,12 +11,12 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from runtime.config import BookieConfig
-from runtime.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
-from runtime.protocol.status import Status
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.engine.ledger_storage import LedgerStorage
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import NoSuchEntryError, NoSuchLedgerError, UnknownLedgerStateError
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.engine.ledger_storage import LedgerStorage
 from tests.runtime.bookie.conftest import KEY, Peer
 
 pytestmark = pytest.mark.cluster

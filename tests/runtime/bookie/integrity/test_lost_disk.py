@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.cookies.check import CookieDecision, decide
-from runtime.bookie.cookies.evidence import Evidence
-from runtime.bookie.cookies.folders import FolderState
-from runtime.errors import CookieError, NoSuchEntryError
-from runtime.metadata.bookies.cookies import Cookie
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol.status import Status
+from bkctl.runtime.bookie.cookies.check import CookieDecision, decide
+from bkctl.runtime.bookie.cookies.evidence import Evidence
+from bkctl.runtime.bookie.cookies.folders import FolderState
+from bkctl.runtime.errors import CookieError, NoSuchEntryError
+from bkctl.runtime.metadata.bookies.cookies import Cookie
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.integrity.test_repair import ENSEMBLE, REPAIRED, MakeTrio, Trio, make_trio
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.config import BookieConfig
-from runtime.errors import CookieError, UnknownLedgerStateError
-from runtime.protocol.status import Status
-from storage.errors import IndexMissingError
-from storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import CookieError, UnknownLedgerStateError
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.errors import IndexMissingError
+from bkctl.storage.filenames import LEDGERS_DATABASE, LOCATIONS_DATABASE, seal_file_name
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.storage.rebuilds import rebuild
 

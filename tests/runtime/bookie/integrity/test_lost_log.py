@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import BookieIOError, NoSuchEntryError
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import BookieIOError, NoSuchEntryError
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import BkctlResult, run_bkctl
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.integrity.test_lost_disk import fill, settings

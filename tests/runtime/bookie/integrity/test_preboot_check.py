@@ -11,25 +11,25 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from runtime.bookie.integrity.preboot_check import note_open_ledgers, read_integrity_flag, set_integrity_flag
-from runtime.config import BookieConfig
-from runtime.errors import BookieFailedError, MetadataAuthError, UnknownLedgerStateError
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LaneWorkers
-from runtime.protocol.status import Status
-from storage.adapters.filesystem import OsFileSystem
-from storage.adapters.index_store import open_plyvel
-from storage.dirty_marks import CrashRisk, leave_dirty_marks
-from storage.engine.ledger_storage import LedgerStorage
-from storage.engine.replay import checkpoint_now
-from storage.errors import IndexDamagedError
-from storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerRow
+from bkctl.runtime.bookie.integrity.preboot_check import note_open_ledgers, read_integrity_flag, set_integrity_flag
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import BookieFailedError, MetadataAuthError, UnknownLedgerStateError
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LaneWorkers
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.adapters.index_store import open_plyvel
+from bkctl.storage.dirty_marks import CrashRisk, leave_dirty_marks
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.errors import IndexDamagedError
+from bkctl.storage.index.ledger_index import NEEDS_INTEGRITY_CHECK, LedgerRow
 from tests.runtime.bookie.conftest import Peer
 from tests.runtime.bookie.integrity.test_limbo import change_rows
 from tests.storage.engines import KEY, SMALL, config_below, entry, open_engine, open_storage

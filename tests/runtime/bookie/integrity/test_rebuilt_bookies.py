@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.boot.process import running_bookie
-from runtime.client import LedgerClient
-from runtime.config import BookieConfig, ClientConfig, IntegrityConfig
-from runtime.errors import LedgerRecoveryError
-from storage.filenames import LOCATIONS_DATABASE
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.config import BookieConfig, ClientConfig, IntegrityConfig
+from bkctl.runtime.errors import LedgerRecoveryError
+from bkctl.storage.filenames import LOCATIONS_DATABASE
 from tests.processes import BkctlResult, run_bkctl
 
 pytestmark = pytest.mark.cluster

@@ -15,26 +15,26 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.admin.jobs import StepProgress
-from runtime.bookie.boot.process import running_bookie
-from runtime.bookie.boot.server import BookieServer
-from runtime.client import LedgerClient
-from runtime.config import BookieConfig, ClientConfig
-from runtime.errors import (
+from bkctl.runtime.admin.jobs import StepProgress
+from bkctl.runtime.bookie.boot.process import running_bookie
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.config import BookieConfig, ClientConfig
+from bkctl.runtime.errors import (
     LedgerRecoveryError,
     NoSuchEntryError,
     UnknownLedgerStateError,
 )
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType, LedgerState
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.entry_body import EntryCodec
-from runtime.protocol.status import Status
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType, LedgerState
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.entry_body import EntryCodec
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import Peer
 

@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import pytest
 
-from runtime.bookie.integrity.rules import (
+from bkctl.runtime.bookie.integrity.rules import (
     LedgerMark,
     is_end_in_doubt,
     last_known_entry_id,
@@ -13,8 +13,8 @@ from runtime.bookie.integrity.rules import (
     needs_recovery,
     own_stripes,
 )
-from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.ledger.write_set import negatives_needed, write_set
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.ledger.write_set import negatives_needed, write_set
 
 ME = "me"
 OTHERS = ("a", "b")

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.admin.exposition import FAILURES_NAME
-from runtime.admin.metric import PATH, MetricType
-from runtime.bookie.boot.process import real_ports, running_bookie
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.metrics.catalogue import CATALOGUE, bookie_metrics
-from runtime.config import BookieConfig
-from runtime.errors import NoSuchLedgerError
-from runtime.protocol.status import Status
+from bkctl.runtime.admin.exposition import FAILURES_NAME
+from bkctl.runtime.admin.metric import PATH, MetricType
+from bkctl.runtime.bookie.boot.process import real_ports, running_bookie
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.metrics.catalogue import CATALOGUE, bookie_metrics
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import NoSuchLedgerError
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.collected_bookie import collected_bookie
 from tests.runtime.bookie.metrics.test_exposition import samples_of
 

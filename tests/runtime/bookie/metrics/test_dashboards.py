@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from runtime.admin.exposition import ViewCollector, metrics_text
-from runtime.bookie.boot.process import SWITCH_INTERVAL_S
-from runtime.bookie.boot.server import BookieServer
-from runtime.bookie.collection.long_work import CompactionKind
-from runtime.bookie.metrics.catalogue import CATALOGUE
-from runtime.bookie.metrics.windows import measures_of
-from runtime.protocol.status import Status
+from bkctl.runtime.admin.exposition import ViewCollector, metrics_text
+from bkctl.runtime.bookie.boot.process import SWITCH_INTERVAL_S
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.bookie.collection.long_work import CompactionKind
+from bkctl.runtime.bookie.metrics.catalogue import CATALOGUE
+from bkctl.runtime.bookie.metrics.windows import measures_of
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.admin.asking import Asker, local_asker
 from tests.runtime.bookie.collected_bookie import CollectedBookie, collected_bookie
 from tests.runtime.bookie.metrics.test_exposition import Samples, samples_of

@@ -11,10 +11,10 @@ from typing import cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.admin.exposition import FAILURES_NAME, ViewCollector, metrics_text
-from runtime.admin.metric import AnyMetric, Scope, counter, duration, gauge, sizes
-from runtime.bookie.view import BookieView
-from storage.measures import Outcomes
+from bkctl.runtime.admin.exposition import FAILURES_NAME, ViewCollector, metrics_text
+from bkctl.runtime.admin.metric import AnyMetric, Scope, counter, duration, gauge, sizes
+from bkctl.runtime.bookie.view import BookieView
+from bkctl.storage.measures import Outcomes
 
 NO_VIEW = cast("BookieView", None)
 """The scopes of these tests read nothing."""

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from prometheus_client import PROCESS_COLLECTOR
 
-from runtime.bookie.metrics.catalogue import CATALOGUE
-from runtime.bookie.metrics.java_only import MISSING
+from bkctl.runtime.bookie.metrics.catalogue import CATALOGUE
+from bkctl.runtime.bookie.metrics.java_only import MISSING
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "metrics" / "bookie-4.18.0.txt"
 

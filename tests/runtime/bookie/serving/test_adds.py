@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from runtime.bookie.serving.adds import AddPath
-from runtime.bookie.serving.group_commit import GroupCommit
-from runtime.bookie.serving.ledger_handles import LedgerHandles
-from runtime.net.loop import LaneWorkers
-from runtime.protocol.messages import AddRun, BookieAnswer, BookieCall
-from runtime.protocol.status import Status
-from storage.engine.ledger_storage import LedgerStorage
-from storage.engine.replay import checkpoint_now
+from bkctl.runtime.bookie.serving.adds import AddPath
+from bkctl.runtime.bookie.serving.group_commit import GroupCommit
+from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
+from bkctl.runtime.net.loop import LaneWorkers
+from bkctl.runtime.protocol.messages import AddRun, BookieAnswer, BookieCall
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.engine.replay import checkpoint_now
 from tests.runtime.bookie.committing import add_run
 from tests.storage.engines import KEY, checkpoint, config_below, open_storage
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.serving.checkpoints import REST_S_MAX, REST_SHARE, CheckpointPace
-from storage.engine.replay import checkpoint_now
-from storage.step_sizes import StepSizes
+from bkctl.runtime.bookie.serving.checkpoints import REST_S_MAX, REST_SHARE, CheckpointPace
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.step_sizes import StepSizes
 from tests.storage.engines import KEY, entry, open_engine
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.disks.modes import BookieModes
-from runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService, RetryDelays
-from runtime.net.loop import LaneWorkers
-from storage.disk_room import DiskRoom
-from storage.engine.ledger_storage import LedgerStorage
-from storage.errors import DiskUnusableError
-from storage.ports import DiskSpace
-from storage.step_sizes import StepSizes
+from bkctl.runtime.bookie.disks.modes import BookieModes
+from bkctl.runtime.bookie.serving.checkpoints import CheckpointPace, CheckpointService, RetryDelays
+from bkctl.runtime.net.loop import LaneWorkers
+from bkctl.storage.disk_room import DiskRoom
+from bkctl.storage.engine.ledger_storage import LedgerStorage
+from bkctl.storage.errors import DiskUnusableError
+from bkctl.storage.ports import DiskSpace
+from bkctl.storage.step_sizes import StepSizes
 from tests.storage.engines import KEY, config_below, entry, open_storage
 from tests.storage.traced_disk import TracedDisk
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import BookieIOError, BookieUnavailableError, NoSuchEntryError
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol.status import Status
+from bkctl.runtime.errors import BookieIOError, BookieUnavailableError, NoSuchEntryError
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.bookie.syscalls import TRACED, Acknowledgement, ConfirmedFences, Entry, JournalWrite, SyncEnd, events

@@ -10,18 +10,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.boot.process import real_ports, running_bookie
-from runtime.bookie.boot.server import BookieServer
-from runtime.config import BookieConfig, ClientConfig
-from runtime.errors import BookieError, BookieFailedError
-from runtime.net.loop import LoopClock
-from runtime.net.pool import BookiePool
-from runtime.protocol.status import Status
-from storage.config import StorageConfig
-from storage.errors import JournalFailedError
-from storage.index.ledger_index import LedgerRow
-from storage.journal.format import JournalRecordKind
-from storage.journal.reader import JournalScan
+from bkctl.runtime.bookie.boot.process import real_ports, running_bookie
+from bkctl.runtime.bookie.boot.server import BookieServer
+from bkctl.runtime.config import BookieConfig, ClientConfig
+from bkctl.runtime.errors import BookieError, BookieFailedError
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.runtime.net.pool import BookiePool
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.config import StorageConfig
+from bkctl.storage.errors import JournalFailedError
+from bkctl.storage.index.ledger_index import LedgerRow
+from bkctl.storage.journal.format import JournalRecordKind
+from bkctl.storage.journal.reader import JournalScan
 from tests.runtime.bookie.committing import GatedDisk, committing, until
 from tests.runtime.bookie.conftest import KEY as PEER_KEY
 from tests.runtime.bookie.conftest import Peer

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.boot.process import real_ports
-from runtime.bookie.boot.server import new_peers
-from runtime.client import LedgerClient
-from runtime.config import ClientConfig
-from runtime.metadata.bookies.registration import RegistrationClient
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.bookie.boot.process import real_ports
+from bkctl.runtime.bookie.boot.server import new_peers
+from bkctl.runtime.client import LedgerClient
+from bkctl.runtime.config import ClientConfig
+from bkctl.runtime.metadata.bookies.registration import RegistrationClient
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import BkctlProcess, free_port, kill_and_wait, run_bkctl, start_bkctl
 
 pytestmark = pytest.mark.cluster

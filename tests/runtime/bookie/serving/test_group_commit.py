@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from runtime.bookie.disks.modes import BookieModes, ReadOnlyReason
-from runtime.bookie.serving.adds import AddPath
-from runtime.bookie.serving.ledger_handles import LedgerHandles
-from runtime.net.loop import LoopClock
-from storage.config import EngineConfig, JournalConfig
-from storage.errors import JournalFailedError, JournalFullError, NoWritableDiskError
-from storage.journal.format import encode_fence_record
+from bkctl.runtime.bookie.disks.modes import BookieModes, ReadOnlyReason
+from bkctl.runtime.bookie.serving.adds import AddPath
+from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.config import EngineConfig, JournalConfig
+from bkctl.storage.errors import JournalFailedError, JournalFullError, NoWritableDiskError
+from bkctl.storage.journal.format import encode_fence_record
 from tests.runtime.bookie.committing import add_run, committing, until
 from tests.storage.engines import config_below, open_storage
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.bookie.serving.reads import list_entries
-from runtime.protocol.entry_list import EntryList
-from runtime.protocol.messages import ReadCall, ReadLacCall
-from runtime.protocol.status import Status
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import JournalConfig
-from storage.engine.replay import checkpoint_now
-from storage.errors import IndexDamagedError
-from storage.journal.format import JournalRecordKind
-from storage.journal.reader import JournalScan
+from bkctl.runtime.bookie.serving.reads import list_entries
+from bkctl.runtime.protocol.entry_list import EntryList
+from bkctl.runtime.protocol.messages import ReadCall, ReadLacCall
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import JournalConfig
+from bkctl.storage.engine.replay import checkpoint_now
+from bkctl.storage.errors import IndexDamagedError
+from bkctl.storage.journal.format import JournalRecordKind
+from bkctl.storage.journal.reader import JournalScan
 from tests.runtime.bookie.handler_stage import Bookie
 from tests.storage.engines import KEY, config_below, entry, explicit_lac, open_storage
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.protocol.status import Status
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.protocol.status import Status
 from tests.java_ranges import RANGES, ends
 from tests.runtime.bookie.bookie_process import BookieUnderTest
 from tests.runtime.bookie.conftest import KEY, Peer

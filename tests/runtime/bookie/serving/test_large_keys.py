@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.config import BookieConfig
-from runtime.protocol.bookkeeper_wire_pb2 import ADD_ENTRY, READ_ENTRY, VERSION_THREE, WRITE_LAC, ReadRequest, Request
-from runtime.protocol.framing import encode_frame
-from runtime.protocol.status import Status
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.protocol.bookkeeper_wire_pb2 import (
+    ADD_ENTRY,
+    READ_ENTRY,
+    VERSION_THREE,
+    WRITE_LAC,
+    ReadRequest,
+    Request,
+)
+from bkctl.runtime.protocol.framing import encode_frame
+from bkctl.runtime.protocol.status import Status
 from tests.runtime.bookie.conftest import KEY, Peer
 from tests.runtime.bookie.test_measures import bookie
 from tests.runtime.net.test_listener import peer_of

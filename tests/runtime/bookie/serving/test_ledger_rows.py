@@ -13,15 +13,15 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from runtime.config import BookieConfig
-from runtime.errors import TooManyRequestsError
-from runtime.protocol.messages import ReadCall, ReadLacCall
-from runtime.protocol.status import Status
-from storage.adapters.index_store import PlyvelIndexStore, open_plyvel
-from storage.config import EngineConfig
-from storage.errors import StorageError
-from storage.index.ledger_index import LedgerIndex
-from storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
+from bkctl.runtime.config import BookieConfig
+from bkctl.runtime.errors import TooManyRequestsError
+from bkctl.runtime.protocol.messages import ReadCall, ReadLacCall
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.index_store import PlyvelIndexStore, open_plyvel
+from bkctl.storage.config import EngineConfig
+from bkctl.storage.errors import StorageError
+from bkctl.storage.index.ledger_index import LedgerIndex
+from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from tests.runtime.bookie.committing import add_run
 from tests.runtime.bookie.conftest import KEY as PEER_KEY
 from tests.runtime.bookie.handler_stage import Bookie

@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from runtime.bookie.disks.modes import BookieModes
-from runtime.bookie.serving.adds import AddPath
-from runtime.bookie.serving.group_commit import GroupCommit
-from runtime.bookie.serving.handler import BookieRequestHandler
-from runtime.bookie.serving.ledger_handles import LedgerHandles
-from runtime.net.host import listen_tcp
-from runtime.net.listener import BookieListener
-from runtime.net.loop import LaneWorkers, LoopClock
-from runtime.net.server_connection import ListenerLimits
-from runtime.ports import BookieInfo
-from runtime.protocol import v3
-from runtime.protocol.messages import AddAnswer, ListEntriesAnswer, ReadAnswer
-from runtime.protocol.status import Status
-from storage.config import EngineConfig
-from storage.engine.replay import checkpoint_now
+from bkctl.runtime.bookie.disks.modes import BookieModes
+from bkctl.runtime.bookie.serving.adds import AddPath
+from bkctl.runtime.bookie.serving.group_commit import GroupCommit
+from bkctl.runtime.bookie.serving.handler import BookieRequestHandler
+from bkctl.runtime.bookie.serving.ledger_handles import LedgerHandles
+from bkctl.runtime.net.host import listen_tcp
+from bkctl.runtime.net.listener import BookieListener
+from bkctl.runtime.net.loop import LaneWorkers, LoopClock
+from bkctl.runtime.net.server_connection import ListenerLimits
+from bkctl.runtime.ports import BookieInfo
+from bkctl.runtime.protocol import v3
+from bkctl.runtime.protocol.messages import AddAnswer, ListEntriesAnswer, ReadAnswer
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.config import EngineConfig
+from bkctl.storage.engine.replay import checkpoint_now
 from tests.runtime.net.memory_bookie import LOOPBACK
 from tests.runtime.net.test_listener import Peer, peer_of
 from tests.storage.engines import KEY, config_below, entry, open_storage

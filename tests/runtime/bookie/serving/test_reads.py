@@ -12,14 +12,14 @@ from typing import Any, ParamSpec, TypeVar
 
 import pytest
 
-from runtime.bookie.serving import reads
-from runtime.bookie.serving.reads import READS_LANE, ReadBatcher, ReadOutcome, new_job
-from runtime.net.loop import LaneWorkers
-from runtime.protocol.status import Status
-from storage.adapters.filesystem import OsFileSystem
-from storage.config import EngineConfig
-from storage.engine.measures import ReadWatch
-from storage.engine.replay import checkpoint_now
+from bkctl.runtime.bookie.serving import reads
+from bkctl.runtime.bookie.serving.reads import READS_LANE, ReadBatcher, ReadOutcome, new_job
+from bkctl.runtime.net.loop import LaneWorkers
+from bkctl.runtime.protocol.status import Status
+from bkctl.storage.adapters.filesystem import OsFileSystem
+from bkctl.storage.config import EngineConfig
+from bkctl.storage.engine.measures import ReadWatch
+from bkctl.storage.engine.replay import checkpoint_now
 from tests.storage.engines import open_engine
 
 _HEAD = struct.Struct(">qqqq")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import ConflictError, MetadataFormatError
-from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader, ArchiveWriter
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.errors import ConflictError, MetadataFormatError
+from bkctl.runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader, ArchiveWriter
+from bkctl.storage.adapters.filesystem import OsFileSystem
 
 HEADER = ArchiveHeader(root="/ledgers", instance_id="i", layout="hierarchical", created="2026-01-01T00:00:00Z")
 NODES = [

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import RefusedError
-from runtime.metadata.backup.archive import ArchiveHeader, ArchiveReader
-from runtime.metadata.backup.backup import backup_cluster, read_maintenance, survey_notes
-from runtime.metadata.backup.cluster_format import format_cluster, nuke_cluster, require_no_connections
-from runtime.metadata.backup.restore import ClusterRestore, look_at_target, read_archive
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.replication.recovery_notes import (
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.backup.archive import ArchiveHeader, ArchiveReader
+from bkctl.runtime.metadata.backup.backup import backup_cluster, read_maintenance, survey_notes
+from bkctl.runtime.metadata.backup.cluster_format import format_cluster, nuke_cluster, require_no_connections
+from bkctl.runtime.metadata.backup.restore import ClusterRestore, look_at_target, read_archive
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.replication.recovery_notes import (
     DaemonNote,
     FailedLedgerNote,
     LostBookieNote,
@@ -24,10 +24,10 @@ from runtime.metadata.replication.recovery_notes import (
     RecoveryNotes,
     notes_path,
 )
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.adapters.filesystem import OsFileSystem
 from tests.runtime.metadata.backup.test_cluster_format import go_on
 
 TREE = LedgerTree.HIERARCHICAL

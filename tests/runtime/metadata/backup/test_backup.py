@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader
-from runtime.metadata.backup.backup import (
+from bkctl.runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader
+from bkctl.runtime.metadata.backup.backup import (
     ChildKind,
     backup_cluster,
     child_kind,
@@ -15,10 +15,10 @@ from runtime.metadata.backup.backup import (
     look_at_ledger,
     survey_cluster,
 )
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.storage.adapters.filesystem import OsFileSystem
 from tests.runtime.metadata.trees import PlantedNode, java_tree, persistent, plant, read_tree
 
 AT_WORK = {

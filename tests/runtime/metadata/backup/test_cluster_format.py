@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.errors import RefusedError
-from runtime.metadata.backup.cluster_format import (
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.backup.cluster_format import (
     find_unknown_children,
     format_cluster,
     nuke_cluster,
     require_no_connections,
 )
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.trees import PlantedNode, java_tree, persistent, plant, read_tree
 
 AT_WORK = {

@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.errors import ConflictError, MetadataFormatError, RefusedError
-from runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
-from runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader, ArchiveWriter
-from runtime.metadata.backup.backup import backup_cluster
-from runtime.metadata.backup.cluster_format import nuke_cluster
-from runtime.metadata.backup.restore import (
+from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
+from bkctl.runtime.ledger.changes import new_ledger, replace_bookies, to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveReader, ArchiveWriter
+from bkctl.runtime.metadata.backup.backup import backup_cluster
+from bkctl.runtime.metadata.backup.cluster_format import nuke_cluster
+from bkctl.runtime.metadata.backup.restore import (
     ArchiveSummary,
     ClusterRestore,
     Fate,
@@ -26,14 +26,14 @@ from runtime.metadata.backup.restore import (
     look_at_target,
     read_archive,
 )
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.store import NODE_BYTES_MAX, Node
-from runtime.metadata.tree import delete_tree
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.store import NODE_BYTES_MAX, Node
+from bkctl.runtime.metadata.tree import delete_tree
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.adapters.filesystem import OsFileSystem
 from tests.runtime.metadata.backup.test_cluster_format import AT_WORK, TREES, go_on, stop_after
 from tests.runtime.metadata.trees import PlantedNode, java_tree, persistent, plant, read_tree
 

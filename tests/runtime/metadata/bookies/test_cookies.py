@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import BadVersionError, MetadataFormatError, NodeExistsError, NoNodeError
-from runtime.metadata.bookies.cookies import Cookie, CookieStore, FieldDifference, decode_cookie, encode_cookie
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import BadVersionError, MetadataFormatError, NodeExistsError, NoNodeError
+from bkctl.runtime.metadata.bookies.cookies import Cookie, CookieStore, FieldDifference, decode_cookie, encode_cookie
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.golden_metadata import java_nodes, java_vectors
 
 COOKIE = Cookie(

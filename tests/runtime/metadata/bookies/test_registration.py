@@ -10,27 +10,32 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import (
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import (
     BookieNotFoundError,
     BookieUnavailableError,
     ClusterNotFoundError,
     MetadataUnavailableError,
     RegistrationError,
 )
-from runtime.metadata.bookies.registration import (
+from bkctl.runtime.metadata.bookies.registration import (
     BookieMode,
     BookieRegistration,
     RegistrationClient,
     Registrations,
 )
-from runtime.metadata.bookies.service_info import BookieServiceInfo, Endpoint, encode_service_info, rpc_service_info
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
-from storage.errors import BkctlError
+from bkctl.runtime.metadata.bookies.service_info import (
+    BookieServiceInfo,
+    Endpoint,
+    encode_service_info,
+    rpc_service_info,
+)
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
+from bkctl.storage.errors import BkctlError
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.conftest import CONFIG, LosesSession, expire, halt, session_of
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.bookies.service_info import (
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.bookies.service_info import (
     BookieAddress,
     BookieServiceInfo,
     Endpoint,

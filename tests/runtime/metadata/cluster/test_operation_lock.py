@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
-from runtime.metadata.cluster.operation_lock import (
+from bkctl.runtime.errors import MetadataUnavailableError, RefusedError, SessionExpiredError
+from bkctl.runtime.metadata.cluster.operation_lock import (
     DIRECTORY,
     OperationHolder,
     OperationLockedError,
@@ -15,9 +15,9 @@ from runtime.metadata.cluster.operation_lock import (
     operation_lock_path,
     operations_on_bookies,
 )
-from runtime.metadata.store import ANY_VERSION, Node, NodeStat
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.store import ANY_VERSION, Node, NodeStat
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of
 

@@ -6,11 +6,11 @@ import uuid
 
 import pytest
 
-from runtime.config import LayoutConfig
-from runtime.errors import ClusterNotFoundError, ConfigurationError, MetadataFormatError
-from runtime.metadata.cluster.root import init_cluster, read_cluster_info
-from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import LayoutConfig
+from bkctl.runtime.errors import ClusterNotFoundError, ConfigurationError, MetadataFormatError
+from bkctl.runtime.metadata.cluster.root import init_cluster, read_cluster_info
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.golden_metadata import java_nodes
 
 

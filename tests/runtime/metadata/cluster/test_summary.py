@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from runtime.errors import ClusterNotFoundError
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.cluster.summary import ClusterSummary, read_cluster_summary
-from runtime.metadata.paths import Paths
-from runtime.metadata.uri import parse_metadata_uri
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import ClusterNotFoundError
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.cluster.summary import ClusterSummary, read_cluster_summary
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
 
 class Stage:

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runtime.ledger.metadata_format import decode_ledger_metadata
-from runtime.metadata.bookies.cookies import decode_cookie
-from runtime.metadata.bookies.service_info import decode_service_info
-from runtime.metadata.cluster.operation_lock import OperationHolder
-from runtime.metadata.ledgers.layout import decode_layout
-from runtime.metadata.replication.format import (
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata
+from bkctl.runtime.metadata.bookies.cookies import decode_cookie
+from bkctl.runtime.metadata.bookies.service_info import decode_service_info
+from bkctl.runtime.metadata.cluster.operation_lock import OperationHolder
+from bkctl.runtime.metadata.ledgers.layout import decode_layout
+from bkctl.runtime.metadata.replication.format import (
     check_layout,
     decode_check_time,
     decode_lock,
     decode_mark,
     decode_vote,
 )
-from storage.errors import BkctlError
-from storage.json_text import JsonTextError, decode_json
+from bkctl.storage.errors import BkctlError
+from bkctl.storage.json_text import JsonTextError, decode_json
 from tests.runtime.golden_metadata import java_vectors
 
 DECODERS: dict[str, Callable[[bytes], object]] = {

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from runtime.metadata.bookies.cookies import Cookie, encode_cookie
-from runtime.metadata.bookies.service_info import encode_service_info, rpc_service_info
-from runtime.metadata.doctor.bookies import Snapshot, compare
-from runtime.metadata.replication.format import encode_vote
-from runtime.metadata.store import Node, NodeStat
+from bkctl.runtime.metadata.bookies.cookies import Cookie, encode_cookie
+from bkctl.runtime.metadata.bookies.service_info import encode_service_info, rpc_service_info
+from bkctl.runtime.metadata.doctor.bookies import Snapshot, compare
+from bkctl.runtime.metadata.replication.format import encode_vote
+from bkctl.runtime.metadata.store import Node, NodeStat
 from tests.runtime.metadata.bad_nodes import BOOKIES, INSTANCE_ID, cookie, registration
 
 PRESENT = frozenset(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bkctl.app import build_app
-from runtime.metadata.doctor.catalogue import RULES, Rule, Severity
+from bkctl.runtime.metadata.doctor.catalogue import RULES, Rule, Severity
 
 _COMMAND = re.compile(r"bkctl ((?:[a-z-]+ ?)+)((?:--[a-z-]+ ?)*)")
 

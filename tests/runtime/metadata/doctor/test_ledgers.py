@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.ledger.changes import find_fault, new_ledger, replace_bookies, to_closed
-from runtime.ledger.metadata import DigestType
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.doctor.ledgers import examine_ledger
+from bkctl.runtime.ledger.changes import find_fault, new_ledger, replace_bookies, to_closed
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.doctor.ledgers import examine_ledger
 from tests.runtime.metadata.bad_nodes import BOOKIES, add_segment, ledger
 
 OPEN = new_ledger(BOOKIES, 2, 2, DigestType.CRC32C, b"secret")

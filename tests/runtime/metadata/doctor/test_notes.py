@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.metadata.doctor.doctor import examine_cluster
-from runtime.metadata.replication.recovery_notes import (
+from bkctl.runtime.metadata.doctor.doctor import examine_cluster
+from bkctl.runtime.metadata.replication.recovery_notes import (
     CollectionNote,
     DaemonNote,
     FailedLedgerNote,
@@ -13,8 +13,8 @@ from runtime.metadata.replication.recovery_notes import (
     RecoveryNotes,
     notes_path,
 )
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.runtime.metadata.bad_nodes import BOOKIES, put, sound_cluster
 
 GONE_BOOKIE = "gone.example.com:3181"

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.metadata.doctor.places import FORBIDDEN_LEDGER_ID, Kind, is_below_stray, place_of
-from runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.doctor.places import FORBIDDEN_LEDGER_ID, Kind, is_below_stray, place_of
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
 from tests.runtime.metadata.bad_nodes import FORBIDDEN, MARK, VOTE
 
 HIERARCHICAL, LONG = LedgerTree.HIERARCHICAL, LedgerTree.LONG_HIERARCHICAL

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from runtime.metadata.doctor.doctor import DoctorReport, examine_cluster
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.metadata.doctor.doctor import DoctorReport, examine_cluster
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 from tests.runtime.metadata.bad_nodes import BOOKIES, put, sound_cluster
 
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.doctor.places import place_of
-from runtime.metadata.doctor.rules import DISABLED_LONG_MS, Surroundings, examine
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.store import Node, NodeStat
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.doctor.places import place_of
+from bkctl.runtime.metadata.doctor.rules import DISABLED_LONG_MS, Surroundings, examine
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.store import Node, NodeStat
 from tests.runtime.metadata.bad_nodes import CLOSED, LEDGER
 
 DAY_MS = 24 * 60 * 60 * 1000

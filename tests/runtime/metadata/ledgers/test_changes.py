@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
-from runtime.errors import RefusedError
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.changes import ATTEMPTS_MAX, BATCH, Action, LedgerChanges, LedgerFate, Step
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.ledgers.stored_ledgers import StoredLedger, scan_stored
-from runtime.metadata.pipeline import each_of
-from runtime.metadata.request_budget import RequestBudget
-from runtime.metadata.store import ANY_VERSION, Node
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.loop import LoopClock
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.changes import ATTEMPTS_MAX, BATCH, Action, LedgerChanges, LedgerFate, Step
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, scan_stored
+from bkctl.runtime.metadata.pipeline import each_of
+from bkctl.runtime.metadata.request_budget import RequestBudget
+from bkctl.runtime.metadata.store import ANY_VERSION, Node
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.loop import LoopClock
 
 
 class Stage:

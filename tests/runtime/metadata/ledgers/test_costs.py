@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.ids import LedgerIdGenerator
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.paths import Paths
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from storage.measures import Outcomes
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.ids import LedgerIdGenerator
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.storage.measures import Outcomes
 
 OPEN = new_ledger(("b1:3181", "b2:3181"), 2, 2, DigestType.CRC32C, b"secret")
 IDS = [0, 1, 10_000, 2**40]

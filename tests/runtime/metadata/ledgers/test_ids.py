@@ -5,10 +5,10 @@ import struct
 
 import pytest
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.ledgers.ids import LedgerIdGenerator, read_next_id
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.ledgers.ids import LedgerIdGenerator, read_next_id
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
 
 async def test_short_ids_count_from_zero(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.config import LayoutConfig
-from runtime.errors import ConfigurationError, MetadataFormatError, RefusedError
-from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, decode_layout, encode_layout
+from bkctl.runtime.config import LayoutConfig
+from bkctl.runtime.errors import ConfigurationError, MetadataFormatError, RefusedError
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, choose_tree, decode_layout, encode_layout
 from tests.runtime.golden_metadata import java_nodes
 
 FLAT, LEGACY, HIERARCHICAL, LONG = (

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     BadVersionError,
     ClusterNotFoundError,
     ConfigurationError,
@@ -19,14 +19,14 @@ from runtime.errors import (
     MetadataUnavailableError,
     RefusedError,
 )
-from runtime.ledger.changes import new_ledger, to_closed, to_in_recovery
-from runtime.ledger.metadata import DigestType
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.store import Versioned
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.ledger.changes import new_ledger, to_closed, to_in_recovery
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.store import Versioned
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
 OPEN = new_ledger(("b1:3181", "b2:3181"), 2, 2, DigestType.CRC32C, b"secret")
 CLOCK_DIFFERENCE_S = 3600.0

@@ -14,25 +14,25 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import (
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import (
     ClusterNotFoundError,
     ConfigurationError,
     MetadataAuthError,
     MetadataError,
     MetadataUnavailableError,
 )
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.ledgers.listing import PartListing, RangeCover
-from runtime.metadata.ledgers.nodes import node_at
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from storage.ids import LEDGER_ID_MAX
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerLayout, LedgerTree, encode_layout
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.ledgers.listing import PartListing, RangeCover
+from bkctl.runtime.metadata.ledgers.nodes import node_at
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.storage.ids import LEDGER_ID_MAX
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore

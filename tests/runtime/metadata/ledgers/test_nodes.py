@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree
-from runtime.metadata.ledgers.nodes import LedgerNode, interior_children, ledgers_in, node_at, root_node
-from storage.ids import LEDGER_ID_MAX
+from bkctl.runtime.metadata.ledgers.layout import SHORT_ID_LIMIT, LedgerTree
+from bkctl.runtime.metadata.ledgers.nodes import LedgerNode, interior_children, ledgers_in, node_at, root_node
+from bkctl.storage.ids import LEDGER_ID_MAX
 
 LEGACY = LedgerTree.LEGACY_HIERARCHICAL
 HIERARCHICAL = LedgerTree.HIERARCHICAL

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from runtime.ledger.changes import new_ledger
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.ledgers.ids import LedgerIdGenerator, RestoredIds, advance_ids, least_new_id
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.store import CreateNode
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.ledger.changes import new_ledger
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.ledgers.ids import LedgerIdGenerator, RestoredIds, advance_ids, least_new_id
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.store import CreateNode
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
 LEDGER = new_ledger(("b1:3181",), 1, 1, DigestType.CRC32C, b"")
 SHORT_TREES = [LedgerTree.FLAT, LedgerTree.LEGACY_HIERARCHICAL]

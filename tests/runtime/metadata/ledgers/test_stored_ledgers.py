@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import random
 
-from runtime.ledger.changes import new_ledger, to_closed
-from runtime.ledger.metadata import DigestType
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.ledgers import open_ledger_store
-from runtime.metadata.ledgers.stored_ledgers import find_references
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.ledger.changes import new_ledger, to_closed
+from bkctl.runtime.ledger.metadata import DigestType
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.ledgers import open_ledger_store
+from bkctl.runtime.metadata.ledgers.stored_ledgers import find_references
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
 
 async def test_every_segment_counts_and_nonsense_is_told(store: ZooKeeperStore, root: str) -> None:

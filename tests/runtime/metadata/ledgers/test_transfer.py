@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runtime.errors import MetadataFormatError, RefusedError
-from runtime.ledger.changes import new_ledger, replace_bookies, to_closed
-from runtime.ledger.metadata import DigestType, LedgerMetadata
-from runtime.ledger.metadata_format import encode_ledger_metadata
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.stored_ledgers import StoredLedger, describe_stored
-from runtime.metadata.ledgers.transfer import (
+from bkctl.runtime.errors import MetadataFormatError, RefusedError
+from bkctl.runtime.ledger.changes import new_ledger, replace_bookies, to_closed
+from bkctl.runtime.ledger.metadata import DigestType, LedgerMetadata
+from bkctl.runtime.ledger.metadata_format import encode_ledger_metadata
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.stored_ledgers import StoredLedger, describe_stored
+from bkctl.runtime.metadata.ledgers.transfer import (
     EXPORT_KIND,
     FieldChange,
     TransferFile,
@@ -23,7 +23,7 @@ from runtime.metadata.ledgers.transfer import (
     find_import_obstacle,
     parse_transfer,
 )
-from runtime.metadata.store import Node, NodeStat
+from bkctl.runtime.metadata.store import Node, NodeStat
 
 OPEN = new_ledger(("b1", "b2"), 2, 2, DigestType.CRC32C, b"secret", custom_metadata=(("b", b"\xff"), ("a", b"1")))
 CLOSED = to_closed(replace_bookies(OPEN, 5, {0: "b3"}), 9, 100)

@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.errors import RefusedError
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
-from runtime.metadata.cluster.root import init_cluster
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
-from runtime.metadata.store import MetadataStore
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import RefusedError
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.metadata_format import decode_ledger_metadata, encode_ledger_metadata
+from bkctl.runtime.metadata.cluster.root import init_cluster
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.ledgers.test_ids import CountsFrom
 
 LARGEST = 2**63 - 1

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.pulsar.format import (
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.pulsar.format import (
     NamedLedgers,
     decode_cursor,
     decode_cursor_entry,

@@ -7,11 +7,11 @@ import collections
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
-from runtime.metadata.replication.election import AuditorElection, read_auditor
-from runtime.metadata.replication.lock import list_held_locks
-from runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from runtime.metadata.replication.work import PickedLedger
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.replication.election import AuditorElection, read_auditor
+from bkctl.runtime.metadata.replication.lock import list_held_locks
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.replication.work import PickedLedger
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.replication_stage import ReplicationStage
 
 A, B = "10.0.0.1:3181", "10.0.0.2:3181"

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from runtime.errors import ClusterNotFoundError, MetadataUnavailableError, NodeExistsError
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.election import AuditorElection, list_candidates, read_auditor
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import ClusterNotFoundError, MetadataUnavailableError, NodeExistsError
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.election import AuditorElection, list_candidates, read_auditor
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.replication.test_format import golden_nodes

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.format import (
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.format import (
     UnderReplicationMark,
     check_layout,
     decode_check_time,
@@ -24,7 +24,7 @@ from runtime.metadata.replication.format import (
     parse_mark_name,
     parse_vote_name,
 )
-from runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck
 from tests.runtime.golden_metadata import java_vectors
 
 _GOLDEN = Path(__file__).parents[3] / "golden" / "metadata" / "under_replication.json"

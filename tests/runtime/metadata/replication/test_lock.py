@@ -5,18 +5,18 @@ import socket
 
 import pytest
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     ClusterNotFoundError,
     MetadataFormatError,
     MetadataUnavailableError,
     RefusedError,
     SessionExpiredError,
 )
-from runtime.metadata.replication.directories import ForeignNames
-from runtime.metadata.replication.lock import ReplicationLocks, list_held_locks, list_locked_ids
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.net.host import canonical_host_name
+from bkctl.runtime.metadata.replication.directories import ForeignNames
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks, list_held_locks, list_locked_ids
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.net.host import canonical_host_name
 from tests.counting_store import CountingStore
 from tests.runtime.golden_metadata import java_nodes, java_vectors
 from tests.runtime.metadata.conftest import LosesSession, expire, session_of

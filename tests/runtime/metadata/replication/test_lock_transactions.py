@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime.errors import BadVersionError, MetadataUnavailableError, NoNodeError
-from runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
-from runtime.metadata.store import CheckNode, NodeStat, NodeWrite, SetNode
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import BadVersionError, MetadataUnavailableError, NoNodeError
+from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
+from bkctl.runtime.metadata.store import CheckNode, NodeStat, NodeWrite, SetNode
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.errors import ConflictError
-from runtime.metadata.paths import Paths
-from runtime.metadata.replication.maintenance import (
+from bkctl.runtime.errors import ConflictError
+from bkctl.runtime.metadata.paths import Paths
+from bkctl.runtime.metadata.replication.maintenance import (
     DelayAtEnd,
     Maintenance,
     delay_at_end,
@@ -15,9 +15,9 @@ from runtime.metadata.replication.maintenance import (
     list_maintenance,
     start_maintenance,
 )
-from runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
-from runtime.metadata.replication.switches import RecoveryDelay, ReplicationSwitches
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.replication.recovery_notes import MaintenanceNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import RecoveryDelay, ReplicationSwitches
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
 A, B = "b1:3181", "b2:3181"
 NOTE = MaintenanceNote(start_ms=1, end_ms=1000, user="ann", stored_delay_s=20, set_delay_s=1800)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime.errors import ClusterNotFoundError, MetadataFormatError, NodeExistsError, NoNodeError, RefusedError
-from runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks, read_mark
-from runtime.metadata.replication.work import NotPicked
-from runtime.metadata.store import CreateNode, Node, NodeStat, NodeWrite
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import ClusterNotFoundError, MetadataFormatError, NodeExistsError, NoNodeError, RefusedError
+from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks, list_marks, read_mark
+from bkctl.runtime.metadata.replication.work import NotPicked
+from bkctl.runtime.metadata.store import CreateNode, Node, NodeStat, NodeWrite
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.replication.test_format import golden_nodes
 from tests.runtime.metadata.replication_stage import NOW_MS, ReplicationStage, StandingClock

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from runtime.errors import BadVersionError, MetadataFormatError
-from runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote, RecoveryNotes, notes_path
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import BadVersionError, MetadataFormatError
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, MaintenanceNote, RecoveryNotes, notes_path
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
 ROOT = "/notes/of ledgers"
 

@@ -9,13 +9,13 @@ import random
 
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import ConflictError, MetadataUnavailableError
-from runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
-from runtime.metadata.replication.election import AuditorElection
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.marks import UnderReplicationMarks, list_marks, read_mark
-from runtime.metadata.replication.work import PickedLedger, ReplicationWork
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import ConflictError, MetadataUnavailableError
+from bkctl.runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
+from bkctl.runtime.metadata.replication.election import AuditorElection
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks, list_marks, read_mark
+from bkctl.runtime.metadata.replication.work import PickedLedger, ReplicationWork
 from tests.runtime.metadata.replication_stage import pick_any
 from tests.sim.loop import VirtualClock, run_simulated
 from tests.sim.metadata_store import ModelLink, ModelMetadataStore

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from kazoo.client import KazooClient
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import ClusterNotFoundError, MetadataFormatError
-from runtime.metadata.replication.switches import PeriodicCheck, RecoveryDelay, ReplicationSwitches
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import ClusterNotFoundError, MetadataFormatError
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, RecoveryDelay, ReplicationSwitches
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.counting_store import CountingStore
 from tests.runtime.metadata.replication.test_format import golden_nodes
 from tests.runtime.metadata.replication_stage import ReplicationStage

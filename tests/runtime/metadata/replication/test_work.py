@@ -5,12 +5,12 @@ from collections.abc import Awaitable
 
 import pytest
 
-from runtime.errors import ConflictError, SessionExpiredError
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.replication.switches import ReplicationSwitches
-from runtime.metadata.replication.work import NotPicked, PickedLedger
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.errors import ConflictError, SessionExpiredError
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.replication.switches import ReplicationSwitches
+from bkctl.runtime.metadata.replication.work import NotPicked, PickedLedger
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.conftest import expire, session_of
 from tests.runtime.metadata.replication_stage import ReplicationStage, holder_of
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.snapshot.format import SEAL_BYTES, FileNode
-from runtime.metadata.snapshot.node_file import NodePiece, SnapshotFile, SnapshotSurvey
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.snapshot.format import SEAL_BYTES, FileNode
+from bkctl.runtime.metadata.snapshot.node_file import NodePiece, SnapshotFile, SnapshotSurvey
+from bkctl.storage.adapters.filesystem import OsFileSystem
 from tests.snapshot_files import SampleCluster, SnapshotNode, cluster_nodes, write_snapshot
 
 CLUSTER = SampleCluster(ledgers=40, bookies=4)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import MetadataFormatError
-from runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveWriter
-from runtime.metadata.snapshot.format import MAGIC, FileNode
-from runtime.metadata.snapshot.node_file import SnapshotFile
-from runtime.metadata.snapshot.opening import LocalPath, PlainFile, open_plain, read_newest
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from storage.adapters.filesystem import OsFileSystem
+from bkctl.runtime.errors import MetadataFormatError
+from bkctl.runtime.metadata.backup.archive import ArchiveHeader, ArchiveNode, ArchiveWriter
+from bkctl.runtime.metadata.snapshot.format import MAGIC, FileNode
+from bkctl.runtime.metadata.snapshot.node_file import SnapshotFile
+from bkctl.runtime.metadata.snapshot.opening import LocalPath, PlainFile, open_plain, read_newest
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.storage.adapters.filesystem import OsFileSystem
 from tests.runtime.bookie.small_disk import small_disk
 from tests.snapshot_files import SampleCluster, cluster_nodes, write_snapshot
 from tests.zookeeper_servers import secured_server

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError
-from runtime.metadata.zookeeper.embedded import (
+from bkctl.runtime.errors import ConfigurationError, ConflictError, MetadataUnavailableError
+from bkctl.runtime.metadata.zookeeper.embedded import (
     EmbeddedZooKeeper,
     choose_server_ports,
     find_java,
     find_zookeeper_jars,
     is_serving,
 )
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import LOOPBACK
 
 
@@ -60,7 +60,7 @@ async def test_a_server_that_cannot_start_says_where_to_look(tmp_path: Path) -> 
 def test_a_detached_server_outlives_its_starter(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\n"
-        "from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper\n"
+        "from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper\n"
         "async def main():\n"
         "    server = await EmbeddedZooKeeper.start(sys.argv[1], is_detached=True)\n"
         "    print(server.port, server.detach())\n"
@@ -72,7 +72,7 @@ def test_a_detached_server_outlives_its_starter(tmp_path: Path) -> None:
     port, pid = (int(word) for word in answer.stdout.split())
     try:
         code = (
-            "import asyncio, sys\nfrom runtime.metadata.zookeeper.embedded import is_serving\n"
+            "import asyncio, sys\nfrom bkctl.runtime.metadata.zookeeper.embedded import is_serving\n"
             f"sys.exit(not asyncio.run(is_serving({port})))"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
@@ -105,7 +105,7 @@ def test_old_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_the_jars_are_found_without_importing_pyspark() -> None:
     code = (
-        "import sys\nfrom runtime.metadata.zookeeper.embedded import find_zookeeper_jars\n"
+        "import sys\nfrom bkctl.runtime.metadata.zookeeper.embedded import find_zookeeper_jars\n"
         "print(find_zookeeper_jars())\nassert not any(name.startswith('pyspark') for name in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import MetadataUnavailableError
-from runtime.metadata.replication.lock import ReplicationLocks
-from runtime.metadata.store import Node
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import MetadataUnavailableError
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks
+from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.processes import (
     LOOPBACK,
     BkctlProcess,

@@ -16,16 +16,16 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import ACL, make_digest_acl
 
-from runtime.config import SaslMechanism, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
-from runtime.errors import ConfigurationError, MetadataAuthError, MetadataUnavailableError
-from runtime.metadata.ledgers.ids import LedgerIdGenerator
-from runtime.metadata.ledgers.layout import LedgerTree
-from runtime.metadata.zookeeper.access import tls_context
-from runtime.metadata.zookeeper.buffered_socket import ServerSocket
-from runtime.metadata.zookeeper.connect_failures import ConnectFailures
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
-from runtime.metadata.zookeeper.threads import LoopHandler
+from bkctl.runtime.config import SaslMechanism, ZooKeeperConfig, ZooKeeperSaslConfig, ZooKeeperTlsConfig
+from bkctl.runtime.errors import ConfigurationError, MetadataAuthError, MetadataUnavailableError
+from bkctl.runtime.metadata.ledgers.ids import LedgerIdGenerator
+from bkctl.runtime.metadata.ledgers.layout import LedgerTree
+from bkctl.runtime.metadata.zookeeper.access import tls_context
+from bkctl.runtime.metadata.zookeeper.buffered_socket import ServerSocket
+from bkctl.runtime.metadata.zookeeper.connect_failures import ConnectFailures
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.zookeeper.threads import LoopHandler
 from tests.processes import run_bkctl
 from tests.runtime.metadata.link import TcpLink
 from tests.zookeeper_servers import ZooKeeperServer, secured_server

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import ZooKeeperConfig
-from runtime.errors import (
+from bkctl.runtime.config import ZooKeeperConfig
+from bkctl.runtime.errors import (
     ConfigurationError,
     MetadataUnavailableError,
     NoNodeError,
     SessionExpiredError,
 )
-from runtime.metadata.store import ANY_VERSION, CreateNode, Node
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.store import ANY_VERSION, CreateNode, Node
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.conftest import CONFIG, connect_in_time, expire, halt, session_of
 
 PATIENT = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=60.0)
@@ -152,7 +152,7 @@ async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
                 await store.exists("/")
                 assert is_connected(store)
                 await store.close()
-    told = [record.message for record in caplog.records if record.name == "runtime.metadata.zookeeper.store"]
+    told = [record.message for record in caplog.records if record.name == "bkctl.runtime.metadata.zookeeper.store"]
     where = f"127.0.0.1:{port}"
     assert told == [
         f"lost the connection to ZooKeeper at {where}, reconnecting",

@@ -1,4 +1,4 @@
-"""The session contract of ``runtime.metadata.store``, sentence by sentence, against ZooKeeper and against the model."""
+"""The session contract of ``bkctl.runtime.metadata.store``, sentence by sentence, against ZooKeeper and against the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtime.errors import (
+from bkctl.runtime.errors import (
     BadVersionError,
     MetadataError,
     MetadataUnavailableError,
@@ -19,8 +19,8 @@ from runtime.errors import (
     NotEmptyError,
     SessionExpiredError,
 )
-from runtime.metadata.budgeted_store import BudgetedStore
-from runtime.metadata.store import (
+from bkctl.runtime.metadata.budgeted_store import BudgetedStore
+from bkctl.runtime.metadata.store import (
     CLOSE_TIMEOUT_S,
     NODE_BYTES_MAX,
     CheckNode,
@@ -31,8 +31,8 @@ from runtime.metadata.store import (
     NodeWrite,
     SetNode,
 )
-from runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.counters import force_counters
 from tests.runtime.metadata.store_worlds import ModelWorld, World, contract
 from tests.sim.loop import run_simulated

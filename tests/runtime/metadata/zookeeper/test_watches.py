@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import asyncio
 
-from runtime.metadata.store import Node
-from runtime.metadata.zookeeper.store import ZooKeeperStore
+from bkctl.runtime.metadata.store import Node
+from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 
 
 async def test_watching_children(store: ZooKeeperStore, other_store: ZooKeeperStore, root: str) -> None:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
-from runtime.client.recovery import blocking_members
-from runtime.ledger.metadata import LedgerMetadata, LedgerState
-from runtime.ledger.owner import owner_group, owner_of
-from runtime.placement.view import DEFAULT_RACK
-from runtime.replication.cluster_audit.facts import AuditFacts
-from runtime.replication.cluster_audit.report import (
+from bkctl.runtime.client.recovery import blocking_members
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
+from bkctl.runtime.ledger.owner import owner_group, owner_of
+from bkctl.runtime.placement.view import DEFAULT_RACK
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.report import (
     AuditReport,
     AuditSummary,
     BookieReplication,

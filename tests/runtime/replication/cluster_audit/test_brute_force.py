@@ -9,17 +9,17 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
-from runtime.metadata.bookies.registration import Registrations
-from runtime.placement.rack_sources import RackTable
-from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey
-from runtime.replication.cluster_audit.counter import SHAPES_MAX, AuditCounter
-from runtime.replication.cluster_audit.facts import AuditFacts, Loss
-from runtime.replication.cluster_audit.report import AuditReport
-from runtime.replication.cluster_audit.result import report_of
-from runtime.replication.cluster_audit.totals import AuditTotals
-from runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, judge_ledger, write_set_rows
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState, Segment
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.placement.rack_sources import RackTable
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.replication.cluster_audit.counter import SHAPES_MAX, AuditCounter
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
+from bkctl.runtime.replication.cluster_audit.report import AuditReport
+from bkctl.runtime.replication.cluster_audit.result import report_of
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
+from bkctl.runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, judge_ledger, write_set_rows
 from tests.runtime.replication.cluster_audit.brute_force import report_by_brute_force
 
 BOOKIES = [f"b{number}" for number in range(6)]

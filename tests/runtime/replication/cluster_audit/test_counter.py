@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from runtime.metadata.bookies.registration import Registrations
-from runtime.replication.cluster_audit.counter import AuditCounter, under_replicated_ledger
-from runtime.replication.cluster_audit.facts import AuditFacts
-from runtime.replication.cluster_audit.report import AuditReport
-from runtime.replication.cluster_audit.result import report_of
-from runtime.replication.cluster_audit.totals import AuditTotals
-from runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, judge_ledger
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.replication.cluster_audit.counter import AuditCounter, under_replicated_ledger
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.runtime.replication.cluster_audit.report import AuditReport
+from bkctl.runtime.replication.cluster_audit.result import report_of
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
+from bkctl.runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, judge_ledger
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.test_audit import verdict
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.metadata.bookies.registration import Registrations
-from runtime.placement.rack_sources import RackTable
-from runtime.placement.rules import PlacementRules
-from runtime.placement.survey import BookieSurvey
-from runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.placement.rack_sources import RackTable
+from bkctl.runtime.placement.rules import PlacementRules
+from bkctl.runtime.placement.survey import BookieSurvey
+from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, KnownBookies, Loss, parse_loss
 from tests.runtime.replication.cluster_audit.test_counter import report
 from tests.runtime.replication.samples import ledger
 from tests.runtime.replication.test_audit import verdict
