@@ -16,7 +16,7 @@ The TOML file (default ``$XDG_CONFIG_HOME/bkctl/config.toml``)::
 
     [contexts.prod.zookeeper]   # [zookeeper] for this cluster only
 
-    [zookeeper]                 # fields of bkctl.runtime.config.ZooKeeperConfig; also [zookeeper.sasl] and [zookeeper.tls]
+    [zookeeper]                 # fields of bkctl.runtime.config.ZooKeeperConfig; also [zookeeper.sasl], [.tls]
     digest = "file:/etc/bkctl/zookeeper-digest"     # secrets: where they are, file:PATH or env:VARIABLE
     [client]                    # fields of bkctl.runtime.config.ClientConfig
     [replication]               # fields of bkctl.runtime.replication.config.ReplicationConfig

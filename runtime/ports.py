@@ -1,7 +1,7 @@
 """Ports of the runtime layer. The port of the metadata store is in ``bkctl.runtime.metadata.store``.
 
-Real adapters: ``LoopClock`` and ``LaneWorkers`` in ``bkctl.runtime.net.loop``, ``BookiePool`` in ``bkctl.runtime.net.pool``,
-``OsHost`` and ``listen_tcp`` in ``bkctl.runtime.net.host``, ``Systemd`` in
+Real adapters: ``LoopClock`` and ``LaneWorkers`` in ``bkctl.runtime.net.loop``, ``BookiePool`` in
+``bkctl.runtime.net.pool``, ``OsHost`` and ``listen_tcp`` in ``bkctl.runtime.net.host``, ``Systemd`` in
 ``bkctl.runtime.net.systemd``. A simulator implements the same protocols.
 """
 

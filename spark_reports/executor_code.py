@@ -5,22 +5,20 @@ They need Python, and the libraries that bkctl depends on: a zip file cannot car
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import zipfile
 
-from bkctl.runtime.errors import ConfigurationError
+import bkctl
 
 ARCHIVE_NAME = "bkctl.zip"
 
-_PACKAGES = ("bkctl", "commands", "spark_reports", "runtime", "storage")
 _SUFFIXES = (".py", ".html")
 _ARCHIVE_SUFFIX = ".zip"
 
 
 def code_archive(directory: str) -> str:
     """Path of a zip file with the code of this process, in ``directory``. If it runs from one itself, that one."""
-    home = os.path.dirname(_folder_of(_PACKAGES[0]))
+    home = os.path.dirname(_package_directory())
     if home.endswith(_ARCHIVE_SUFFIX):
         return home
     path = os.path.join(directory, ARCHIVE_NAME)
@@ -29,18 +27,14 @@ def code_archive(directory: str) -> str:
 
 
 def write_code_archive(path: str) -> None:
-    """Write the modules of all five layers to a new zip file; OSError."""
+    """Write all modules to a new zip file; OSError."""
+    package = _package_directory()
     with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
-        for package in _PACKAGES:
-            folder = _folder_of(package)
-            for directory, _, names in os.walk(folder):
-                for name in sorted(name for name in names if name.endswith(_SUFFIXES)):
-                    file = os.path.join(directory, name)
-                    archive.write(file, os.path.join(package, os.path.relpath(file, folder)))
+        for directory, _, names in os.walk(package, followlinks=True):  # in a checkout the layers are links
+            for name in sorted(name for name in names if name.endswith(_SUFFIXES)):
+                file = os.path.join(directory, name)
+                archive.write(file, os.path.relpath(file, os.path.dirname(package)))
 
 
-def _folder_of(package: str) -> str:
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigurationError(f"the Python package {package} is not installed: reinstall bkctl")
-    return next(iter(spec.submodule_search_locations))
+def _package_directory() -> str:
+    return os.path.dirname(bkctl.__file__)

@@ -134,7 +134,7 @@ def page_table(report: AuditReport, name: str) -> PageTable:
 @cache
 def _template() -> Template:
     environment = Environment(
-        loader=PackageLoader("spark_reports", ""),
+        loader=PackageLoader("bkctl.spark_reports", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

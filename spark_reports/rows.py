@@ -40,7 +40,7 @@ WRITE_SET_SCHEMA = pa.schema(
         pa.field("length", pa.int64()),
     ]
 )
-"""Columns of ``bkctl.runtime.replication.judge.verdict.WriteSetRow``: ids and counts, sizes in payload bytes of one copy."""
+"""Columns of ``bkctl.runtime.replication.judge.verdict.WriteSetRow``: ids, counts, payload bytes of one copy."""
 
 REPLICATION_SCHEMA = pa.schema(
     [

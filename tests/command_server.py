@@ -24,11 +24,10 @@ import time
 import traceback
 from typing import NoReturn
 
+import bkctl
 from bkctl import early_stop
 from bkctl.app import build_app
 from bkctl.main import main
-
-_PACKAGES = ("bkctl", "commands", "runtime", "storage")
 
 
 def serve(requests: socket.socket) -> None:
@@ -97,10 +96,9 @@ def _run_command(requests: socket.socket, stdout: int, stderr: int, directory: i
 
 
 def _import_all() -> None:
-    for package in _PACKAGES:
-        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
-            if not module.name.endswith(".__main__"):
-                importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(bkctl.__path__, "bkctl."):
+        if not module.name.endswith(".__main__") and not module.name.startswith("bkctl.spark_reports."):
+            importlib.import_module(module.name)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
+import bkctl
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from tests.orphans import OrphanKiller
 from tests.processes import Cluster, DevCluster
@@ -28,7 +29,6 @@ from tests.rings import (  # noqa: F401  hooks of pytest
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
-from tests.test_repository import FLOORS, ROOT
 
 _root_numbers = itertools.count()
 
@@ -74,10 +74,9 @@ def pytest_collection_finish() -> None:
     """
     assert settings.default is not None
     if settings.default.derandomize:
-        for floor in FLOORS:
-            for module in pkgutil.walk_packages([os.path.join(ROOT, floor)], f"{floor}."):
-                if not module.name.endswith(".__main__"):
-                    importlib.import_module(module.name)
+        for module in pkgutil.walk_packages(bkctl.__path__, "bkctl."):
+            if not module.name.endswith(".__main__"):
+                importlib.import_module(module.name)
 
 
 def pytest_configure() -> None:

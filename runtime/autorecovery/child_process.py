@@ -1,7 +1,7 @@
 """The autorecovery daemon of a bookie, in its own process.
 
-Started as ``python -P -m bkctl.runtime.autorecovery.child_process``. It ends, and gives its locks and its vote back, when its
-parent closes the pipe or ends, and at SIGTERM.
+Started as ``python -P -m bkctl.runtime.autorecovery.child_process``. It ends, and gives its locks and its vote back,
+when its parent closes the pipe or ends, and at SIGTERM.
 """
 
 from __future__ import annotations

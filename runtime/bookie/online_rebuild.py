@@ -5,9 +5,9 @@
 2. Until the new index is in place a negative answer is "unknown", because the old index may be the broken part.
 3. Pause the collector and flush the caches: the entry logs are now complete and no longer written.
 4. A child process scans them and builds the new databases next to the old ones.
-5. Put every ledger that had a row before step 4 into limbo, durably (``bkctl.storage.rebuild.limbo`` says why), and request a
-   repair. Otherwise ledger rows do not change: fences that arrive in the meantime are journaled and flushed as usual,
-   so the exchange of the locations does not affect them.
+5. Put every ledger that had a row before step 4 into limbo, durably (``bkctl.storage.rebuild.limbo`` says why), and
+   request a repair. Otherwise ledger rows do not change: fences that arrive in the meantime are journaled and flushed
+   as usual, so the exchange of the locations does not affect them.
 6. A new database is valid once its seal record exists: after an earlier kill the old one is used, after a later kill
    the new one. It replaces the old one while all lanes that read or write it are stopped.
 """

@@ -1,4 +1,4 @@
-"""The environment of a bookie: its adapters, created by ``bkctl.runtime.bookie.boot.process``, and its metadata session."""
+"""Environment of a bookie: its adapters, made by ``bkctl.runtime.bookie.boot.process``, and its metadata session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entry point of a child process: ``python -P -m bkctl.storage.adapters.child_main MODULE``. Creates the child's adapters.
+"""Start of a child process: ``python -P -m bkctl.storage.adapters.child_main MODULE``. Creates the child's adapters.
 
 The module's handlers answer the tasks from standard input. The child exits when standard input or standard output is
 closed, so it always ends with its parent.

@@ -1,4 +1,4 @@
-"""Adapter of the ``Database`` port (``bkctl.runtime.replication.plan.store``): SQLite. Only this module imports sqlite3."""
+"""Adapter of the ``Database`` port (``bkctl.runtime.replication.plan.store``): SQLite. No other module imports it."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ from tests.test_repository import FLOORS, ROOT
 pytestmark = pytest.mark.battery
 
 NOBODY: Final = 65534
+OTHERS: Final = ("storage", "runtime")
+"""Packages of these names exist on PyPI."""
 _AS_NOBODY: Final = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
 _READS_ALL: Final = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
 """For an interpreter below the home of root: it may read everything, and still write nothing."""
@@ -38,16 +40,20 @@ class InstalledBkctl:
         source = folder / "source"
         source.mkdir()
         for name in FLOORS:
-            shutil.copytree(Path(ROOT) / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(Path(ROOT) / name, source / name, symlinks=True, ignore=ignore)
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(Path(ROOT) / name, source)
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
         _run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(folder), str(source))
         _run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
         self.python = str(folder / "venv" / "bin" / "python")
+        (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
+        for name in OTHERS:
+            (packages / name).mkdir()
+            (packages / name / "__init__.py").write_text(f"OWNER = 'another {name}'\n")
         (wheel,) = folder.glob("*.whl")
         _run(*pip, "--python", self.python, "install", "--no-deps", "--no-index", str(wheel))
-        (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
         (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
         self.packages = packages
         self._prefix: tuple[str, ...] = ()
@@ -118,6 +124,15 @@ def test_it_works_without_a_writable_home(installed: InstalledBkctl, start_clust
     assert "set BKCTL_STATE_DIR to another directory" in errors
     exit_code, _, errors = installed.bkctl(*change, **uri, BKCTL_STATE_DIR=str(installed.data / "state"))
     assert exit_code == 0, errors
+
+
+def test_packages_of_others_stay_as_they_are(installed: InstalledBkctl) -> None:
+    for name in OTHERS:
+        assert [each.name for each in (installed.packages / name).iterdir()] == ["__init__.py"]
+        code = f"import {name}, bkctl.{name}; print({name}.OWNER, bkctl.{name}.__file__)"
+        owner, _, path = installed.start(installed.python, "-c", code).communicate()[0].rpartition(" ")
+        assert owner == f"another {name}"
+        assert path.strip() == str(installed.packages / "bkctl" / name / "__init__.py")
 
 
 def test_a_bookie_starts_and_stops(installed: InstalledBkctl, metadata_uri: str) -> None:

@@ -125,8 +125,8 @@ def test_the_executors_of_a_cluster_get_the_file(cluster: SparkCluster, tmp_path
 
 
 def test_the_python_of_the_cluster_has_no_bkctl(cluster: SparkCluster) -> None:
-    result = subprocess.run([cluster.python, "-P", "-c", "import spark_reports"], capture_output=True, check=False)
-    assert b"No module named 'spark_reports'" in result.stderr
+    result = subprocess.run([cluster.python, "-P", "-c", "import bkctl"], capture_output=True, check=False)
+    assert b"No module named 'bkctl'" in result.stderr
 
 
 def test_spark_submit_runs_the_audit(cluster: SparkCluster, protected_uri: str) -> None:

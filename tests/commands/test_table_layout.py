@@ -130,7 +130,7 @@ def test_long_listings_go_on_as_they_began(width: int) -> None:
 
 def column_tuples() -> Iterator[tuple[str, Sequence[Column]]]:
     """All tables that a module of ``commands`` defines."""
-    for module in pkgutil.walk_packages(commands.__path__, "commands."):
+    for module in pkgutil.walk_packages(bkctl.commands.__path__, "bkctl.commands."):
         for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, tuple) and value and all(isinstance(each, Column) for each in value):
                 yield f"{module.name}.{name}", value

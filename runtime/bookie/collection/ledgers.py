@@ -313,8 +313,8 @@ class OverreplicatedCollector:
 
     A process that copies a ledger holds its replication lock until the metadata references the copy. So an unreferenced
     copy is deleted only under that lock, after a second read, and only if the ledger is closed, because then no writer
-    changes its ensembles. Its fence is kept (``bkctl.storage.engine.collected_ledgers``): a writer that does not know that
-    the ledger is closed must not append here again.
+    changes its ensembles. Its fence is kept (``bkctl.storage.engine.collected_ledgers``): a writer that does not know
+    that the ledger is closed must not append here again.
 
     The referenced bookies are not asked whether they have the ledger: the process that copied it has verified that. But
     this copy could replace what they lost since. So no ledger in limbo is deleted, and the collector deletes no copies

@@ -1,7 +1,7 @@
 """When checkpoints run: on a timer, when the write cache fills up, and at the stop. Source: storage section 5.8.
 
-``bkctl.storage.engine.ledger_storage`` defines the order of the steps that makes a crash safe. This service runs them in the
-checkpoint lane. While a disk has no space for a checkpoint none starts, and the bookie is read-only.
+``bkctl.storage.engine.ledger_storage`` defines the order of the steps that makes a crash safe. This service runs them
+in the checkpoint lane. While a disk has no space for a checkpoint none starts, and the bookie is read-only.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, PlanTotals
 
 
 class Database(Protocol):
-    """An SQLite database; the real adapter is ``SqliteDatabase`` in ``bkctl.storage.adapters.sqlite``. Errors are OSError.
+    """An SQLite database; the adapter is ``SqliteDatabase`` in ``bkctl.storage.adapters.sqlite``. Errors are OSError.
 
     Outside of a transaction (BEGIN), each statement is durable when it returns. Threads may use it one after another.
     """

@@ -27,7 +27,7 @@ from tests.runtime.client.world import PASSWORD, World, credentials, payload, un
 
 async def test_the_documented_example_runs(world: World, metadata_uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     await world.bookies("b1", "b2", "b3")
-    document = runtime.client.api.__doc__
+    document = bkctl.runtime.client.api.__doc__
     assert document is not None
     example = document.partition("\n\n")[2].rpartition("\n\n")[0]
     names: dict[str, object] = {}

@@ -184,7 +184,7 @@ def test_keys_fences_and_explicit_lacs_come_from_the_journals_whatever_the_mark(
 
 
 def test_records_of_a_former_ledger_of_the_same_id(tmp_path: Path) -> None:
-    """What is lost is built by the rule of ``bkctl.storage.index.journaled_rows``, over the bounds of journal files too."""
+    """What is lost is built by the rule of ``bkctl.storage.index.journaled_rows``, over bounds of journal files too."""
     config = config_below(tmp_path)
     config = msgspec.structs.replace(config, journal=JournalConfig(preallocation_bytes=4096))
     former = [encode_ledger_key_record(each, b"former") for each in (5, 6, 7)]

@@ -1,4 +1,4 @@
-"""The session contract of ``bkctl.runtime.metadata.store``, sentence by sentence, against ZooKeeper and against the model."""
+"""The session contract of ``bkctl.runtime.metadata.store``, sentence by sentence, against ZooKeeper and the model."""
 
 from __future__ import annotations
 

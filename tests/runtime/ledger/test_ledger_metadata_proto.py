@@ -1,9 +1,0 @@
-from __future__ import annotations
-
-from pathlib import Path
-
-from tests.runtime.generated import assert_generated_code_is_current
-
-
-def test_generated_code_is_current(tmp_path: Path) -> None:
-    assert_generated_code_is_current("runtime/ledger/ledger_metadata.proto", tmp_path)
