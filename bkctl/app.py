@@ -1,91 +1,114 @@
-"""The command tree. A group's module is imported when the group is used."""
+"""The command line: the groups and commands of ``bkctl.command_tree`` for click."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import inspect
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Annotated, Any
 
 import typer
 
-from bkctl.commands.command import take_parameters
+from bkctl.command_tree import COMMANDS, GROUPS, members, summary
+from bkctl.commands.command import Command, take_parameters
 from bkctl.commands.config import GlobalFlags
 from bkctl.commands.context import Invocation
 from bkctl.commands.help_page import HelpGroup, OptionsPage
 from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS
 
-
-class _Member(NamedTuple):
-    module: str
-    summary: str
-    """Text at the start of bkctl's help page, which then needs no module to be imported."""
-
-
-_MEMBERS = {
-    "status": _Member("bkctl.commands.status", "Show what is down, at risk or in repair, and what to do."),
-    "bookie": _Member("bkctl.commands.bookie.app", "Run a bookie; list and check the cluster's bookies."),
-    "cluster": _Member("bkctl.commands.cluster.app", "Create, inspect, back up, restore or delete cluster metadata."),
-    "cookie": _Member("bkctl.commands.cookie.app", "Inspect and repair cookies; find why a bookie cannot start."),
-    "storage": _Member("bkctl.commands.storage.app", "Inspect, check and repair the files of a local bookie."),
-    "ledger": _Member("bkctl.commands.ledger.app", "List, read, verify, close, export, import and delete ledgers."),
-    "metadata": _Member("bkctl.commands.metadata.app", "Examine the metadata of a whole cluster."),
-    "autorecovery": _Member(
-        "bkctl.commands.autorecovery.app", "Show and control autorecovery: queue, workers, auditor."
-    ),
-    "recover": _Member("bkctl.commands.recover", "Re-replicate failed bookies and bad copies of ledgers."),
-    "decommission": _Member(
-        "bkctl.commands.decommission", "Move the ledgers of live or dead bookies away, then delete their cookies."
-    ),
-    "audit": _Member("bkctl.commands.audit.app", "Count live copies, and list under-replicated ledgers."),
-    "config": _Member("bkctl.commands.configuration", "Show and explain settings, with the source of each value."),
-    "dev": _Member("bkctl.commands.dev.app", "Run servers on this machine: a cluster, or only ZooKeeper."),
-}
 _HELP = """Operations toolkit for Apache BookKeeper: run bookies, inspect ledgers, recover failed bookies."""
 _TRY = "Example:\n  bkctl dev cluster up --bookies 3 --dir /tmp/bookies\n"
+_RUN, _FAILED_BOOKIE = "run", "failed-bookie"
+"""Subcommands of ``audit`` and ``recover`` that may be left out."""
 
 
-class LazyGroup(HelpGroup):
-    """Top-level group whose members are imported on first use."""
+class _Members(MutableMapping[str, Any]):
+    """The members of a group by name. Each is made when it is needed: then the module of a command is imported."""
+
+    def __init__(self, path: str) -> None:
+        self._paths = {name: f"{path} {name}".lstrip() for name in members(path)}
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _made(self._paths[name], name)
+        return self._made[name]
+
+    def __setitem__(self, name: str, member: Any) -> None:
+        self._made[name] = member
+
+    def __delitem__(self, name: str) -> None:
+        del self._paths[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+
+class TreeGroup(HelpGroup):
+    """A group of the command tree; its name is its path there, "" that of the whole tree."""
+
+    def __init__(self, *, name: str, **attributes: Any) -> None:
+        attributes |= {"commands": _Members(name), "no_args_is_help": True, "rich_markup_mode": None}
+        super().__init__(name=name, **attributes)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  click's signature
         """Names in the order of the tree."""
-        return list(_MEMBERS)
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``."""
-        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  click's signature
-        """The member of this name, or None."""
-        if cmd_name not in self.commands:
-            if cmd_name == "options":
-                self.commands[cmd_name] = _options_page()
-                return self.commands[cmd_name]
-            if cmd_name not in _MEMBERS:
-                return None
-            app: typer.Typer = importlib.import_module(_MEMBERS[cmd_name].module).app
-            member = typer.main.get_command(app)
-            member.name = cmd_name
-            self.commands[cmd_name] = member
-        return self.commands[cmd_name]
+        return list(self.commands)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  click's signature
         """The list of members in the help page."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, member.summary) for name, member in _MEMBERS.items()])
+            formatter.write_dl([(each, summary(f"{self.name} {each}".lstrip())) for each in self.commands])
+
+
+class _Root(TreeGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """``bkctl help COMMAND`` is ``bkctl COMMAND --help``."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The member of this name, or None. ``options`` is a page, and not in the list."""
+        return _options_page() if cmd_name == "options" else super().get_command(ctx, cmd_name)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """An example, then where the options are explained."""
         formatter.write(f"\n{_TRY}")
         super().format_epilog(ctx, formatter)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the member with the name ``args[0]``; for a typo, the error suggests the nearest name."""
-        if args and args[0] not in (*_MEMBERS, "options"):
-            for name in _MEMBERS:  # suggestions come from loaded members only
-                self.get_command(ctx, name)
-        return super().resolve_command(ctx, args)
+
+class _AuditGroup(TreeGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """``bkctl audit [OPTIONS]`` is short for ``bkctl audit run [OPTIONS]``."""
+        if not args or (args[0].startswith("-") and args[0] not in {"-h", "--help"}):
+            args = [_RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+class _RecoverGroup(TreeGroup):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """``bkctl recover ID`` is short for ``bkctl recover failed-bookie ID``; a subcommand's name is never an id."""
+        if args and not self._is_complete(args):
+            args = [_FAILED_BOOKIE, *args]
+        return super().parse_args(ctx, args)
+
+    def _is_complete(self, args: list[str]) -> bool:
+        if not args[0].startswith("-"):
+            return args[0] in self.commands
+        return args[0] in {"-h", "--help"} or not self.commands.keys().isdisjoint(args)
+
+
+_GROUP_CLASSES: Mapping[str, type[TreeGroup]] = {"audit": _AuditGroup, "recover": _RecoverGroup}
+
+
+def _made(path: str, name: str) -> Any:
+    if path in GROUPS:
+        return _GROUP_CLASSES.get(path, TreeGroup)(name=path, help=GROUPS[path])
+    module = importlib.import_module(f"bkctl.commands.{COMMANDS[path].module}")
+    return next(each.made() for each in vars(module).values() if isinstance(each, Command) and each.name == name)
 
 
 @functools.cache
@@ -94,15 +117,6 @@ def build_app() -> Any:
 
     Commands keep nothing of a run, so one process may run many with the same object.
     """
-    app = typer.Typer(
-        cls=LazyGroup,
-        name="bkctl",
-        help=_HELP,
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    )
 
     def root(typer_context: typer.Context, **arguments: Any) -> None:
         invocation: Invocation = typer_context.obj
@@ -110,7 +124,8 @@ def build_app() -> Any:
 
     root.__doc__ = _HELP
     take_parameters(root, [*GLOBAL_PARAMETERS, _VERSION_PARAMETER])
-    app.callback()(root)
+    app = typer.Typer(cls=_Root, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})(root)
     return typer.main.get_command(app)
 
 

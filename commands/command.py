@@ -1,7 +1,7 @@
 """How a function becomes a command: global options before and after its name, a context, running of coroutines.
 
 A command function takes a ``CommandContext`` first, then its own Typer parameters, and returns an ``Outcome`` or None.
-``@command(...)`` makes a ``Command`` of it, and ``group(help, *commands)`` a group.
+``@command(...)`` makes a ``Command`` of it, and ``bkctl.command_tree`` says where it is in the tree.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bkctl.commands.config import GlobalFlags, Settings
 from bkctl.commands.context import Invocation
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome, PlanShown
-from bkctl.commands.help_page import HelpCommand, HelpGroup
+from bkctl.commands.help_page import HelpCommand
 from bkctl.commands.shared_options import GLOBAL_NAMES, GLOBAL_PARAMETERS, declarations
 from bkctl.runtime.errors import RefusedError
 
@@ -29,27 +29,18 @@ _OF_SESSION = frozenset({"timeout", "metadata_rate"})
 
 
 class Command(NamedTuple):
-    """A command before it is in a group; ``run`` has the signature from which Typer reads its options."""
+    """A command before it is in the command tree; ``run`` has the signature from which Typer reads its options."""
 
     name: str
     run: Callable[..., Outcome | None]
     example: str
     cls: type[HelpCommand] = HelpCommand
 
-
-def group(help_text: str, *commands: Command, cls: type[HelpGroup] = HelpGroup) -> typer.Typer:
-    """A group of commands, in this order, or the holder of a single one."""
-    app = typer.Typer(
-        cls=cls,
-        help=help_text,
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
-    for each in commands:
-        app.command(each.name, cls=each.cls, epilog=f"bkctl {each.example}")(each.run)
-    return app
+    def made(self) -> Any:
+        """The command for click."""
+        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        app.command(self.name, cls=self.cls, epilog=f"bkctl {self.example}")(self.run)
+        return typer.main.get_command(app)
 
 
 def take_parameters(run: Callable[..., Any], parameters: list[inspect.Parameter]) -> None:
@@ -75,7 +66,7 @@ def command(
     is_metadata_rate_taken: bool = True,
     cls: type[HelpCommand] = HelpCommand,
 ) -> Callable[[CommandFunction], Command]:
-    """Make a function the command ``name``, for ``group``; its docstring is the help text.
+    """Make a function the command ``name``; its docstring is the help text.
 
     A global option that the command does not support is a usage error. Every command takes those for its output. A
     listing also takes ``--sort`` and ``--limit``; a command with ``is_cut`` takes ``--limit``. ``effect`` decides which

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, SettingInfo, SettingsOverview
 from bkctl.commands.errors import NotFoundError
 from bkctl.commands.parse import near_miss
@@ -82,6 +82,3 @@ def value_text(value: object, unit: str) -> str:
         return ", ".join(map(str, value)) or "none"
     text = f"{value:.15g}" if isinstance(value, float) else str(value)
     return f"{text} {unit}" if unit and isinstance(value, int | float) else text
-
-
-app = group("Show and explain settings, with the source of each value.", show, explain)

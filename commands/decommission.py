@@ -21,7 +21,7 @@ from bkctl.commands.bookie.leaving import (
 )
 from bkctl.commands.bookie.leaving_report import leaving_outcome, print_leaving
 from bkctl.commands.bookie.stop_command import parse_stop_command
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
@@ -81,6 +81,3 @@ async def decommission(
     report = await let_leave(context, request)
     print_leaving(context, report)
     return leaving_outcome(report)
-
-
-app = group("", decommission)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.help_page import COPYING, HelpCommand, HelpGroup
+from bkctl.commands.help_page import COPYING, HelpCommand
 from bkctl.commands.outages import told_when_cut_off
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
-from bkctl.commands.recover_ledger import recover_ledger
 from bkctl.commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
@@ -27,21 +26,6 @@ if TYPE_CHECKING:
     from bkctl.runtime.replication.run.report import RecoveryReport
 
 FAILED_BOOKIE = "failed-bookie"
-
-
-class RecoverGroup(HelpGroup):
-    """``bkctl recover ID`` is short for ``bkctl recover failed-bookie ID``; a subcommand's name is never an id."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the subcommand where the command line has none."""
-        if args and not self._is_complete(args):
-            args = [FAILED_BOOKIE, *args]
-        return super().parse_args(ctx, args)
-
-    def _is_complete(self, args: list[str]) -> bool:
-        if not args[0].startswith("-"):
-            return args[0] in self.commands
-        return args[0] in {"-h", "--help"} or not self.commands.keys().isdisjoint(args)
 
 
 class FailedBookieCommand(HelpCommand):
@@ -140,12 +124,3 @@ def _still_up(bookie_id: str, bookie_ids: list[str]) -> str:
 def outcome_of(report: RecoveryReport) -> Outcome:
     """Complete, or some ledgers left: an interrupted run ends with an error instead."""
     return Outcome.OK if report.is_complete else Outcome.PARTIAL
-
-
-app = group(
-    "Re-replicate failed bookies and bad copies of ledgers.\n\n"
-    "bkctl recover ID... is short for bkctl recover failed-bookie ID...",
-    failed_bookie,
-    recover_ledger,
-    cls=RecoverGroup,
-)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 import typer
 
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Lines, Table, counted, percent, size, time_text
@@ -344,6 +344,3 @@ def _age(status: ClusterLook, since_ms: int) -> str:
     from bkctl.runtime.replication.judge.status_finding import age_text
 
     return age_text(max(0, status.now_ms - since_ms) / 1000)
-
-
-app = group("", show_status)

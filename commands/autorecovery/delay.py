@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bkctl.commands.autorecovery.access import change_setting, readable
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
@@ -71,6 +71,3 @@ def _parse_seconds(text: str) -> int:
     if seconds != int(seconds) or seconds > DELAY_S_MAX:
         raise InvalidArgumentError(f"'{text}' is not a delay: use whole seconds from 0 to {DELAY_S_MAX}")
     return int(seconds)
-
-
-app = group("How long an auditor waits before it acts on one lost bookie.", get_delay, set_delay)

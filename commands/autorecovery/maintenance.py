@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from bkctl.commands.autorecovery.access import readable
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
@@ -394,6 +394,3 @@ def _end_summary(away: Sequence[str]) -> list[str]:
     if not away:
         return []
     return [f"{counted(len(away), 'bookie')} not registered ({', '.join(away)}): the auditor will mark their ledgers"]
-
-
-app = group("Let bookies be away without marking their ledgers.", start, end, list_all)

@@ -17,7 +17,7 @@ from bkctl.commands.bookie.admin_answers import (
     Truth,
 )
 from bkctl.commands.bookie.admin_state import change_plan, read_state, require_own
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
@@ -224,6 +224,3 @@ def _row(directory: str | None, details: CollectionDetails) -> dict[str, object]
 def _time(count: int, time_ms: int) -> str | None:
     """The time of the last compaction; both servers report the time of their start if there was none."""
     return time_text(time_ms) if count else None
-
-
-app = group("Control garbage collection of a running bookie.", run, show_status, suspend, resume, confirm)

@@ -9,7 +9,7 @@ import typer
 from bkctl.commands.bookie.admin_access import DirectoryOption, IdArgument, TokenOption, open_admin
 from bkctl.commands.bookie.admin_answers import JobProgressAnswer, JobsAnswer, RebuildJob, RebuildSize
 from bkctl.commands.bookie.admin_state import change_plan
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
@@ -280,6 +280,3 @@ def _print(context: CommandContext, found: RebuildSize, job: RebuildJob) -> list
     if body["limbo"]:
         console.say(f"{counted(body['limbo'], 'ledger')} in limbo until compared with other bookies. {ONE_AT_A_TIME}")
     return damages
-
-
-app = group("Rebuild the location indexes of a running bookie.", rebuild)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.session import open_session
@@ -51,6 +51,3 @@ async def _switch(context: CommandContext, *, is_enabled: bool) -> None:
         if is_changed:
             context.console.say(f"to undo: bkctl cluster health-check {undo}")
         context.console.record(_KIND, {"enabled": is_enabled, "changed": is_changed}, name="enabled")
-
-
-app = group("Whether clients may quarantine bookies that fail health checks.", show_status, enable, disable)

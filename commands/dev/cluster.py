@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
@@ -140,6 +140,3 @@ def _print(context: CommandContext, status: ClusterStatus) -> None:
         context.console.rows(_SERVER_TABLE, [_row(status.zookeeper), *servers])
     else:
         context.console.record("DevCluster", body, name="metadata_uri")
-
-
-app = group("Run a whole cluster on this machine, for development.", up, show_status, down, kill, start)

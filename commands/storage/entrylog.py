@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.console import Console
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
@@ -268,6 +268,3 @@ def _scan_row(entry: ScannedEntry) -> dict[str, object]:
         "size_bytes": entry.size_bytes,
         "location": str(entry.location.log_id << 32 | entry.location.offset),
     }
-
-
-app = group("Show the header, the entries and the ledgers of an entry log.", show, scan, ledgers)

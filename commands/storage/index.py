@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
@@ -16,7 +16,6 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Lines, Table, counted, size
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.folder_lists import require_agreeing_folders
-from bkctl.commands.storage.index_show import show
 from bkctl.commands.storage.java_bookie import require_no_java_index
 from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import work_beside_loop
@@ -246,6 +245,3 @@ def _directory_row(directory: DirectoryReport) -> dict[str, Any]:
 def _damage_row(path: str, reason: str, ledger_ids: tuple[int, ...] | None) -> dict[str, Any]:
     named = "any" if ledger_ids is None else ", ".join(map(str, ledger_ids))
     return {"path": path, "reason": reason, "ledgers": named}
-
-
-app = group("Show and rebuild the indexes of a stopped bookie.", show, rebuild)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
@@ -300,6 +300,3 @@ def _row(file: NumberedFile, record: JournalRecord) -> dict[str, object]:
 
 def _line(file: NumberedFile, kind: str, offset: int | None, note: str) -> dict[str, object]:
     return {"file": JOURNAL.file_name(file.number), "offset": offset, "type": kind, "note": note, "path": file.path}
-
-
-app = group("List the records of journal files, and replay journals.", scan, replay)

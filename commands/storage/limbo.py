@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bkctl.commands.command import command, group
+from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import NotFoundError, Outcome
@@ -269,10 +269,3 @@ def _listed(log: DoubtfulLog) -> str:
     from bkctl.storage.entry_log.damage import listed
 
     return listed(log.ledger_ids)
-
-
-app = group(
-    'List ledgers in limbo, whose missing entries are reported as "unknown", or end their limbo.',
-    list_ledgers,
-    end,
-)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bkctl.app import build_app
+from bkctl.command_tree import COMMANDS
 from bkctl.commands.config import Settings
 from bkctl.main import describe
 from bkctl.runtime.errors import ConfigurationError, MetadataUnavailableError
@@ -238,6 +239,11 @@ def test_help_imports_nothing_heavy(is_terminal: bool) -> None:
     modules = set(finished.stderr.split())
     heavy = {"asyncio", "kazoo", "uvloop", "plyvel", "pyspark", "pyarrow", "google", "rich", "yaml", "javaproperties"}
     assert modules & (heavy | {"bkctl.commands.ledger", "bkctl.commands.audit"}) == set()
+
+
+def test_the_command_tree_says_of_every_command_what_the_command_says() -> None:
+    said = {name.removeprefix("bkctl "): each.get_short_help_str() for name, each in leaves(build_app())}
+    assert said == {path: leaf.summary for path, leaf in COMMANDS.items()}
 
 
 def test_the_help_page_says_of_every_group_what_the_group_says(run_main: RunMain) -> None:
