@@ -20,6 +20,7 @@ from bkctl.runtime.metadata.store import ANY_VERSION, CreateNode, Node
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from tests.runtime.metadata.conftest import CONFIG, connect_in_time, expire, halt, session_of
+from tests.runtime.metadata.link import TcpLink
 
 PATIENT = ZooKeeperConfig(session_timeout_ms=30_000, operation_timeout_s=60.0)
 """For servers that are started again: that takes as long as the machine is busy."""
@@ -136,24 +137,23 @@ def is_connected(store: ZooKeeperStore) -> bool:
 
 
 async def test_a_lost_connection_is_told_once_and_so_is_the_new_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    zookeeper: EmbeddedZooKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with await EmbeddedZooKeeper.start(str(tmp_path)) as server:
-        port = server.port
-        outlasting = ZooKeeperConfig(session_timeout_ms=60_000, operation_timeout_s=90.0)  # restarts on a busy machine
-        async with await ZooKeeperStore.connect(server.connect_string, outlasting) as store:
-            assert is_connected(store)
-            await server.stop()
-            while is_connected(store):  # noqa: ASYNC110  no event is set for a lost connection
-                await asyncio.sleep(0.01)
-            assert store.session_id, "the session outlives the connection"
-            await asyncio.sleep(0.5)  # time for some tries to connect, which are for --debug alone
-            async with await EmbeddedZooKeeper.start(str(tmp_path), port=port):
-                await store.exists("/")
-                assert is_connected(store)
-                await store.close()
+    link = await TcpLink.open(zookeeper.port)
+    where = link.address
+    outlasting = ZooKeeperConfig(session_timeout_ms=60_000, operation_timeout_s=90.0)
+    async with await ZooKeeperStore.connect(where, outlasting) as store:
+        assert is_connected(store)
+        link.cut()
+        while is_connected(store):  # noqa: ASYNC110  no event is set for a lost connection
+            await asyncio.sleep(0.01)
+        assert store.session_id, "the session outlives the connection"
+        await asyncio.sleep(0.5)  # time for some tries to connect, which are for --debug alone
+        link.restore()
+        await store.exists("/")
+        assert is_connected(store)
+    await link.close()
     told = [record.message for record in caplog.records if record.name == "bkctl.runtime.metadata.zookeeper.store"]
-    where = f"127.0.0.1:{port}"
     assert told == [
         f"lost the connection to ZooKeeper at {where}, reconnecting",
         f"connected to ZooKeeper at {where} again",
