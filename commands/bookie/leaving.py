@@ -16,7 +16,7 @@ from bkctl.commands.bookie.leaving_report import leaving_outcome, nothing_left, 
 from bkctl.commands.bookie.restart_check import objection_rows
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.outages import told_when_cut_off
-from bkctl.commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
+from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_rest, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
 from bkctl.commands.rendering import counted, duration
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
 
 WAIT_DEFAULT = "10m"
+_OPEN_SENTENCES = {
+    OpenLedgers.SKIP: "are left alone",
+    OpenLedgers.FENCE: "are fenced and closed, which stops their writers",
+    OpenLedgers.WAIT: "wait for their writers to move on",
+}
 
 LeavingIds = Annotated[list[str], typer.Argument(metavar="ID...", help="IDs of the bookies")]
 OpenLedgersOption = Annotated[
@@ -70,13 +75,11 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
     """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
     from bkctl.runtime.replication.run.decommission import Decommission
 
-    policy = policy_of(context, request.copying, request.open_ledgers)
+    policy = policy_of(context.settings.replication, request.copying, request.open_ledgers)
     async with open_session(context) as session:
         if request.copying.resume is not None:
             left = read_rest(request.copying.resume, request.bookie_ids, session)
-            flags, open_ledgers = as_recorded(left.start, request.copying, request.open_ledgers)
-            request = msgspec.structs.replace(request, copying=flags, open_ledgers=open_ledgers)
-            policy = policy_of(context, flags, open_ledgers)
+            policy = policy_of(context.settings.replication, request.copying, request.open_ledgers, left.start)
         access = await replication_access(context, session, policy)
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
@@ -86,7 +89,7 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
             if not ids:
                 console.say(f"bookie {', '.join(request.bookie_ids)} is not in the cluster: nothing is left to do")
                 if not context.settings.is_rehearsal:
-                    delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
+                    await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
                 return nothing_left(request.bookie_ids)
         if context.settings.is_rehearsal:
             found = await operation.preview(ids, request.accepted)
@@ -156,7 +159,7 @@ class _Run:
                 opened.is_finished = is_all_done or not drained.remaining
         self._job.file = None
         if not drained.remaining:
-            delete_finished_jobs(self._context, self._session, found.bookie_ids)
+            await delete_finished_jobs(self._context, self._session, found.bookie_ids)
         if request.is_drain_only or not drained.is_complete:
             return drained
         refusal = await self._stop()
@@ -295,7 +298,7 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
     if live:
         summary.append(
             f"will make bookie {', '.join(live)} read-only and move its ledgers away while it serves; open ledgers "
-            + _open_sentence(request.open_ledgers)
+            + _OPEN_SENTENCES[access.policy.open_ledgers]
         )
         items += [
             {"action": "set-mode", "path": each, "mode": "read-only", "bookie_id": each, "expected_version": None}
@@ -322,13 +325,6 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
         if cookies:
             summary.append(_cookie_sentence(found, tuple(cookies)))
     return access.change_plan(found.recovery, more_summary=summary, more_items=items)
-
-
-def _open_sentence(policy: OpenLedgers | None) -> str:
-    return {
-        OpenLedgers.SKIP: "are left alone",
-        OpenLedgers.FENCE: "are fenced and closed, which stops their writers",
-    }.get(policy or OpenLedgers.WAIT, "wait for their writers to move on")
 
 
 def _cookie_sentence(found: DecommissionPlan, cookies: tuple[str, ...]) -> str:

@@ -271,7 +271,7 @@ class Exploration:
         ports = await self._cluster.ports(store)
         cookies = CookieStore(store, ROOT)
         locks = ReplicationLocks(store, ROOT, actor)
-        parts = (ports, ports.registrations, cookies, locks, Policy(config=CONFIG, open_ledgers=order.open_ledgers))
+        parts = (ports, cookies, locks, Policy(config=CONFIG, open_ledgers=order.open_ledgers))
         kind = BlindRecovery if Blind.LOOKS in self._blind else BookieRecovery
         recovery = kind(*parts, open_database=memory_database)
         if isinstance(recovery, BlindRecovery):

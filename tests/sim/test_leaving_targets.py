@@ -208,7 +208,7 @@ def test_a_bookie_that_another_command_empties_is_the_last_resort() -> None:
         await cluster.start("b2", "b3", "b4")
         store = cluster.metadata_store
         ids = [await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)) for _ in range(5)]
-        parts = (cluster.ports, cluster.ports.registrations, CookieStore(store, ROOT), cluster.locks)
+        parts = (cluster.ports, CookieStore(store, ROOT), cluster.locks)
         recovery = BookieRecovery(
             *parts, Policy(), find_leaving=partial(leaving_bookies, store, ROOT), open_database=memory_database
         )

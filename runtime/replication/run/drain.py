@@ -199,12 +199,10 @@ def _while_waiting(
         ledgers_total=todo.totals.ledgers,
         ledgers_failed=len({each.ledger_id for each in failures if each.reason is not FailureReason.OPEN}),
         entries_copied=sum(report.entries for report in reports),
-        entries_planned=todo.totals.entries,
         bytes_copied=sum(report.bytes_copied for report in reports),
         bytes_planned=todo.totals.bytes_to_copy,
         waiting_for_writers=open_ledgers,
         writers_wait_s=left_s,
-        current_ledgers=(),
     )
 
 

@@ -94,7 +94,6 @@ class Stage:
         """Recovery with this stage's parts."""
         return BookieRecovery(
             self.client.ports,
-            self.registration,
             self.cookies,
             self.locks,
             Policy(config=config),

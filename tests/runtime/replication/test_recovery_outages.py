@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
@@ -63,8 +64,7 @@ class Scene(NamedTuple):
     def recovery(self, config: ReplicationConfig = CONFIG) -> BookieRecovery:
         stage = self.stage
         return BookieRecovery(
-            stage.client.ports,
-            self.registration,
+            dataclasses.replace(stage.client.ports, registrations=self.registration),
             stage.cookies,
             stage.locks,
             Policy(config=config),
