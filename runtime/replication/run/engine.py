@@ -60,7 +60,7 @@ class Engine:
         self._tools = TurnTools(
             ports=ports,
             locks=locks,
-            replicator=Replicator(ports, self._copies, config, self._count_copied, self._note_verified, self.pacer),
+            replicator=Replicator(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified),
             live_bookies=self.live_bookies,
             targets=TargetChooser(
                 self.live_bookies,
