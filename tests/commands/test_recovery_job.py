@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import os
@@ -9,23 +10,26 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from bkctl.commands.config import Settings
 from bkctl.commands.console import Console
-from bkctl.commands.context import CopyFlags
+from bkctl.commands.context import BookieFlags, BookieSettings, CommandContext, CopyFlags
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.outages import continuing_command
-from bkctl.commands.recovery_job import RatesFile, parse_rates
+from bkctl.commands.recovery_job import RatesFile, delete_finished_jobs, parse_rates
 from bkctl.commands.rendering import counted
 from bkctl.commands.replication_access import policy_of
+from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConfigurationError
+from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig, VerifyMode
 from bkctl.runtime.replication.plan.job_file import JobFile
 from bkctl.runtime.replication.policy import CopyPace, Policy
-from bkctl.storage.adapters.sqlite import SqliteDatabase
+from bkctl.storage.adapters.sqlite import SqliteDatabase, create_database
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, start_bkctl
 from tests.runtime.replication.test_job_file import START
 
@@ -222,3 +226,29 @@ def test_a_continued_job_keeps_its_choices() -> None:
     assert continued == Policy(config=recorded, open_ledgers=OpenLedgers.SKIP)
     given = CopyFlags(placement=PlacementMode.STRICT, verify=VerifyMode.ALL)
     assert policy_of(config, given, OpenLedgers.FENCE, start) == policy_of(config, given, OpenLedgers.FENCE)
+
+
+async def test_files_of_finished_jobs_are_deleted_while_another_command_of_the_process_goes_on(tmp_path: Path) -> None:
+    """One is in use until something else on the event loop ends."""
+    (tmp_path / "jobs").mkdir()
+    path = tmp_path / "jobs" / "a1.sqlite"
+    JobFile.create(create_database(str(path)), START, []).close()
+    in_use = SqliteDatabase(str(path), is_exclusive=True)
+    settings = Settings(state_directory=str(tmp_path))
+    console = Console(settings, {}, io.StringIO(), io.StringIO(), io.StringIO())
+    context = CommandContext(settings, console, _no_bookie)
+    store: Any = None
+    session = Session(
+        context, store, parse_metadata_uri("zk+hierarchical://z1:2181/ledgers"), contextlib.AsyncExitStack()
+    )
+
+    async def end() -> None:
+        in_use.close()
+
+    await asyncio.gather(delete_finished_jobs(context, session, START.bookie_ids), end())
+
+    assert not path.exists()
+
+
+def _no_bookie(flags: BookieFlags) -> BookieSettings:
+    raise AssertionError("no bookie has settings here")
