@@ -40,24 +40,19 @@ class JobProgress:
     def __init__(self, ledgers: int, rest: str) -> None:
         self._ledgers = ledgers
         self._rest = rest
-        self._last: RecoveryProgress | None = None
+        self.last: RecoveryProgress | None = None
         self.file: str | None = None
         """The job file, if there is one: a later run can continue with it."""
         self.show: Callable[[RecoveryProgress], None] = lambda _: None
 
     def note(self, moment: RecoveryProgress) -> None:
         """Receive the progress of the run."""
-        self._last = moment
+        self.last = moment
         self.show(moment)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether any progress was reported."""
-        return self._last is not None
 
     def sentence(self) -> str:
         """A sentence about what is done and what is left."""
-        last = self._last
+        last = self.last
         if last is None:
             return f"stopped before the first of {counted(self._ledgers, 'ledger')} was finished{self._rest}"
         left = last.ledgers_total - last.ledgers_done
@@ -77,7 +72,7 @@ async def told_when_cut_off(context: CommandContext, ledgers: int, rest: str = "
     try:
         yield progress
     except BaseException as error:
-        if isinstance(error, BkctlError) and not isinstance(error, MetadataUnavailableError) and not progress.has_begun:
+        if isinstance(error, BkctlError) and not isinstance(error, MetadataUnavailableError) and progress.last is None:
             raise  # refused before the first change: the error is complete
         context.console.warn(progress.sentence())
         context.console.warn(f"to continue: {continuing_command(context.settings.command_line, progress.file)}")

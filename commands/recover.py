@@ -14,7 +14,7 @@ from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.help_page import COPYING, HelpCommand
 from bkctl.commands.outages import told_when_cut_off
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
-from bkctl.commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
+from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_rest, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import PLAN_TABLE, plan_body, print_report, report_body
 from bkctl.commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
@@ -65,13 +65,12 @@ async def failed_bookie(
     ledger_ids = all_ledger_ids(ledger) if ledger else None
     if flags.resume is not None and (to or ledger):
         raise InvalidArgumentError("--resume takes targets and ledgers from the job file: leave out --to and --ledger")
-    policy = policy_of(context, flags, open_ledgers)
+    policy = policy_of(context.settings.replication, flags, open_ledgers)
     async with open_session(context) as session:
         rest = None
         if flags.resume is not None:
             rest = read_rest(flags.resume, bookie_ids, session)
-            flags, open_ledgers = as_recorded(rest.start, flags, open_ledgers)
-            policy = policy_of(context, flags, open_ledgers)
+            policy = policy_of(context.settings.replication, flags, open_ledgers, rest.start)
         access = await replication_access(context, session, policy)
         recovery, console, advice_of = access.recovery, context.console, partial(_target_advice, bookie_ids)
         if context.settings.is_rehearsal:
@@ -105,7 +104,7 @@ async def failed_bookie(
                     opened.is_finished = report.is_complete
                 note_end(change, report_body(report), outcome_of(report))
         if report.is_complete:
-            delete_finished_jobs(context, session, scanned_for, flags.resume)
+            await delete_finished_jobs(context, session, scanned_for, flags.resume)
     print_report(context, "RecoveryReport", report_body(report), [report])
     return outcome_of(report)
 

@@ -16,7 +16,7 @@ from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.findings_file import read_findings
 from bkctl.commands.outages import report_outage, told_when_cut_off
 from bkctl.commands.parse import all_ledger_ids
-from bkctl.commands.recovery_job import as_recorded, delete_job, open_job, read_rest_of_ledgers, start_of
+from bkctl.commands.recovery_job import delete_job, open_job, read_rest_of_ledgers, start_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.rendering import Column, Table, counted, decimal, size
 from bkctl.commands.replication_access import note_end, policy_of
@@ -90,11 +90,11 @@ async def recover_ledger(
         raise InvalidArgumentError("--resume takes the ledgers from the job file: leave out --findings")
     if not ledger_ids and findings is None and flags.resume is None:
         raise InvalidArgumentError("specify ledger IDs, --findings FILE, or --resume FILE")
-    policy = policy_of(context, flags)
+    policy = policy_of(context.settings.replication, flags)
     async with open_session(context) as session:
         if flags.resume is not None:
             rest = read_rest_of_ledgers(flags.resume, ledger_ids, session)
-            policy = policy_of(context, as_recorded(rest.start, flags, None).flags)
+            policy = policy_of(context.settings.replication, flags, recorded=rest.start)
             repair = await _repair(context, session, policy)
             found = plan_of_rest(rest)
         else:

@@ -9,7 +9,7 @@ import stat
 import time
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,7 +27,6 @@ from bkctl.storage.errors import BkctlError
 if TYPE_CHECKING:
     from bkctl.commands.console import Console
     from bkctl.commands.session import Session
-    from bkctl.runtime.replication.config import OpenLedgers
     from bkctl.runtime.replication.plan.job_file import JobFile, JobRest, JobStart, JobWork
     from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
     from bkctl.runtime.replication.policy import CopyPace, Policy
@@ -51,21 +50,6 @@ class OpenedJob:
     path: str
     job: RecoveryJob
     is_finished: bool = False
-
-
-class JobChoices(NamedTuple):
-    """What a job does: given on the command line, or else as the job file says, if one is continued."""
-
-    flags: CopyFlags
-    open_ledgers: OpenLedgers | None
-
-
-def as_recorded(start: JobStart, flags: CopyFlags, open_ledgers: OpenLedgers | None) -> JobChoices:
-    """The choices for a continued job."""
-    flags = msgspec.structs.replace(
-        flags, placement=flags.placement or start.placement, verify=flags.verify or start.verify
-    )
-    return JobChoices(flags, open_ledgers or start.open_ledgers)
 
 
 def read_rest(path: str, bookie_ids: Collection[str], session: Session) -> JobRest:
@@ -160,9 +144,10 @@ async def open_job(
             delete_job(path)
         raise RefusedError(f"nothing was changed: cannot write the job file {path} ({error.strerror})") from error
     if flags.resume is not None:
-        done = job_file.done_before
-        copied = f"{counted(done.ledgers, 'ledger')} done before ({size(done.bytes_copied)} copied)"
-        context.console.say(f"continues a job with {copied}")
+        ledgers, bytes_copied = job_file.done_before
+        context.console.say(
+            f"continues a job with {counted(ledgers, 'ledger')} done before ({size(bytes_copied)} copied)"
+        )
     if job_file.has_ledgers:
         context.console.say(f"job file {path}; the byte rates in {rates.path} can be changed at any time")
     workers = LaneWorkers()
@@ -187,19 +172,26 @@ def delete_job(path: str) -> None:
             os.unlink(finished)
 
 
-def delete_finished_jobs(
+async def delete_finished_jobs(
     context: CommandContext, session: Session, bookie_ids: Collection[str], resumed: str | None = None
 ) -> None:
     """Delete the files of all jobs for only these bookies, which must have nothing left to move, and of ``resumed``."""
+    import asyncio
+
     if resumed is not None:
         delete_job(resumed)
-    state_directory = context.settings.state_directory
-    for path in _job_files(os.path.join(state_directory, "jobs")) if state_directory else ():
-        with contextlib.suppress(OSError, BkctlError, msgspec.DecodeError):
-            start = _read_start(path)
-            is_of_cluster = (start.root, start.instance_id) == (session.root, session.instance_id)
-            if is_of_cluster and start.bookie_ids and set(start.bookie_ids) <= set(bookie_ids):
-                delete_job(path)
+    cluster, state_directory = (session.root, session.instance_id), context.settings.state_directory
+
+    def delete_all(folder: str) -> None:
+        for path in _job_files(folder):
+            with contextlib.suppress(OSError, BkctlError, msgspec.DecodeError):
+                start = _read_start(path)
+                is_of_cluster = (start.root, start.instance_id) == cluster
+                if is_of_cluster and start.bookie_ids and set(start.bookie_ids) <= set(bookie_ids):
+                    delete_job(path)
+
+    if state_directory and bookie_ids:  # in a thread, which may wait for a job that another process has open
+        await asyncio.to_thread(delete_all, os.path.join(state_directory, "jobs"))
 
 
 def _read_start(path: str) -> JobStart:
@@ -281,9 +273,12 @@ class RatesFile:
         return os.path.exists(self.path)
 
     def write(self, flags: CopyFlags) -> None:
-        """Put the file in place; OSError."""
-        rates = zip(_RATE_FIELDS, (flags.copy_rate, flags.copy_rate_per_bookie), strict=True)
-        lines = [f"{key} = {rate or _NO_LIMIT}" for key, rate in rates]
+        """Put the file in place; a rate that is not given stays as an earlier file has it. OSError; as ``load``."""
+        given = (flags.copy_rate, flags.copy_rate_per_bookie)
+        if self.exists and not all(given):
+            self.load()
+        kept = (self._pace.bytes_per_s, self._pace.bytes_per_s_per_bookie)
+        lines = [f"{key} = {new or old or _NO_LIMIT}" for key, new, old in zip(_RATE_FIELDS, given, kept, strict=True)]
         text = f"# Read every second; for example 200MiB/s, or {_NO_LIMIT}.\n" + "\n".join(lines) + "\n"
         write_whole(self.path, text.encode())
 

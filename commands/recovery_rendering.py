@@ -343,32 +343,23 @@ def failure_rows(report: RecoveryReport) -> list[dict[str, object]]:
     ]
 
 
-def fenced_rows(report: RecoveryReport) -> list[dict[str, object]]:
-    """The ledgers that were fenced and closed, with their owners."""
-    return [{"ledger_id": str(each.ledger_id), "owner": each.owner} for each in report.fenced]
-
-
-def bad_copy_rows(report: RecoveryReport) -> list[dict[str, object]]:
-    """The bad copies on bookies that stay: those that were found, or that a close left."""
-    return [
-        {
-            "ledger_id": str(each.ledger_id),
-            "bookie_id": each.bookie_id,
-            "state": each.state.value,
-            "entries": [str(entries) for entries in each.entries],
-        }
-        for each in report.defects
-    ]
-
-
 def print_report(
     context: CommandContext, kind: str, body: dict[str, object], recoveries: Sequence[RecoveryReport]
 ) -> None:
     """Print a report; in table format, with the failures, the fenced ledgers and the bad copies below it."""
     console = context.console
     failures = [row for each in recoveries for row in failure_rows(each)]
-    fenced = [row for each in recoveries for row in fenced_rows(each)]
-    bad = [row for each in recoveries for row in bad_copy_rows(each)]
+    fenced = [{"ledger_id": str(each.ledger_id), "owner": each.owner} for one in recoveries for each in one.fenced]
+    bad = [
+        {
+            "ledger_id": str(each.ledger_id),
+            "bookie_id": each.bookie_id,
+            "state": each.state.value,
+            "entries": [str(entries) for entries in each.entries],
+        }
+        for report in recoveries
+        for each in report.defects
+    ]
     details = {"failures": failures, "fenced": fenced, "bad_copies": bad}
     console.record(kind, body, show=REPORT_SHOW, details=details)
     console.table(FAILURE_TABLE, [line for row in failures for line in failure_lines(row)])

@@ -16,13 +16,14 @@ from bkctl.commands.parse import parse_bytes_per_second, parse_duration_s
 from bkctl.commands.recovery_rendering import PLAN_TABLE, PlanItems, plan_body, plan_row, plan_summary
 from bkctl.commands.rendering import Table
 from bkctl.commands.session import Session
-from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
 from bkctl.runtime.replication.policy import CopyPace, Policy
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.gate import Change
     from bkctl.commands.safety.plan import Plan
     from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
+    from bkctl.runtime.replication.plan.job_file import JobStart
     from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
     from bkctl.runtime.replication.run.recovery import BookieRecovery
 
@@ -80,11 +81,19 @@ class ReplicationAccess(NamedTuple):
         )
 
 
-def policy_of(context: CommandContext, flags: CopyFlags, open_ledgers: OpenLedgers | None = None) -> Policy:
-    """The choices of a run, by its flags, or else by the settings; InvalidArgumentError."""
-    config = context.settings.replication
+def policy_of(
+    config: ReplicationConfig,
+    flags: CopyFlags,
+    open_ledgers: OpenLedgers | None = None,
+    recorded: JobStart | None = None,
+) -> Policy:
+    """The choices of a run, by its flags, or else by the job that it continues (``recorded``), or else by the settings;
+    InvalidArgumentError."""
     if flags.outage_max is not None:
         config = msgspec.structs.replace(config, metadata_outage_max_s=parse_duration_s(flags.outage_max))
+    if recorded is not None:
+        config = msgspec.structs.replace(config, placement=recorded.placement, verify=recorded.verify)
+        open_ledgers = open_ledgers or recorded.open_ledgers
     if flags.placement is not None:
         config = msgspec.structs.replace(config, placement=flags.placement)
     if flags.verify is not None:
@@ -104,7 +113,6 @@ async def replication_access(context: CommandContext, session: Session, policy: 
     ports = (await session.client()).ports
     recovery = BookieRecovery(
         ports,
-        session.registrations,
         session.cookies,
         await session.locks(),
         policy,

@@ -224,10 +224,10 @@ def _budgeted(
     budget = share_of_budget(clock, context.settings.zookeeper)
     if on_outage is None:
         return BudgetedStore(store, budget)
-    from bkctl.runtime.replication.run.outlasting_reads import OutlastingReads
+    from bkctl.runtime.metadata.outage import OutageWait
 
     wait_max_s = context.settings.replication.metadata_outage_max_s
-    return OutlastingReads(store, budget, clock, wait_max_s, on_outage)
+    return BudgetedStore(store, budget, OutageWait(lambda: store.exists("/"), clock, wait_max_s, on_outage))
 
 
 async def _warn_of_unfinished_restore(context: CommandContext, session: Session) -> None:

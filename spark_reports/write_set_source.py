@@ -46,6 +46,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.metadata.bookies.bookie_rows import usual_racks_path
+from bkctl.runtime.metadata.budgeted_store import BudgetedStore
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_store
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.metadata.request_budget import share_of_budget
@@ -59,7 +60,6 @@ from bkctl.runtime.net.loop import LoopClock
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.verdict import WriteSetRow
-from bkctl.runtime.replication.run.outlasting_reads import OutlastingReads
 from bkctl.spark_reports.counting import FoundLedgers, count_ledgers, read_write_sets
 from bkctl.spark_reports.live import LiveLookup
 from bkctl.spark_reports.private_directory import private_directory
@@ -315,7 +315,8 @@ async def open_store(
 
     first = OutageWait(probe, clock, min(settings.outage_max_s, _CONNECT_MAX_S), lambda _: None)
     session, budget = await first.outlast(connect), share_of_budget(clock, config, shares_count)
-    async with OutlastingReads(session, budget, clock, settings.outage_max_s) as store:
+    outage = OutageWait(lambda: session.exists("/"), clock, settings.outage_max_s, lambda _: None)
+    async with BudgetedStore(session, budget, outage) as store:
         yield store, uri
 
 

@@ -6,6 +6,7 @@ scan all ledgers again, delete their cookies. Each step can be repeated after a 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ from bkctl.commands.bookie.leaving_report import leaving_outcome, nothing_left, 
 from bkctl.commands.bookie.restart_check import objection_rows
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.outages import told_when_cut_off
-from bkctl.commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
+from bkctl.commands.recovery_job import delete_finished_jobs, open_job, read_rest, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
 from bkctl.commands.rendering import counted, duration
@@ -34,10 +35,15 @@ if TYPE_CHECKING:
     from bkctl.runtime.metadata.store import Node
     from bkctl.runtime.replication.judge.stop_verdict import StopVerdict
     from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
-    from bkctl.runtime.replication.run.drain import OpenLedger
+    from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
     from bkctl.runtime.replication.run.mark_clearing import ClearOutcome
 
 WAIT_DEFAULT = "10m"
+_OPEN_SENTENCES = {
+    OpenLedgers.SKIP: "are left alone",
+    OpenLedgers.FENCE: "are fenced and closed, which stops their writers",
+    OpenLedgers.WAIT: "wait for their writers to move on",
+}
 
 LeavingIds = Annotated[list[str], typer.Argument(metavar="ID...", help="IDs of the bookies")]
 OpenLedgersOption = Annotated[
@@ -70,13 +76,11 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
     """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
     from bkctl.runtime.replication.run.decommission import Decommission
 
-    policy = policy_of(context, request.copying, request.open_ledgers)
+    policy = policy_of(context.settings.replication, request.copying, request.open_ledgers)
     async with open_session(context) as session:
         if request.copying.resume is not None:
             left = read_rest(request.copying.resume, request.bookie_ids, session)
-            flags, open_ledgers = as_recorded(left.start, request.copying, request.open_ledgers)
-            request = msgspec.structs.replace(request, copying=flags, open_ledgers=open_ledgers)
-            policy = policy_of(context, flags, open_ledgers)
+            policy = policy_of(context.settings.replication, request.copying, request.open_ledgers, left.start)
         access = await replication_access(context, session, policy)
         ports = (await session.client()).ports
         operation = Decommission(access.recovery, session.cookies, ports)
@@ -86,12 +90,14 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
             if not ids:
                 console.say(f"bookie {', '.join(request.bookie_ids)} is not in the cluster: nothing is left to do")
                 if not context.settings.is_rehearsal:
-                    delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
+                    await delete_finished_jobs(context, session, request.bookie_ids, request.copying.resume)
                 return nothing_left(request.bookie_ids)
-        if context.settings.is_rehearsal:
-            found = await operation.preview(ids, request.accepted)
-        else:
-            found = await operation.plan(ids, lambda each: console.say(waiting_sentence(each)), request.accepted)
+        found = await operation.plan(
+            ids,
+            lambda each: console.say(waiting_sentence(each)),
+            request.accepted,
+            is_rehearsal=context.settings.is_rehearsal,
+        )
         if found.live:
             verdict = await _check_cluster(session, access, found)
             require_yes(context, verdict, request)
@@ -108,76 +114,73 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
     return report
 
 
+@dataclasses.dataclass
 class _Run:
     """The steps inside the gate."""
 
-    def __init__(
-        self,
-        context: CommandContext,
-        session: Session,
-        access: ReplicationAccess,
-        operation: Decommission,
-        request: LeavingRequest,
-        found: DecommissionPlan,
-        change: Change,
-        job: JobProgress,
-    ) -> None:
+    context: CommandContext
+    session: Session
+    access: ReplicationAccess
+    operation: Decommission
+    request: LeavingRequest
+    found: DecommissionPlan
+    change: Change
+    job: JobProgress
+    told_open: frozenset[int] = frozenset()
+
+    @property
+    def hooks(self) -> DrainHooks:
+        """The calls of the operation."""
         from bkctl.runtime.replication.run.drain import DrainHooks
 
-        self._context = context
-        self._session = session
-        self._access = access
-        self._operation = operation
-        self._request = request
-        self._found = found
-        self._change = change
-        self._job = job
-        self._told_open: frozenset[int] = frozenset()
-        self._hooks = DrainHooks(on_progress=job.note, on_open=self._tell_open, before_scan=change.renew_lock)
+        return DrainHooks(
+            on_progress=self.job.note,
+            on_open=self._tell_open,
+            before_scan=self.change.renew_lock,
+            clear_marks=self._clear_marks,
+            keep_cookie=self._keep_cookie,
+        )
 
     async def run(self) -> DecommissionReport:
-        from bkctl.runtime.replication.run.decommission import FinishHooks
-
-        found, request, operation = self._found, self._request, self._operation
+        found, request, operation = self.found, self.request, self.operation
         dead = sorted(set(found.bookie_ids) - found.live)
-        await self._access.recovery.require_down(dead)
+        await self.access.recovery.require_down(dead)
         copying = request.copying
-        start = start_of(self._context, self._session, self._access.policy, self._change.operation_id, found.recovery)
-        async with open_job(self._context, copying, start, work_of(found.recovery)) as opened:
+        start = start_of(self.context, self.session, self.access.policy, self.change.operation_id, found.recovery)
+        async with open_job(self.context, copying, start, work_of(found.recovery)) as opened:
             opened.is_finished = copying.resume is None  # before the first copy a new job has nothing to continue
             await self._make_read_only()
             opened.is_finished = False
-            async with recovery_progress(self._context.console, "moving ledgers") as progress:
-                self._job.show, self._job.file = progress.show, opened.path
-                hooks = msgspec.structs.replace(self._hooks, job=opened.job)
+            async with recovery_progress(self.context.console, "moving ledgers") as progress:
+                self.job.show, self.job.file = progress.show, opened.path
+                hooks = msgspec.structs.replace(self.hooks, job=opened.job)
                 moved = await operation.move(found, request.wait_s, hooks)
                 drained = operation.report(found, moved, is_drain_only=request.is_drain_only)
                 is_all_done = all(recovery.is_complete for recovery in moved.recoveries)
                 opened.is_finished = is_all_done or not drained.remaining
-        self._job.file = None
+        self.job.file = None
         if not drained.remaining:
-            delete_finished_jobs(self._context, self._session, found.bookie_ids)
+            await delete_finished_jobs(self.context, self.session, found.bookie_ids)
         if request.is_drain_only or not drained.is_complete:
             return drained
         refusal = await self._stop()
         if refusal is not None:
             return msgspec.structs.replace(drained, refusal=refusal)
-        finish = FinishHooks(keep_cookie=self._keep_cookie, clear_marks=self._clear_marks)
-        return await operation.finish(found, moved, self._hooks, finish)
+        return await operation.finish(found, moved, self.hooks)
 
     async def _make_read_only(self) -> None:
         """Check again what may have changed since the plan, now that no other command makes bookies read-only."""
         from bkctl.commands.bookie.read_only import BookieSwitch
         from bkctl.commands.safety.mode_turn import mode_turn
 
-        live = sorted(self._found.live)
+        live = sorted(self.found.live)
         if not live:
             return
-        context, session, request, watch = self._context, self._session, self._request, self._operation.watch
+        context, session, request, watch = self.context, self.session, self.request, self.operation.watch
         switch = BookieSwitch(context, session, watch, request.token)
-        async with mode_turn(context, session.store, session.root, self._change) as lock:
+        async with mode_turn(context, session.store, session.root, self.change) as lock:
             if (await watch.look(live)).writable and not request.is_risk_accepted:
-                verdict = await _check_cluster(session, self._access, self._found)
+                verdict = await _check_cluster(session, self.access, self.found)
                 if not verdict.is_yes:  # warnings were shown before
                     require_yes(context, verdict, request)
             lock.require_held()
@@ -187,61 +190,61 @@ class _Run:
         """Have the live bookies stopped; a sentence if they are not."""
         from bkctl.commands.bookie.stop_command import host_of, run_stop_command
 
-        live = sorted(self._found.live)
+        live = sorted(self.found.live)
         if not live:
             return None
-        names, wait_s, console = ", ".join(live), self._request.wait_s, self._context.console
-        for bookie_id in live if self._request.stop_words else ():
-            host = await host_of(self._session.registrations, bookie_id)
-            failure = await run_stop_command(self._request.stop_words, bookie_id, host, wait_s)
+        names, wait_s, console = ", ".join(live), self.request.wait_s, self.context.console
+        for bookie_id in live if self.request.stop_words else ():
+            host = await host_of(self.session.registrations, bookie_id)
+            failure = await run_stop_command(self.request.stop_words, bookie_id, host, wait_s)
             if failure is not None:
                 return f"bookie {bookie_id} is drained, but {failure}: stop it and run the command again"
 
         def told(left: Sequence[str]) -> None:
-            stopped = "waiting" if self._request.stop_words else "stop it now; waiting"
+            stopped = "waiting" if self.request.stop_words else "stop it now; waiting"
             console.say(
                 f"bookie {', '.join(left)} is drained: {stopped} up to {wait_s:g} s until it has left the cluster"
             )
 
-        if not await self._operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, told):
+        if not await self.operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, told):
             return None
         return f"bookie {names} is drained and read-only, but still registered: stop it and run the command again"
 
     def _keep_cookie(self, bookie_id: str, node: Node) -> None:
-        self._change.require_lock()
-        self._change.trash.keep("delete", self._session.cookies.path(bookie_id), node)
+        self.change.require_lock()
+        self.change.trash.keep("delete", self.session.cookies.path(bookie_id), node)
 
     async def _clear_marks(self) -> None:
         """Clear the marks that name the bookies and no other member, of ledgers that are complete without them."""
         from bkctl.commands.autorecovery.repair_marks import mark_repair
 
         def keep(nodes: Sequence[tuple[str, Node]]) -> None:
-            self._change.require_lock()
-            self._change.trash.keep_all("delete", nodes)
+            self.change.require_lock()
+            self.change.trash.keep_all("delete", nodes)
 
         outcomes: dict[int, ClearOutcome] = {}
-        repair = await mark_repair(self._context, self._session)
+        repair = await mark_repair(self.context, self.session)
         left: set[int] = set()
-        for bookie_id in self._found.bookie_ids:
-            judged = await repair.examine(self._session.foreign, missing=bookie_id)
+        for bookie_id in self.found.bookie_ids:
+            judged = await repair.examine(self.session.foreign, missing=bookie_id)
             await repair.clear([each for each in judged if each.verdict.is_clearable], keep, outcomes.__setitem__)
             left.update(each.ledger_id for each in judged if each.mark.mark is not None)
         cleared = {ledger_id for ledger_id, outcome in outcomes.items() if outcome.is_cleared}
         if cleared:
-            self._context.console.say(f"cleared {counted(len(cleared), 'mark')} of ledgers that are complete")
+            self.context.console.say(f"cleared {counted(len(cleared), 'mark')} of ledgers that are complete")
         if left - cleared:
-            self._context.console.warn(
-                f"{counted(len(left - cleared), 'mark')} still name bookie {', '.join(self._found.bookie_ids)}: "
+            self.context.console.warn(
+                f"{counted(len(left - cleared), 'mark')} still name bookie {', '.join(self.found.bookie_ids)}: "
                 f"{shortened(sorted(left - cleared))}; bkctl autorecovery repair-marks --deep checks them"
             )
 
     def _tell_open(self, still_open: Sequence[OpenLedger]) -> None:
         ids = frozenset(each.ledger_id for each in still_open)
-        if ids != self._told_open:
-            self._told_open = ids
-            self._context.console.say(
+        if ids != self.told_open:
+            self.told_open = ids
+            self.context.console.say(
                 f"waiting for the writers of {counted(len(ids), 'open ledger')}: "
-                + open_names(still_open, self._session.age_s)
+                + open_names(still_open, self.session.age_s)
             )
 
 
@@ -295,7 +298,7 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
     if live:
         summary.append(
             f"will make bookie {', '.join(live)} read-only and move its ledgers away while it serves; open ledgers "
-            + _open_sentence(request.open_ledgers)
+            + _OPEN_SENTENCES[access.policy.open_ledgers]
         )
         items += [
             {"action": "set-mode", "path": each, "mode": "read-only", "bookie_id": each, "expected_version": None}
@@ -322,13 +325,6 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
         if cookies:
             summary.append(_cookie_sentence(found, tuple(cookies)))
     return access.change_plan(found.recovery, more_summary=summary, more_items=items)
-
-
-def _open_sentence(policy: OpenLedgers | None) -> str:
-    return {
-        OpenLedgers.SKIP: "are left alone",
-        OpenLedgers.FENCE: "are fenced and closed, which stops their writers",
-    }.get(policy or OpenLedgers.WAIT, "wait for their writers to move on")
 
 
 def _cookie_sentence(found: DecommissionPlan, cookies: tuple[str, ...]) -> str:

@@ -87,7 +87,6 @@ class Worker:
         policy = Policy(config=replication, pace=CopyPace(bytes_per_s=config.copy_bytes_per_s))
         self._engine = Engine(
             ports,
-            ports.registrations,
             self._locks,
             policy,
             only_targets=(own_bookie,) if is_local and own_bookie is not None else (),

@@ -7,6 +7,7 @@ from typing import Self, TypeVar
 
 from bkctl.runtime.errors import SessionExpiredError
 from bkctl.runtime.metadata.measures import MetadataMeasures
+from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.metadata.request_budget import RequestBudget
 from bkctl.runtime.metadata.store import (
     ANY_VERSION,
@@ -35,8 +36,11 @@ class BudgetedStore:
     operation may be carried out before another one that began earlier, unless its caller waited for that one.
     """
 
-    def __init__(self, store: MetadataStore, budget: RequestBudget) -> None:
+    def __init__(self, store: MetadataStore, budget: RequestBudget, outage: OutageWait | None = None) -> None:
+        """``outage``: each read is repeated until the store answers again; MetadataOutageError. Only for work that
+        changes nothing: a write whose answer was lost may have been carried out."""
         self._store = store
+        self._outage = outage
         self._groups = WriteGroups(store, budget)
         self._budget = budget
         self._sessions_lost_count = 0
@@ -55,6 +59,11 @@ class BudgetedStore:
 
         return await self._budget.run(begin)
 
+    async def _read(self, path: str, operation: Callable[[], Awaitable[T]]) -> T:
+        if self._outage is None:
+            return await self._run(path, operation)
+        return await self._outage.outlast(lambda: self._run(path, operation))
+
     @property
     def session_id(self) -> int:
         """Id of the current session; 0 between two sessions."""
@@ -72,15 +81,15 @@ class BudgetedStore:
 
     async def get(self, path: str) -> Node:
         """Contents; NoNodeError."""
-        return await self._run(path, lambda: self._store.get(path))
+        return await self._read(path, lambda: self._store.get(path))
 
     async def exists(self, path: str, on_change: Callable[[], None] | None = None) -> NodeStat | None:
         """Stat, or None when absent."""
-        return await self._run(path, lambda: self._store.exists(path, on_change))
+        return await self._read(path, lambda: self._store.exists(path, on_change))
 
     async def children(self, path: str, on_change: Callable[[], None] | None = None) -> list[str]:
         """Sorted child names; NoNodeError."""
-        return await self._run(path, lambda: self._store.children(path, on_change))
+        return await self._read(path, lambda: self._store.children(path, on_change))
 
     async def create(
         self,
@@ -124,7 +133,7 @@ class BudgetedStore:
 
     async def sync(self, path: str) -> None:
         """Make the reads that follow see everything finished before this call."""
-        await self._run(path, lambda: self._store.sync(path))
+        await self._read(path, lambda: self._store.sync(path))
 
     def watch_children(self, path: str, callback: Callable[[list[str] | None], None]) -> Watch:
         """Call back with the sorted children now and after every change."""

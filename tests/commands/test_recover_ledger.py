@@ -207,7 +207,7 @@ def test_a_killed_repair_goes_on_with_resume_and_verifies_nothing_twice(cluster:
         refused = cluster.run("recover", "ledger", *arguments, "--yes")
         assert (refused.exit_code, sentence in refused.stderr) == (code, True), refused.stderr
     with closing(JobFile(SqliteDatabase(str(job_file)))) as job:
-        recorded = job.done_before.ledgers
+        recorded = job.done_before[0]
     dead = cluster.run("recover", "failed-bookie", cluster.bookies[0].id, "--resume", str(job_file), "--yes")
     assert "is a job of bkctl recover ledger" in dead.stderr
 

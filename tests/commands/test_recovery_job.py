@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import os
@@ -9,22 +10,26 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from bkctl.commands.config import Settings
 from bkctl.commands.console import Console
-from bkctl.commands.context import CopyFlags
+from bkctl.commands.context import BookieFlags, BookieSettings, CommandContext, CopyFlags
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.outages import continuing_command
-from bkctl.commands.recovery_job import RatesFile, as_recorded, parse_rates
+from bkctl.commands.recovery_job import RatesFile, delete_finished_jobs, parse_rates
 from bkctl.commands.rendering import counted
+from bkctl.commands.replication_access import policy_of
+from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConfigurationError
-from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
+from bkctl.runtime.metadata.uri import parse_metadata_uri
+from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, ReplicationConfig, VerifyMode
 from bkctl.runtime.replication.plan.job_file import JobFile
-from bkctl.runtime.replication.policy import CopyPace
-from bkctl.storage.adapters.sqlite import SqliteDatabase
+from bkctl.runtime.replication.policy import CopyPace, Policy
+from bkctl.storage.adapters.sqlite import SqliteDatabase, create_database
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, start_bkctl
 from tests.runtime.replication.test_job_file import START
 
@@ -106,7 +111,7 @@ def test_a_killed_job_continues_within_a_long_copy(scene: Scene) -> None:
     job = JobFile(SqliteDatabase(job_file))
     left = job.rest.ledger_ids
     ((record,),) = (ranges for ranges in map(job.ranges_of, left) if ranges)
-    done = job.done_before.ledgers
+    done = job.done_before[0]
     job.close()
     assert 0 < record.last_entry_id < 24_000
 
@@ -186,6 +191,17 @@ def test_a_rates_file_that_is_edited_before_the_first_copy_is_reported(rates: Ra
     assert "new byte rates: all copies none, each bookie none" in output.getvalue()
 
 
+def test_a_rate_that_is_not_given_again_stays_as_it_was(rates: RatesFile) -> None:
+    rates.write(CopyFlags(copy_rate_per_bookie="1MiB/s"))
+    rates.load()
+    assert rates.read() == CopyPace(bytes_per_s=200 * 1024, bytes_per_s_per_bookie=2**20)
+    Path(rates.path).write_text("copy-rate = fast\n")
+    with pytest.raises(ConfigurationError, match="'fast' is not a rate"):
+        rates.write(CopyFlags(copy_rate_per_bookie="1MiB/s"))
+    rates.write(CopyFlags(copy_rate="1k", copy_rate_per_bookie="2k"))
+    assert Path(rates.path).read_text().endswith("copy-rate = 1k\ncopy-rate-per-bookie = 2k\n")
+
+
 @pytest.mark.parametrize("text", ["copy-rate = 0", "copy-rate", "rate = 5k", "= 5k", "copy-rate = 5k = 5k"])
 def test_bad_rates(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
@@ -204,7 +220,35 @@ def test_the_command_to_continue() -> None:
 
 def test_a_continued_job_keeps_its_choices() -> None:
     start = msgspec.structs.replace(START, placement=PlacementMode.BEST_EFFORT)
-    recorded = CopyFlags(placement=PlacementMode.BEST_EFFORT, verify=VerifyMode.SAMPLE)
-    assert as_recorded(start, CopyFlags(), None) == (recorded, OpenLedgers.SKIP)
+    config = ReplicationConfig()
+    recorded = msgspec.structs.replace(config, placement=PlacementMode.BEST_EFFORT, verify=VerifyMode.SAMPLE)
+    continued = policy_of(config, CopyFlags(), None, start)
+    assert continued == Policy(config=recorded, open_ledgers=OpenLedgers.SKIP)
     given = CopyFlags(placement=PlacementMode.STRICT, verify=VerifyMode.ALL)
-    assert as_recorded(start, given, OpenLedgers.FENCE) == (given, OpenLedgers.FENCE)
+    assert policy_of(config, given, OpenLedgers.FENCE, start) == policy_of(config, given, OpenLedgers.FENCE)
+
+
+async def test_files_of_finished_jobs_are_deleted_while_another_command_of_the_process_goes_on(tmp_path: Path) -> None:
+    """One is in use until something else on the event loop ends."""
+    (tmp_path / "jobs").mkdir()
+    path = tmp_path / "jobs" / "a1.sqlite"
+    JobFile.create(create_database(str(path)), START, []).close()
+    in_use = SqliteDatabase(str(path), is_exclusive=True)
+    settings = Settings(state_directory=str(tmp_path))
+    console = Console(settings, {}, io.StringIO(), io.StringIO(), io.StringIO())
+    context = CommandContext(settings, console, _no_bookie)
+    store: Any = None
+    session = Session(
+        context, store, parse_metadata_uri("zk+hierarchical://z1:2181/ledgers"), contextlib.AsyncExitStack()
+    )
+
+    async def end() -> None:
+        in_use.close()
+
+    await asyncio.gather(delete_finished_jobs(context, session, START.bookie_ids), end())
+
+    assert not path.exists()
+
+
+def _no_bookie(flags: BookieFlags) -> BookieSettings:
+    raise AssertionError("no bookie has settings here")

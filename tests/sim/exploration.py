@@ -23,7 +23,7 @@ from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
 from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.decommission import Decommission, FinishHooks
+from bkctl.runtime.replication.run.decommission import Decommission
 from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.mark_repair import MarkRepair
 from bkctl.runtime.replication.run.recovery import BookieRecovery
@@ -271,7 +271,7 @@ class Exploration:
         ports = await self._cluster.ports(store)
         cookies = CookieStore(store, ROOT)
         locks = ReplicationLocks(store, ROOT, actor)
-        parts = (ports, ports.registrations, cookies, locks, Policy(config=CONFIG, open_ledgers=order.open_ledgers))
+        parts = (ports, cookies, locks, Policy(config=CONFIG, open_ledgers=order.open_ledgers))
         kind = BlindRecovery if Blind.LOOKS in self._blind else BookieRecovery
         recovery = kind(*parts, open_database=memory_database)
         if isinstance(recovery, BlindRecovery):
@@ -336,7 +336,7 @@ class Exploration:
                 clearable = [each for each in judged if each.verdict.is_clearable]
                 await marks.clear(clearable, lambda _: None, lambda *_: None)
 
-        report = await operation.finish(plan, moved, DrainHooks(), FinishHooks(clear_marks=clear_marks))
+        report = await operation.finish(plan, moved, DrainHooks(clear_marks=clear_marks))
         if not report.is_complete:
             return report.refusal
         self.oracle.retire(actor, plan.bookie_ids)

@@ -78,9 +78,7 @@ class RepairCluster:
     def recovery_by(self, policy: Policy) -> BookieRecovery:
         """A recovery with these choices."""
         cookies = CookieStore(self.metadata_store, ROOT)
-        return BookieRecovery(
-            self.ports, self.ports.registrations, cookies, self.locks, policy, open_database=memory_database
-        )
+        return BookieRecovery(self.ports, cookies, self.locks, policy, open_database=memory_database)
 
     async def connect(self, link: ModelLink | None = None) -> ModelMetadataStore:
         """Another client of the same ZooKeeper."""

@@ -15,7 +15,7 @@ from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.bookies.registration import BookieMode
 from bkctl.runtime.replication.config import OpenLedgers, ReplicationConfig
 from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.decommission import Decommission, DecommissionReport, FinishHooks
+from bkctl.runtime.replication.run.decommission import Decommission, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks, OpenLedger
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from tests.runtime.replication.samples import ledger
@@ -197,8 +197,8 @@ def test_a_ledger_that_appears_after_the_drain_keeps_the_cookie() -> None:
         late = await cluster.store(CLOSED)
         await cluster.stop("b1")
         kept: list[str] = []
-        finish = FinishHooks(keep_cookie=lambda bookie_id, _: kept.append(bookie_id))
-        report = await decommission.finish(plan, moved, DrainHooks(), finish)
+        hooks = DrainHooks(keep_cookie=lambda bookie_id, _: kept.append(bookie_id))
+        report = await decommission.finish(plan, moved, hooks)
         assert (report.remaining, kept, report.cookies_deleted) == ((late,), [], ())
 
     simulate(scenario)

@@ -21,7 +21,8 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.decommission import Decommission, FinishHooks
+from bkctl.runtime.replication.run.decommission import Decommission
+from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.storage.adapters.sqlite import memory_database
 from tests.runtime.replication.samples import ledger
@@ -174,7 +175,7 @@ def test_a_ledger_that_names_a_bookie_while_its_cookie_goes_brings_the_cookie_ba
             late.append(await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=50)))
 
         if is_before:
-            report = await carry_out(decommission, plan, FinishHooks(clear_marks=name_it))
+            report = await carry_out(decommission, plan, DrainHooks(clear_marks=name_it))
         else:
             original = cookies.delete
 
@@ -208,7 +209,7 @@ def test_a_bookie_that_another_command_empties_is_the_last_resort() -> None:
         await cluster.start("b2", "b3", "b4")
         store = cluster.metadata_store
         ids = [await cluster.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=9, length=100)) for _ in range(5)]
-        parts = (cluster.ports, cluster.ports.registrations, CookieStore(store, ROOT), cluster.locks)
+        parts = (cluster.ports, CookieStore(store, ROOT), cluster.locks)
         recovery = BookieRecovery(
             *parts, Policy(), find_leaving=partial(leaving_bookies, store, ROOT), open_database=memory_database
         )

@@ -356,6 +356,7 @@ def test_an_earlier_part_of_a_copy_is_verified_again_and_only_bad_entries_are_co
             cluster.ports,
             CopyReader(cluster.ports, config, lambda _: True),
             config,
+            SharedPacer(cluster.clock),
             lambda *_: None,
             lambda _, entry_id: verified.append(entry_id),
         )
@@ -394,8 +395,7 @@ def test_what_is_read_back_counts_for_the_rate_of_the_bookie(copied_until: int, 
             cluster.ports,
             CopyReader(cluster.ports, config, lambda _: True),
             config,
-            lambda *_: None,
-            pacer=pacer,
+            pacer,
         )
         (fragment,) = fragments_naming(metadata, ["b1"])
         job = StripeJob(credentials(ledger_id), metadata, fragment, 0, "b3", frozenset({"b1"}), copied_until)

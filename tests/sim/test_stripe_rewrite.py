@@ -42,8 +42,8 @@ class Rewrites:
             cluster.ports,
             copies,
             config,
+            pacer or SharedPacer(cluster.clock),
             lambda *counts: self.copied.append(counts),
-            pacer=pacer,
         )
 
     async def run(self, ledger_id: int, metadata: LedgerMetadata, *bad: EntryRange) -> StripeOutcome:

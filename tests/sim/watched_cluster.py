@@ -196,12 +196,12 @@ class BlindRecovery(BookieRecovery):
     blind: BlindRegistrations
 
     async def run(self, *arguments: Any, **keywords: Any) -> RecoveryReport:
-        ports, registration = self._ports, self._registration
-        self._ports, self._registration = dataclasses.replace(ports, registrations=self.blind), self.blind
+        ports = self._ports
+        self._ports = dataclasses.replace(ports, registrations=self.blind)
         try:
             return await super().run(*arguments, **keywords)
         finally:
-            self._ports, self._registration = ports, registration
+            self._ports = ports
 
 
 class Disk:

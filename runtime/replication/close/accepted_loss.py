@@ -43,6 +43,7 @@ from bkctl.runtime.protocol.status import error_of
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.gaps import next_listed
 from bkctl.runtime.replication.copy.job import CopyTools
+from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader, batch_entries_max, reason_of
 from bkctl.runtime.replication.copy.writer import worst_of
 from bkctl.runtime.replication.judge.copies import Copy, CopyState, marked_different
@@ -168,7 +169,7 @@ class LossClose:
             ensemble = await self._replaced(ledger_id, snapshot, ensemble, leaving, failed)
             live = (await self._ports.registrations.snapshot()).live
             copies = CopyReader(self._ports, self._config, live.__contains__)
-            tools = CopyTools(self._ports, copies, self._config, lambda *_: None)
+            tools = CopyTools(self._ports, copies, self._config, SharedPacer(self._ports.clock))
             found = _SegmentCopy(tools, ledger_id, snapshot, ensemble, self._lost, confirmed, told)
             try:
                 await found.run()

@@ -92,11 +92,11 @@ class CopyTools:
     ports: ClientPorts
     copies: CopyReader
     config: ReplicationConfig
-    on_copied: Callable[[int, int], None]
+    pacer: SharedPacer
+    on_copied: Callable[[int, int], None] = lambda _entries, _bytes: None
     """Called with entries and bytes when a target acknowledges them."""
     on_verified: Callable[[StripeJob, int], None] = lambda _job, _entry_id: None
     """Called when all entries of the stripe up to this one are on the target and verified."""
-    pacer: SharedPacer | None = None
 
     @functools.cached_property
     def software(self) -> BookieSoftware:

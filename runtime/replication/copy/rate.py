@@ -15,11 +15,6 @@ class CopyRate(RateLimit):
     def __init__(self, clock: Clock, bytes_per_second: int | None) -> None:
         super().__init__(clock, bytes_per_second, BURST_S)
 
-    @property
-    def bytes_per_second(self) -> int | None:
-        """The current limit."""
-        return None if self.per_s is None else int(self.per_s)
-
 
 class SharedPacer:
     """The byte rates of a run: of all copies together, and of each bookie, whose reads and writes count."""

@@ -113,15 +113,13 @@ class StripeRewrite:
         """Copies of entries on these bookies."""
         pacer, entry_bytes = self._tools.pacer, self._entry_bytes
         counts = Counter(chain.from_iterable(wanted.values()))
-        if pacer is not None:
-            for bookie_id, count in counts.items():
-                await pacer.take(bookie_id, bookie_id, count * entry_bytes)
+        for bookie_id, count in counts.items():
+            await pacer.take(bookie_id, bookie_id, count * entry_bytes)
         with self._activity.waiting(f"copies on {', '.join(counts)}"):
             found = await self._tools.copies.read_each(wanted, self._job.credentials)
-        if pacer is not None:
-            for bookie_id, count in counts.items():
-                bytes_read = sum(len(copies[bookie_id].body) for copies in found.values() if bookie_id in copies)
-                pacer.correct(bookie_id, bookie_id, count * entry_bytes, bytes_read)
+        for bookie_id, count in counts.items():
+            bytes_read = sum(len(copies[bookie_id].body) for copies in found.values() if bookie_id in copies)
+            pacer.correct(bookie_id, bookie_id, count * entry_bytes, bytes_read)
         return found
 
     async def _write(self, adds: Sequence[tuple[int, Copy]]) -> None:
@@ -129,8 +127,7 @@ class StripeRewrite:
         if not adds:
             return
         target, credentials = self._target, self._job.credentials
-        if self._tools.pacer is not None:
-            await self._tools.pacer.take(target, target, 2 * sum(len(source.body) for _, source in adds))
+        await self._tools.pacer.take(target, target, 2 * sum(len(source.body) for _, source in adds))
         with self._activity.waiting(f"target {target}"):
             bodies = [(entry_id, source.body) for entry_id, source in adds]
             failures = await self._tools.writer.add(target, credentials, bodies, self._before_add)

@@ -15,10 +15,7 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.gaps import BarrenRun, CopyGap, CopyGaps
 from bkctl.runtime.replication.copy.job import CopyTools, StripeJob
-from bkctl.runtime.replication.copy.reader import (
-    entry_bytes_estimate,
-    pause_s,
-)
+from bkctl.runtime.replication.copy.reader import entry_bytes_estimate, pause_s
 from bkctl.runtime.replication.copy.tasks import for_each_leased, run_all
 from bkctl.runtime.replication.copy.window import Lease
 from bkctl.runtime.replication.judge.copies import Copy, CopyState
@@ -134,11 +131,9 @@ class SourceReader:
         target = self._job.target
         with self._activity.waiting(f"source {source}"):
             expected_bytes = len(entry_ids) * self.entry_bytes
-            if self._pacer is not None:
-                await self._pacer.take(source, target, expected_bytes)
+            await self._pacer.take(source, target, expected_bytes)
             found = await self._copies.read_verified(source, self._job.credentials, entry_ids, self.entry_bytes)
-        if self._pacer is not None:
-            self._pacer.correct(source, target, expected_bytes, sum(map(len, found.good.values())))
+        self._pacer.correct(source, target, expected_bytes, sum(map(len, found.good.values())))
         good.update(found.good)
         if found.unanswered:
             self._ports.suspects.add(source)

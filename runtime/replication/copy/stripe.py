@@ -233,8 +233,7 @@ class _StripeCopy:
         return error is None and codec.decode(entry_id, stored).payload == codec.decode(entry_id, body).payload
 
     async def _pace_target(self, entry_count: int) -> None:
-        if self._tools.pacer is not None:
-            await self._tools.pacer.take_read(self._job.target, entry_count * self._reader.entry_bytes)
+        await self._tools.pacer.take_read(self._job.target, entry_count * self._reader.entry_bytes)
 
     async def _verify_one(self, entry_id: int, body: bytes) -> None:
         job = self._job

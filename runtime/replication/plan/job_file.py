@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from bkctl.runtime.errors import ConfigurationError, ConflictError
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
+from bkctl.runtime.replication.judge.ledger_result import LedgerResult
 from bkctl.runtime.replication.plan.store import LEDGER_TABLE, ORDER_OF_WORK, Database
 
 VERSION: Final = 2
@@ -75,20 +76,6 @@ class JobRange(msgspec.Struct, frozen=True, kw_only=True):
     last_entry_id: int
 
 
-class JobDone(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing is left to do for a ledger. ``outcome``: name of a ``LedgerOutcome``, never FAILED."""
-
-    ledger_id: int
-    outcome: str
-    fragments: int
-    entries: int
-    bytes: int
-    was_closed: bool
-
-
-JobRecord: TypeAlias = JobRange | JobDone
-
-
 class JobRest(NamedTuple):
     """What an interrupted job has left to do, in the order of work.
 
@@ -109,20 +96,13 @@ class JobWork(NamedTuple):
     plan: bytes | None = None
 
 
-class DoneBefore(NamedTuple):
-    """What earlier runs of a job have done."""
-
-    ledgers: int
-    bytes_copied: int
-
-
 class JobFile:
     """A job in its database. ``append`` only collects; ``write`` makes it durable, and may run in another thread."""
 
     def __init__(self, database: Database) -> None:
         """A job that was begun before; ConfigurationError, ConflictError if it cannot be continued; OSError."""
         self._database = database
-        self._pending: list[JobRecord] = []
+        self._pending: list[JobRange | LedgerResult] = []
         self.start = _read_start(database)
         self._ranges: dict[int, list[JobRange]] = {}
         for values in database.execute("SELECT * FROM range"):
@@ -159,16 +139,17 @@ class JobFile:
         return frozenset(ledger_id for (ledger_id,) in self._database.execute("SELECT ledger_id FROM ledger"))
 
     @property
-    def done_before(self) -> DoneBefore:
-        """What is done, as far as it is durable."""
-        return DoneBefore(*next(self._database.execute("SELECT count(*), ifnull(sum(bytes), 0) FROM done")))
+    def done_before(self) -> tuple[int, int]:
+        """The ledgers that are done, as far as it is durable, and the bytes that were copied."""
+        ledgers, bytes_copied = next(self._database.execute("SELECT count(*), ifnull(sum(bytes), 0) FROM done"))
+        return ledgers, bytes_copied
 
     def ranges_of(self, ledger_id: int) -> tuple[JobRange, ...]:
         """How far earlier runs have copied the stripes of a ledger that is not done."""
         return tuple(self._ranges.get(ledger_id, ()))
 
-    def append(self, record: JobRecord) -> None:
-        """Add a record to the next write."""
+    def append(self, record: JobRange | LedgerResult) -> None:
+        """Add a record to the next write. With a result, which has no failures, nothing is left to do for a ledger."""
         self._pending.append(record)
 
     def write(self) -> None:
@@ -179,11 +160,10 @@ class JobFile:
         try:
             self._database.execute("BEGIN")
             for record in pending:
-                values = msgspec.structs.astuple(record)
                 if isinstance(record, JobRange):
-                    self._database.execute(_ADD_RANGE, values)
+                    self._database.execute(_ADD_RANGE, msgspec.structs.astuple(record))
                 else:
-                    self._database.execute(_ADD_DONE, values)
+                    self._database.execute(_ADD_DONE, _done_values(record))
                     self._database.execute("DELETE FROM range WHERE ledger_id = ?", (record.ledger_id,))
             self._database.execute("COMMIT")
         except OSError:
@@ -200,6 +180,11 @@ class JobFile:
 def no_job_file(path: str) -> ConfigurationError:
     """The error for another file."""
     return ConfigurationError(f"{path} is not a job file of bkctl")
+
+
+def _done_values(result: LedgerResult) -> tuple[Any, ...]:
+    copied = (result.fragments, result.entries, result.bytes_copied)
+    return (result.ledger_id, result.outcome.name, *copied, result.was_closed)
 
 
 def _read_start(database: Database) -> JobStart:

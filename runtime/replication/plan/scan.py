@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncGenerator, Collection
 from typing import NamedTuple, TypeAlias
 
@@ -11,7 +12,7 @@ from bkctl.runtime.errors import BookieNotFoundError, LedgerNotFoundError, Metad
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.metadata_format import NewerFormatError
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
+from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.pipeline import each_of, pipelined
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.config import PlacementMode, ReplicationConfig
@@ -44,22 +45,14 @@ class PlanDemand(NamedTuple):
         return self.leaving | self.unreachable
 
 
+@dataclasses.dataclass(frozen=True)
 class RecoveryScan:
     """Makes plans of recoveries. It writes nothing."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        registration: RegistrationClient,
-        cookies: CookieStore,
-        config: ReplicationConfig,
-        open_database: OpenDatabase,
-    ) -> None:
-        self._ports = ports
-        self._registration = registration
-        self._cookies = cookies
-        self._config = config
-        self._open_database = open_database
+    ports: ClientPorts
+    cookies: CookieStore
+    config: ReplicationConfig
+    open_database: OpenDatabase
 
     async def plan(self, demand: PlanDemand) -> RecoveryPlan:
         """Like ``scan``, but refuses bookies that are probably misspelt, and targets that cannot be used.
@@ -72,7 +65,7 @@ class RecoveryScan:
         if not demand.may_be_gone:
             await self._require_known(plan.unnamed, "none of these ledgers" if demand.ledger_ids else "no ledger")
         broken = rule_counts(plan.totals.broken_rules)
-        if demand.only_targets and broken and self._config.placement is PlacementMode.STRICT:
+        if demand.only_targets and broken and self.config.placement is PlacementMode.STRICT:
             rules = ", ".join(f"{rule}: {count}" for rule, count in broken.items())
             raise RefusedError(
                 f"nothing was changed: copies to {', '.join(sorted(demand.only_targets))} alone would break placement "
@@ -82,11 +75,11 @@ class RecoveryScan:
 
     async def scan(self, demand: PlanDemand) -> RecoveryPlan:
         """Find all ledgers that reference a leaving bookie; LedgerNotFoundError if one of the given ids is absent."""
-        registrations = await self._registration.snapshot()
+        registrations = await self.ports.registrations.snapshot()
         live = registrations.live - demand.unreachable
-        survey = await self._ports.placement.survey(registrations.writable)
-        forecast = PlacementForecast(survey, demand.barred, self._ports.clock.random, demand.only_targets)
-        plans = PlanStore(self._open_database())
+        survey = await self.ports.placement.survey(registrations.writable)
+        forecast = PlacementForecast(survey, demand.barred, self.ports.clock.random, demand.only_targets)
+        plans = PlanStore(self.open_database())
         unreadable: list[LedgerFailure] = []
         named: set[str] = set()
         seen: dict[int, Versioned[LedgerMetadata]] = {}
@@ -121,16 +114,16 @@ class RecoveryScan:
             registered=tuple(sorted(registrations.live & demand.leaving)),
             unreachable=tuple(sorted(demand.unreachable)),
             unnamed=tuple(sorted(demand.leaving - named)),
-            seen_at_ns=self._ports.clock.monotonic_ns(),
+            seen_at_ns=self.ports.clock.monotonic_ns(),
             placement=survey.origin,
             seen=seen,
             is_of_ledgers=demand.ledger_ids is not None,
         )
 
     def _read(self, demand: PlanDemand) -> AsyncGenerator[_Found, None]:
-        window = self._config.metadata_reads_in_flight_max
+        window = self.config.metadata_reads_in_flight_max
         if demand.ledger_ids is None:
-            return self._ports.ledgers.read_all(window=window)
+            return self.ports.ledgers.read_all(window=window)
         read = self._read_if_present if demand.may_be_gone else self._read_one
         return pipelined(each_of(demand.ledger_ids), read, window)
 
@@ -142,7 +135,7 @@ class RecoveryScan:
 
     async def _read_one(self, ledger_id: int) -> _Found:
         try:
-            return ledger_id, await self._ports.ledgers.read(ledger_id)
+            return ledger_id, await self.ports.ledgers.read(ledger_id)
         except MetadataFormatError as error:
             return ledger_id, error
 
@@ -152,13 +145,13 @@ class RecoveryScan:
                 raise BookieNotFoundError(f"bookie {bookie_id} is unknown: no cookie, and {none_of} references it")
 
     async def _is_known(self, bookie_id: str) -> bool:
-        is_registered = bookie_id in (await self._registration.snapshot()).live
-        return is_registered or await self._cookies.find(bookie_id) is not None
+        is_registered = bookie_id in (await self.ports.registrations.snapshot()).live
+        return is_registered or await self.cookies.find(bookie_id) is not None
 
     async def _require_targets(self, demand: PlanDemand) -> None:
         if not demand.only_targets:
             return
-        registrations = await self._registration.snapshot()
+        registrations = await self.ports.registrations.snapshot()
         for bookie_id in sorted(demand.only_targets):
             if bookie_id in demand.barred:
                 raise RefusedError(f"nothing was changed: bookie {bookie_id} cannot be a target: its ledgers are moved")

@@ -58,10 +58,6 @@ class PlanStore(Sequence[LedgerPlan]):
         values = (ledger.surviving_copies, ledger.ledger_id, self._encoder.encode(ledger))
         self._database.execute("INSERT INTO ledger VALUES (?, ?, ?)", values)
 
-    def close(self) -> None:
-        """Delete the plan."""
-        self._database.close()
-
     def __len__(self) -> int:
         return self.totals.ledgers
 

@@ -10,7 +10,7 @@ again, because the bookie may have returned.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -27,7 +27,6 @@ from bkctl.runtime.errors import (
 )
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
 from bkctl.runtime.metadata.ledgers.stored_ledgers import IDS_KEPT_MAX, unreadable_advice
-from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
@@ -107,16 +106,6 @@ class DecommissionReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.is_cookie_deleted or any(recovery.has_progress for recovery in self.recoveries)
 
 
-class FinishHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls before the cookies are deleted. ``keep_cookie``: with each cookie; if it raises RefusedError, it stays.
-
-    ``clear_marks``: once no ledger references the bookies.
-    """
-
-    keep_cookie: Callable[[str, Node], None] = lambda *_: None
-    clear_marks: Callable[[], Awaitable[None]] | None = None
-
-
 class Decommission:
     """Plans and runs decommissions, of live and of dead bookies."""
 
@@ -141,36 +130,20 @@ class Decommission:
         bookie_ids: Sequence[str],
         on_wait: Callable[[str], None] | None = None,
         accepted_losses: Collection[int] = (),
+        *,
+        is_rehearsal: bool = False,
     ) -> DecommissionPlan:
-        """Like ``preview``, but waits for the end of the sessions of killed bookies.
-
-        For ``on_wait`` see ``BookieRecovery.require_down``.
-        """
-        live = frozenset([each for each in bookie_ids if not await self._is_down(each, on_wait)])
-        return await self._preview(bookie_ids, live, accepted_losses)
-
-    async def preview(self, bookie_ids: Sequence[str], accepted_losses: Collection[int] = ()) -> DecommissionPlan:
         """Find the references to the bookies; writes nothing.
 
-        BookieNotFoundError if one is not registered, has no cookie, and no ledger references it. RefusedError if one of
-        the ``accepted_losses`` references a bookie and is not proven lost; ignores those that reference none.
+        Waits for the end of the sessions of killed bookies, unless ``is_rehearsal``; for ``on_wait`` see
+        ``BookieRecovery.require_down``. BookieNotFoundError if one is not registered, has no cookie, and no ledger
+        references it. RefusedError if one of the ``accepted_losses`` references a bookie and is not proven lost;
+        ignores those that reference none.
         """
-        found = await self.watch.look(bookie_ids)
-        return await self._preview(bookie_ids, frozenset(found.serving), accepted_losses)
-
-    async def _is_down(self, bookie_id: str, on_wait: Callable[[str], None] | None) -> bool:
-        """False for a bookie that answers; waits for the session of one that does not."""
-        try:
-            await self._recovery.require_down([bookie_id], on_wait)
-        except RefusedError:
-            if await self._recovery.answers(bookie_id):
-                return False
-            raise
-        return True
-
-    async def _preview(
-        self, bookie_ids: Sequence[str], live: frozenset[str], accepted_losses: Collection[int]
-    ) -> DecommissionPlan:
+        if is_rehearsal:
+            live = frozenset((await self.watch.look(bookie_ids)).serving)
+        else:
+            live = frozenset([each for each in bookie_ids if not await self._is_down(each, on_wait)])
         if live and accepted_losses:
             raise RefusedError(f"a loss can be proven only while the bookie is stopped: stop bookie {min(live)} first")
         ids = tuple(sorted(set(bookie_ids)))
@@ -185,6 +158,16 @@ class Decommission:
         if unproven:
             raise RefusedError(f"nothing was changed: these losses are not proven: {named_reasons(unproven)}")
         return DecommissionPlan(ids, versions, plan.without(accepted_losses), live, accepted)
+
+    async def _is_down(self, bookie_id: str, on_wait: Callable[[str], None] | None) -> bool:
+        """False for a bookie that answers; waits for the session of one that does not."""
+        try:
+            await self._recovery.require_down([bookie_id], on_wait)
+        except RefusedError:
+            if await self._recovery.answers(bookie_id):
+                return False
+            raise
+        return True
 
     async def _cookie_version(self, bookie_id: str) -> int | None:
         cookie = await self._recovery.outage.outlast(lambda: self._cookies.find(bookie_id))
@@ -208,7 +191,9 @@ class Decommission:
 
     def _drain(self, plan: DecommissionPlan, hooks: DrainHooks, live: frozenset[str]) -> Drain:
         accepted = frozenset(ledger.ledger_id for ledger in plan.accepted)
-        return Drain(self._recovery, self.watch, self._ports, hooks, live=live, accepted=accepted)
+        return Drain(
+            recovery=self._recovery, watch=self.watch, ports=self._ports, hooks=hooks, live=live, accepted=accepted
+        )
 
     async def move(self, plan: DecommissionPlan, wait_s: float, hooks: DrainHooks) -> DrainResult:
         """Move all ledgers away, without stopping anything. Ledgers that cannot be moved do not stop the others.
@@ -229,9 +214,7 @@ class Decommission:
             read_only=tuple(sorted(plan.live)),
         )
 
-    async def finish(
-        self, plan: DecommissionPlan, moved: DrainResult, hooks: DrainHooks, finish: FinishHooks
-    ) -> DecommissionReport:
+    async def finish(self, plan: DecommissionPlan, moved: DrainResult, hooks: DrainHooks) -> DecommissionReport:
         """Delete the cookies, if nothing references the stopped bookies. Live bookies must be stopped before.
 
         A scan from before a bookie was stopped, or before an outage, proves nothing: it is repeated.
@@ -252,7 +235,7 @@ class Decommission:
                 refusal = await self._restore_cookies(refusal)
             elif refusal is not None:
                 refusal += plan.kept
-            elif (refusal := await self._delete_cookies(plan, finish, deleted)) is None and deleted:
+            elif (refusal := await self._delete_cookies(plan, hooks, deleted)) is None and deleted:
                 report = _report(plan, moved, await drain.scan(plan.bookie_ids))
                 if report.refusal is not None:
                     refusal = await self._restore_cookies(report.refusal)
@@ -268,19 +251,19 @@ class Decommission:
 
         return await self._recovery.outage.outlast(attempt)
 
-    async def _delete_cookies(self, plan: DecommissionPlan, finish: FinishHooks, deleted: list[str]) -> str | None:
+    async def _delete_cookies(self, plan: DecommissionPlan, hooks: DrainHooks, deleted: list[str]) -> str | None:
         """Delete the cookies at the versions of the plan; a sentence if one stays."""
         await self._ports.ledgers.migration.require_none()
         try:
             await self._recovery.require_down(plan.bookie_ids)
         except RefusedError as error:
             return f"{error}{plan.kept}"
-        if finish.clear_marks is not None:
-            await finish.clear_marks()
+        if hooks.clear_marks is not None:
+            await hooks.clear_marks()
         for bookie_id, version in plan.cookie_versions.items():
             if version is None:
                 continue
-            if (refusal := await self._delete_cookie(plan, bookie_id, version, finish)) is not None:
+            if (refusal := await self._delete_cookie(plan, bookie_id, version, hooks)) is not None:
                 return refusal
             if bookie_id in self._own_deletes:
                 deleted.append(bookie_id)
@@ -295,12 +278,12 @@ class Decommission:
         return refusal + _NAMED_MEANWHILE
 
     async def _delete_cookie(
-        self, plan: DecommissionPlan, bookie_id: str, version: int, finish: FinishHooks
+        self, plan: DecommissionPlan, bookie_id: str, version: int, hooks: DrainHooks
     ) -> str | None:
         try:
             node = await self._cookies.read_node(bookie_id)
             if node.stat.version == version:
-                finish.keep_cookie(bookie_id, node)
+                hooks.keep_cookie(bookie_id, node)
             try:
                 await self._cookies.delete(bookie_id, version)
             except MetadataUnavailableError:

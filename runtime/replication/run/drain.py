@@ -8,6 +8,7 @@ read-only. The end is a scan of all ledgers that finds no reference.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 
@@ -18,6 +19,7 @@ from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.ledger.pulsar_owner import topic_of_broker
+from bkctl.runtime.metadata.store import Node
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.plan.recovery_plan import RecoveryPlan
@@ -52,38 +54,32 @@ class DrainResult(msgspec.Struct, frozen=True):
 
 
 class DrainHooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls during a drain, and its job. ``before_scan``: before each scan that may be the last one.
+    """Calls during a drain or a decommission, and its job. ``before_scan``: before each scan that may be the last one.
 
-    ``job``: see ``RecoveryJob``.
+    ``job``: see ``RecoveryJob``. ``clear_marks``: once no ledger references the bookies. ``keep_cookie``: with each
+    cookie, before it is deleted; if it raises RefusedError, the cookie stays.
     """
 
     on_progress: Callable[[RecoveryProgress], None] | None = None
     on_open: Callable[[Sequence[OpenLedger]], None] = lambda _: None
     before_scan: Callable[[], Awaitable[None]] | None = None
     job: RecoveryJob | None = None
+    clear_marks: Callable[[], Awaitable[None]] | None = None
+    keep_cookie: Callable[[str, Node], None] = lambda *_: None
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Drain:
     """Drains the bookies of one plan."""
 
-    def __init__(
-        self,
-        recovery: BookieRecovery,
-        watch: ModeWatch,
-        ports: ClientPorts,
-        hooks: DrainHooks,
-        *,
-        live: frozenset[str],
-        accepted: frozenset[int],
-    ) -> None:
-        """``live``: bookies that serve; the others are down and never asked. ``accepted``: ledgers to leave alone,
-        because their loss was accepted."""
-        self._recovery = recovery
-        self._watch = watch
-        self._ports = ports
-        self._hooks = hooks
-        self._live = live
-        self._accepted = accepted
+    recovery: BookieRecovery
+    watch: ModeWatch
+    ports: ClientPorts
+    hooks: DrainHooks
+    live: frozenset[str]
+    """Bookies that serve; the others are down and never asked."""
+    accepted: frozenset[int]
+    """Ledgers to leave alone, because their loss was accepted."""
 
     async def run(self, plan: RecoveryPlan, wait_s: float) -> DrainResult:
         """Carry out a plan, and scan until nothing is left or nothing more can be done.
@@ -96,13 +92,13 @@ class Drain:
         still_open: tuple[OpenLedger, ...] = ()
         scanned = plan if plan.ledgers else await self.scan(ids)
         for _ in range(PASSES_MAX):
-            todo = scanned.without(self._accepted)
+            todo = scanned.without(self.accepted)
             if not todo.ledgers:
                 break
             report = await self._run(todo)
             recoveries.append(report)
             is_complete = _is_complete_but_for_open(report)
-            if _open_ids(report) and self._recovery.policy.open_ledgers is OpenLedgers.WAIT:
+            if _open_ids(report) and self.recovery.policy.open_ledgers is OpenLedgers.WAIT:
                 later, is_moved, still_open = await self._wait_for_writers(todo, report, wait_s)
                 recoveries += later
                 is_complete = is_complete and is_moved and not still_open
@@ -117,19 +113,19 @@ class Drain:
         """Find current references to the bookies, with ``before_scan`` repeated after each outage."""
 
         async def scan() -> RecoveryPlan:
-            if self._hooks.before_scan is not None:
-                await self._hooks.before_scan()
-            found = await self._recovery.scan(bookie_ids, unreachable=await self._unreachable(bookie_ids))
-            return msgspec.structs.replace(found, is_drain=bool(self._live))
+            if self.hooks.before_scan is not None:
+                await self.hooks.before_scan()
+            found = await self.recovery.scan(bookie_ids, unreachable=await self._unreachable(bookie_ids))
+            return msgspec.structs.replace(found, is_drain=bool(self.live))
 
-        return await self._recovery.outage.outlast(scan)
+        return await self.recovery.outage.outlast(scan)
 
     async def open_ledgers(self, ledger_ids: Collection[int], bookie_ids: Collection[str]) -> tuple[OpenLedger, ...]:
         """Those of the ledgers whose open last segment still references one of the bookies."""
         found = []
         for ledger_id in ledger_ids:
             try:
-                stored = await self._recovery.outage.outlast(partial(self._ports.ledgers.read, ledger_id))
+                stored = await self.recovery.outage.outlast(partial(self.ports.ledgers.read, ledger_id))
             except (LedgerNotFoundError, MetadataFormatError):
                 continue
             metadata = stored.value
@@ -142,7 +138,7 @@ class Drain:
     async def _run(self, todo: RecoveryPlan) -> RecoveryReport:
         """One pass; a bookie that died meanwhile is no longer asked."""
         todo = msgspec.structs.replace(todo, unreachable=await self._unreachable(todo.bookie_ids))
-        return await self._recovery.run(todo, self._hooks.on_progress, job=self._hooks.job)
+        return await self.recovery.run(todo, self.hooks.on_progress, job=self.hooks.job)
 
     async def _wait_for_writers(
         self, todo: RecoveryPlan, first: RecoveryReport, wait_s: float
@@ -152,7 +148,7 @@ class Drain:
         ``first``: the report of the pass that left the open ledgers. Returns the later reports, whether all moves
         succeeded, and the ledgers that are still open.
         """
-        clock, hooks = self._ports.clock, self._hooks
+        clock, hooks = self.ports.clock, self.hooks
         deadline_ns = clock.monotonic_ns() + int(wait_s * 1e9)
         reports: list[RecoveryReport] = []
         is_moved = True
@@ -180,9 +176,9 @@ class Drain:
 
     async def _unreachable(self, bookie_ids: Collection[str]) -> tuple[str, ...]:
         """The bookies that are down; ConflictError if one that serves accepts writes, RefusedError in a migration."""
-        await self._recovery.outage.outlast(self._ports.ledgers.migration.require_none)
-        found = await self._watch.require_no_writable(self._live)
-        return tuple(sorted(frozenset(bookie_ids) - self._live | set(found.down)))
+        await self.recovery.outage.outlast(self.ports.ledgers.migration.require_none)
+        found = await self.watch.require_no_writable(self.live)
+        return tuple(sorted(frozenset(bookie_ids) - self.live | set(found.down)))
 
 
 def _open_ids(report: RecoveryReport) -> list[int]:
@@ -199,12 +195,10 @@ def _while_waiting(
         ledgers_total=todo.totals.ledgers,
         ledgers_failed=len({each.ledger_id for each in failures if each.reason is not FailureReason.OPEN}),
         entries_copied=sum(report.entries for report in reports),
-        entries_planned=todo.totals.entries,
         bytes_copied=sum(report.bytes_copied for report in reports),
         bytes_planned=todo.totals.bytes_to_copy,
         waiting_for_writers=open_ledgers,
         writers_wait_s=left_s,
-        current_ledgers=(),
     )
 
 

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 
 from bkctl.runtime.client.ports import ClientPorts
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from bkctl.runtime.replication.copy.activity import LedgerActivity
@@ -33,7 +32,6 @@ class Engine:
     def __init__(
         self,
         ports: ClientPorts,
-        registration: RegistrationClient,
         locks: ReplicationLocks,
         policy: Policy,
         *,
@@ -52,15 +50,17 @@ class Engine:
         self._ports = ports
         self._on_range = on_range
         self._on_outage = on_outage
-        self.outage = OutageWait(registration.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage)
-        self.live_bookies = LiveBookies(registration, ports.clock, config.registration_wait_s, known)
+        self.outage = OutageWait(
+            ports.registrations.snapshot, ports.clock, config.metadata_outage_max_s, self._note_outage
+        )
+        self.live_bookies = LiveBookies(ports.registrations, ports.clock, config.registration_wait_s, known)
         self._copies = CopyReader(ports, config, self.live_bookies.__contains__)
         self.pacer = SharedPacer(ports.clock)
         self.set_pace(policy.pace)
         self._tools = TurnTools(
             ports=ports,
             locks=locks,
-            replicator=Replicator(ports, self._copies, config, self._count_copied, self._note_verified, self.pacer),
+            replicator=Replicator(ports, self._copies, config, self.pacer, self._count_copied, self._note_verified),
             live_bookies=self.live_bookies,
             targets=TargetChooser(
                 self.live_bookies,

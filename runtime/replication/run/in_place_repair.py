@@ -149,7 +149,6 @@ class InPlaceRepair:
         run = LedgerRun(self.ports, self.policy, totals, results.append, on_progress, job)
         engine = Engine(
             self.ports,
-            self.ports.registrations,
             self.locks,
             self.policy,
             on_range=run.note_range,

@@ -17,7 +17,7 @@ from bkctl.runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX
 from bkctl.runtime.ports import Workers
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.ledger_result import LedgerResult
-from bkctl.runtime.replication.plan.job_file import JobDone, JobFile, JobRange
+from bkctl.runtime.replication.plan.job_file import JobFile, JobRange
 from bkctl.runtime.replication.plan.recovery_plan import PlanTotals
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.engine import Engine
@@ -37,7 +37,6 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     ledgers_total: int
     ledgers_failed: int
     entries_copied: int
-    entries_planned: int
     bytes_copied: int
     bytes_planned: int
     """Estimated; ledgers of unknown size do not count."""
@@ -45,8 +44,6 @@ class RecoveryProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Open ledgers that are left alone for some time, so that their writers can replace the bookies."""
     writers_wait_s: float = 0.0
     """How long these are still left alone."""
-    current_ledgers: tuple[int, ...]
-    """Ledgers in progress, oldest first; the first one may be delaying the run."""
     oldest_ledger: int | None = None
     """The ledger that was begun first, in progress or waiting for its lock."""
     oldest_s: float = 0.0
@@ -176,7 +173,7 @@ class LedgerRun:
         self._failed += bool(result.failures)
         self._on_result(result)
         if self._job is not None and not result.failures and not self._is_unrecorded:
-            self._job.file.append(done_record(result))
+            self._job.file.append(result)
         self._report_progress()
 
     async def _owner(self, ledger_id: int) -> str | None:
@@ -199,26 +196,12 @@ class LedgerRun:
                 ledgers_total=self._totals.ledgers,
                 ledgers_failed=self._failed,
                 entries_copied=self._engine.entries_copied,
-                entries_planned=self._totals.entries,
                 bytes_copied=self._engine.bytes_copied,
                 bytes_planned=self._totals.bytes_to_copy,
                 waiting_for_writers=self._waiting_for_writers,
                 writers_wait_s=max(0.0, (self._writers_due_ns - now_ns) / 1e9) if self._waiting_for_writers else 0.0,
-                current_ledgers=tuple(each.ledger_id for each in current),
                 oldest_ledger=None if oldest is None else oldest.ledger_id,
                 oldest_s=0.0 if oldest is None else (now_ns - oldest.since_ns) / 1e9,
                 oldest_waits_for="" if oldest is None else oldest.waits_for,
             )
         )
-
-
-def done_record(result: LedgerResult) -> JobDone:
-    """The record of a ledger without failures."""
-    return JobDone(
-        ledger_id=result.ledger_id,
-        outcome=result.outcome.name,
-        fragments=result.fragments,
-        entries=result.entries,
-        bytes=result.bytes_copied,
-        was_closed=result.was_closed,
-    )

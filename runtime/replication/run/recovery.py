@@ -13,7 +13,6 @@ import msgspec
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import BookieError, RefusedError
 from bkctl.runtime.metadata.bookies.cookies import CookieStore
-from bkctl.runtime.metadata.bookies.registration import RegistrationClient
 from bkctl.runtime.metadata.outage import MetadataOutage, OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.replication.copy.reader import SILENCE, reason_of
@@ -35,7 +34,6 @@ class BookieRecovery:
     def __init__(
         self,
         ports: ClientPorts,
-        registration: RegistrationClient,
         cookies: CookieStore,
         locks: ReplicationLocks,
         policy: Policy,
@@ -51,15 +49,16 @@ class BookieRecovery:
         ``open_database`` is called for each plan.
         """
         self._ports = ports
-        self._registration = registration
         self._locks = locks
         self.policy = policy
         self._on_outage = on_outage
         self._find_leaving = find_leaving
-        self.outage = OutageWait(registration.snapshot, ports.clock, policy.config.metadata_outage_max_s, on_outage)
+        self.outage = OutageWait(
+            ports.registrations.snapshot, ports.clock, policy.config.metadata_outage_max_s, on_outage
+        )
         """Waits for the metadata store in all methods but ``run``. Callers that build on this class may use it too."""
-        self.loss_proof = LossProof(ports, registration, policy.config)
-        self._scan = RecoveryScan(ports, registration, cookies, policy.config, open_database)
+        self.loss_proof = LossProof(ports, ports.registrations, policy.config)
+        self._scan = RecoveryScan(ports, cookies, policy.config, open_database)
 
     async def require_down(
         self,
@@ -94,7 +93,7 @@ class BookieRecovery:
 
     async def registered(self, bookie_ids: Collection[str]) -> list[str]:
         """The given bookies that are currently registered, sorted."""
-        return sorted((await self._registration.snapshot()).live.intersection(bookie_ids))
+        return sorted((await self._ports.registrations.snapshot()).live.intersection(bookie_ids))
 
     async def answers(self, bookie_id: str) -> bool:
         """Whether the bookie serves a request; False also for one that answers with an error."""
@@ -182,7 +181,6 @@ class BookieRecovery:
         run = LedgerRun(self._ports, self.policy, plan.totals, tally.add, on_progress, job)
         engine = Engine(
             self._ports,
-            self._registration,
             self._locks,
             self.policy,
             known=plan.targets,

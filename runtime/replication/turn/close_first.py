@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from bkctl.runtime.client.ports import credentials_of
 from bkctl.runtime.client.recovery import LedgerRecovery
-from bkctl.runtime.errors import (
-    LedgerNotFoundError,
-    MetadataUnavailableError,
-)
+from bkctl.runtime.errors import LedgerNotFoundError, MetadataUnavailableError
 from bkctl.runtime.ledger.changes import to_in_recovery
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.store import Versioned
@@ -15,10 +12,7 @@ from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.runtime.replication.judge.closability import why_not_closable
 from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.fragments import (
-    EntryRange,
-    joined,
-)
+from bkctl.runtime.replication.judge.fragments import EntryRange, joined
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, SourceDefect
 from bkctl.runtime.replication.turn.moves import need_of, why_no_target
 from bkctl.runtime.replication.turn.state import StripePlace, TurnState

@@ -7,10 +7,7 @@ import msgspec
 from bkctl.runtime.client.ports import credentials_of
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.replication.copy.job import StripeJob
-from bkctl.runtime.replication.judge.fragments import (
-    fragments_naming,
-    in_and_out_of,
-)
+from bkctl.runtime.replication.judge.fragments import fragments_naming, in_and_out_of
 from bkctl.runtime.replication.turn.state import BadStripe, StripePlace, TurnState
 
 

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Collection
 
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
-from bkctl.runtime.metadata.store import CheckNode
 from bkctl.runtime.ports import Clock
 
 REFRESH_S = 2.0
@@ -126,7 +125,3 @@ class LiveBookies:
             if since is not None and not is_changed:
                 self._member_since[bookie_id] = since
         return since
-
-    def checks(self, bookie_id: str) -> tuple[CheckNode, CheckNode]:
-        """See ``RegistrationClient.checks``."""
-        return self._registration.checks(bookie_id)

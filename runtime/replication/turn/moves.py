@@ -1,25 +1,39 @@
-"""Copies the stripes of leaving bookies to others: a move is an ensemble index of a segment, and its target."""
+"""Copies the stripes of leaving bookies to others, and names these in the metadata.
+
+A move is an ensemble index of a segment, and its target.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from bkctl.runtime.client.ports import credentials_of
+from bkctl.runtime.errors import NoNodeError
+from bkctl.runtime.ledger.changes import replace_in_segment
 from bkctl.runtime.ledger.metadata import LedgerMetadata
+from bkctl.runtime.metadata.store import NodeWrite, Versioned
 from bkctl.runtime.placement.choice import NoChoice
 from bkctl.runtime.placement.isolation import isolation_demand
 from bkctl.runtime.replication.copy.job import StripeJob
-from bkctl.runtime.replication.judge.fragments import (
-    Fragment,
-    stripe_count,
-)
+from bkctl.runtime.replication.judge.fragments import Fragment, stripe_count
 from bkctl.runtime.replication.judge.ledger_result import FailureReason
 from bkctl.runtime.replication.judge.targets import CopyNeed, stripe_bytes
-from bkctl.runtime.replication.turn.metadata_switch import NewMembers, TargetGoneError
-from bkctl.runtime.replication.turn.state import Move, StripePlace, TurnState
+from bkctl.runtime.replication.turn.state import LockLostError, Move, StripePlace, TurnState
 
 COMMIT_AFTER_NS = 5 * 10**9
 """Copies that have waited so long for the compare-and-set are committed before the next stripe is copied."""
+
+NewMembers: TypeAlias = dict[int, dict[int, str]]
+"""New bookies by ensemble index, by first entry of the segment: one compare-and-set."""
+
+
+class TargetGoneError(Exception):
+    """A target was not writable, or had no cookie, when the metadata was to name it; nothing was written."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.target = target
 
 
 async def prepare(turn: TurnState, metadata: LedgerMetadata) -> tuple[NewMembers, bool]:
@@ -59,6 +73,35 @@ async def require_targets(turn: TurnState, change: NewMembers) -> None:
         for index, target in replacements.items():
             if not await _is_kept(turn, turn.moves[StripePlace(first_entry_id, index)]):
                 raise TargetGoneError(target)
+
+
+async def switch_metadata(
+    turn: TurnState, stored: Versioned[LedgerMetadata], change: NewMembers, *, is_released: bool
+) -> Versioned[LedgerMetadata]:
+    """Name the new members in what is stored, and release the lock in the same transaction if ``is_released``.
+
+    It is one transaction with a check that each target is writable and has its cookie. Another command makes a bookie
+    read-only, and deletes its cookie, before it scans all ledgers for the last time. So our write comes before that,
+    and the scan sees it, or it fails, and the stripes of that target are copied again (replication section 15.1).
+    TargetGoneError, LockLostError, BadVersionError, LedgerNotFoundError. MetadataUnavailableError: it may be done.
+    """
+    metadata = stored.value
+    for first_entry_id, replacements in change.items():
+        metadata = replace_in_segment(metadata, first_entry_id, replacements)
+    targets = sorted({target for replacements in change.values() for target in replacements.values()})
+    checks = {check: target for target in targets for check in turn.tools.ports.registrations.checks(target)}
+
+    async def write(*others: NodeWrite) -> Versioned[LedgerMetadata]:
+        ledgers = turn.tools.ports.ledgers
+        return await ledgers.write(turn.task.ledger_id, metadata, stored.version, *others, *checks)
+
+    try:
+        return await (turn.lock.release_in(write) if is_released else write())
+    except NoNodeError as error:
+        for check, target in checks.items():
+            if check.path == error.path:
+                raise TargetGoneError(target) from error
+        raise LockLostError from error
 
 
 async def _is_kept(turn: TurnState, copied: Move) -> bool:

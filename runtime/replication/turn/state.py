@@ -6,9 +6,7 @@ import dataclasses
 from typing import NamedTuple
 
 from bkctl.runtime.client.ports import ClientPorts
-from bkctl.runtime.errors import (
-    ConflictError,
-)
+from bkctl.runtime.errors import ConflictError
 from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.metadata.outage import OutageWait
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
@@ -16,18 +14,18 @@ from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.placement.rules import BrokenRule
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.stripe import Replicator
-from bkctl.runtime.replication.judge.fragments import (
-    EntryRange,
-    Fragment,
-)
+from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
 from bkctl.runtime.replication.judge.ledger_result import FailureReason, LedgerFailure, SourceDefect
 from bkctl.runtime.replication.policy import Policy
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
-from bkctl.runtime.replication.turn.metadata_switch import LockLostError
 from bkctl.runtime.replication.turn.target_chooser import TargetChooser
 from bkctl.runtime.replication.turn.task import LedgerTask
 
 ZOOKEEPER = "ZooKeeper"
+
+
+class LockLostError(Exception):
+    """The lock was lost, so another process may be copying now: stop writing."""
 
 
 class StripePlace(NamedTuple):

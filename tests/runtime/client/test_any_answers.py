@@ -25,6 +25,7 @@ from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.copy.job import StripeJob
+from bkctl.runtime.replication.copy.rate import SharedPacer
 from bkctl.runtime.replication.copy.reader import CopyReader
 from bkctl.runtime.replication.copy.stripe import Replicator
 from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
@@ -160,7 +161,7 @@ def test_a_stripe_is_copied_or_the_outcome_says_why_not(data: st.DataObject) -> 
         fragment = Fragment(0, EntryRange(0, ENTRIES_MAX), BOOKIES, (0,), is_open=False)
         job = StripeJob(keys, metadata, fragment, 0, "b4", frozenset({"b1"}))
         activity = LedgerActivity(0, 0)
-        outcome = await Replicator(ports, copies, config, lambda *_: None).copy(job, activity)
+        outcome = await Replicator(ports, copies, config, SharedPacer(ports.clock)).copy(job, activity)
         assert outcome.is_complete or outcome.target_failure or outcome.lost or outcome.unreadable
         windows = [copies.windows.items, copies.windows.memory, *map(copies.windows.of, ("b1", "b2", "b3", "b4"))]
         assert {(each.items_in_flight, each.bytes_in_flight) for each in windows} == {(0, 0)}

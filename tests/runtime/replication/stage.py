@@ -23,7 +23,7 @@ from bkctl.runtime.replication.judge.check_scope import WHOLE, CheckScope
 from bkctl.runtime.replication.judge.fragments import segment_entries
 from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
 from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport, FinishHooks
+from bkctl.runtime.replication.run.decommission import Decommission, DecommissionPlan, DecommissionReport
 from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.report import RecoveryReport
@@ -94,7 +94,6 @@ class Stage:
         """Recovery with this stage's parts."""
         return BookieRecovery(
             self.client.ports,
-            self.registration,
             self.cookies,
             self.locks,
             Policy(config=config),
@@ -138,12 +137,12 @@ class Stage:
 async def carry_out(
     decommission: Decommission,
     plan: DecommissionPlan,
-    finish: FinishHooks | None = None,
+    hooks: DrainHooks | None = None,
 ) -> DecommissionReport:
     """Move all ledgers away, then delete the cookies: what the command does with bookies that are down."""
-    hooks = DrainHooks()
+    hooks = hooks or DrainHooks()
     moved = await decommission.move(plan, 0.0, hooks)
-    return await decommission.finish(plan, moved, hooks, finish or FinishHooks())
+    return await decommission.finish(plan, moved, hooks)
 
 
 def length_of(entry_count: int) -> int:

@@ -439,7 +439,6 @@ async def test_t16_a_ledger_whose_lock_is_lost_twice_may_be_repaired_by_then(
     one_by_one = msgspec.structs.replace(QUICK, ledgers_in_parallel=1)
     recovery = BookieRecovery(
         stage.client.ports,
-        stage.registration,
         stage.cookies,
         losing,
         Policy(config=one_by_one),
@@ -779,9 +778,8 @@ async def test_progress_ends_with_everything_done(stage: Stage) -> None:
 
     last = moments[-1]
     assert (last.ledgers_done, last.ledgers_total, last.ledgers_failed) == (5, 5, 0)
-    assert (last.entries_copied, last.entries_planned) == (50, 50)
+    assert last.entries_copied == 50
     assert last.bytes_copied == report.bytes_copied
-    assert last.current_ledgers == ()
 
 
 async def test_t38_a_session_that_ends_during_the_copy_writes_nothing_and_the_next_one_does(

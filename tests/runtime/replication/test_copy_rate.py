@@ -136,6 +136,6 @@ def test_a_waiting_caller_follows_a_changed_rate() -> None:
         limit.change(None)
         await asyncio.gather(*(limit.take(10**12) for _ in range(100)))
         assert clock.monotonic_ns() == pytest.approx(2e9, rel=0.05)
-        assert limit.bytes_per_second is None
+        assert limit.per_s is None
 
     simulate(scenario)

@@ -91,14 +91,14 @@ async def test_a_preview_shows_the_work_for_a_bookie_that_still_serves(stage: St
     ledger_id = await stage.store(ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5)))
     writes_before = stage.client.held_store.write_count
 
-    plan = await stage.decommission().preview(["b1"])
+    plan = await stage.decommission().plan(["b1"], is_rehearsal=True)
 
     assert (plan.recovery.registered, plan.cookie_versions, sorted(plan.live)) == (("b1",), {"b1": 0}, ["b1"])
     assert [found.ledger_id for found in plan.recovery.ledgers] == [ledger_id]
     assert (plan.recovery.totals.entries, plan.recovery.targets) == (5, ("b2", "b3"))
     assert stage.client.held_store.write_count == writes_before
     with pytest.raises(BookieNotFoundError):
-        await stage.decommission().preview(["b9"])
+        await stage.decommission().plan(["b9"], is_rehearsal=True)
 
 
 @pytest.mark.parametrize("mode", BookieMode)

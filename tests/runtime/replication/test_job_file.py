@@ -14,10 +14,9 @@ import pytest
 
 from bkctl.runtime.errors import ConfigurationError, ConflictError
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
+from bkctl.runtime.replication.judge.ledger_result import LedgerResult
 from bkctl.runtime.replication.plan.job_file import (
     VERSION,
-    DoneBefore,
-    JobDone,
     JobFile,
     JobRange,
     JobRest,
@@ -45,8 +44,8 @@ def found(ledger_id: int, target: str, last_entry_id: int) -> JobRange:
     return JobRange(ledger_id=ledger_id, first_entry_id=0, ensemble_index=1, target=target, last_entry_id=last_entry_id)
 
 
-def done(ledger_id: int) -> JobDone:
-    return JobDone(ledger_id=ledger_id, outcome="REPAIRED", fragments=1, entries=100, bytes=50, was_closed=True)
+def done(ledger_id: int) -> LedgerResult:
+    return LedgerResult(ledger_id=ledger_id, fragments=1, entries=100, bytes_copied=50, was_closed=True)
 
 
 def new_job(path: Path) -> str:
@@ -69,11 +68,11 @@ def test_what_was_recorded_is_read_back(tmp_path: Path) -> None:
     assert job.rest == JobRest(START, (7, 5), (None, None)), "in the order of work"
     assert job.ranges_of(7) == (found(7, "b5:3181", 299),), "the last record of a stripe counts"
     assert job.ranges_of(9) == (), "a finished ledger has none"
-    assert job.done_before == DoneBefore(1, 50)
+    assert job.done_before == (1, 50)
     assert (tmp_path / "job").stat().st_mode & 0o777 == 0o600
     job.append(done(9))
     job.write()
-    assert job.done_before == DoneBefore(1, 100), "a drain moved it twice"
+    assert job.done_before == (1, 100), "a drain moved it twice"
     job.close()
 
 
@@ -131,10 +130,10 @@ def test_a_full_disk_loses_nothing_that_was_written(tmp_path: Path) -> None:
         job.write()
     assert raised.value.errno == errno.ENOSPC
     database.execute("PRAGMA max_page_count = 1000000")
-    assert job.done_before.ledgers == 1
+    assert job.done_before[0] == 1
     job.write()
     job.close()
-    assert reopen(path).done_before.ledgers == 10_000, "space was freed"
+    assert reopen(path).done_before[0] == 10_000, "space was freed"
 
 
 @pytest.mark.parametrize("killed_after_s", [0.0, 0.02, 0.1])

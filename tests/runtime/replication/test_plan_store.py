@@ -53,7 +53,6 @@ def test_order_and_content(copies: dict[int, tuple[int, bool]], is_in_file: bool
     assert [store[place] for place in range(-len(plans), len(plans))] == in_order * 2
     with pytest.raises(IndexError):
         store[len(plans)]
-    store.close()
 
 
 def test_two_runs_read_one_plan_at_the_same_time() -> None:

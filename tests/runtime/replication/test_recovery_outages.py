@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
@@ -21,7 +22,8 @@ from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.policy import Policy
-from bkctl.runtime.replication.run.decommission import Decommission, FinishHooks
+from bkctl.runtime.replication.run.decommission import Decommission
+from bkctl.runtime.replication.run.drain import DrainHooks
 from bkctl.runtime.replication.run.ledgers import RecoveryProgress
 from bkctl.runtime.replication.run.recovery import BookieRecovery
 from bkctl.runtime.replication.run.report import RecoveryReport
@@ -63,8 +65,7 @@ class Scene(NamedTuple):
     def recovery(self, config: ReplicationConfig = CONFIG) -> BookieRecovery:
         stage = self.stage
         return BookieRecovery(
-            stage.client.ports,
-            self.registration,
+            dataclasses.replace(stage.client.ports, registrations=self.registration),
             stage.cookies,
             stage.locks,
             Policy(config=config),
@@ -333,7 +334,7 @@ async def test_a_cookie_whose_delete_lost_its_answer_is_reported_as_deleted(scen
     plan = await decommission.plan(["b1"])
     cookies = CookieStore(stage.world.store, stage.ledgers.root)
     running = asyncio.create_task(
-        carry_out(decommission, plan, FinishHooks(keep_cookie=lambda *_: scene.link.lose_answers()))
+        carry_out(decommission, plan, DrainHooks(keep_cookie=lambda *_: scene.link.lose_answers()))
     )
     async with asyncio.timeout(LIMIT_S):
         while "b1" in await cookies.ids():  # noqa: ASYNC110
@@ -352,7 +353,7 @@ async def test_after_an_outage_the_cookie_goes_only_when_a_new_scan_finds_no_ref
     await stage.add_cookie("b1")
     decommission = Decommission(scene.recovery(), stage.cookies, stage.client.ports)
     plan = await decommission.plan(["b1"])
-    running = asyncio.create_task(carry_out(decommission, plan, FinishHooks(keep_cookie=lambda *_: scene.link.cut())))
+    running = asyncio.create_task(carry_out(decommission, plan, DrainHooks(keep_cookie=lambda *_: scene.link.cut())))
     await scene.next_outage()
     sample = ledger({0: ["b1", "b2"]}, 2, 2, last_entry_id=4, length=length_of(5))
     late, _ = await stage.world.ledgers.create(sample)
