@@ -134,14 +134,14 @@ class WriteGroups:
         group: list[_Unit] = []
         paths: set[str] = set()
         checks: dict[str, int] = {}
-        size_bytes = writes_count = 0
+        size_bytes = 0
         for unit in self._waiting:
             if unit.answer.done():  # cancelled just now
                 continue
             size_bytes += unit.size_bytes
-            writes_count += len(unit.writes)
-            is_full = size_bytes > BYTES_MAX or writes_count > WRITES_MAX or len(group) == units_max
             shared = paths & unit.paths
+            writes_count = len(paths) + len(unit.paths) - len(shared)
+            is_full = size_bytes > BYTES_MAX or writes_count > WRITES_MAX or len(group) == units_max
             if group and (is_full or any(checks.get(path) != unit.checks.get(path, _NO_CHECK) for path in shared)):
                 break
             if not (group or unit.had_turn):
@@ -193,8 +193,9 @@ class WriteGroups:
         if len(group) == 1:
             await self._send_alone(group[0])
         elif group:
+            writes = list(dict.fromkeys(write for unit in group for write in unit.writes))  # a shared check only once
             try:
-                stats = await self._store.write_all([write for unit in group for write in unit.writes])
+                stats = dict(zip(writes, await self._store.write_all(writes), strict=True))
             except MetadataUnavailableError as error:
                 for unit in group:
                     unit.fail(error)
@@ -205,9 +206,7 @@ class WriteGroups:
                 return [unit for unit in group if not unit.answer.done()]
             else:
                 for unit in group:
-                    count = len(unit.writes)
-                    unit.succeed(stats[:count])
-                    del stats[:count]
+                    unit.succeed([stats[write] for write in unit.writes])
         return []
 
     async def _send_alone(self, unit: _Unit) -> None:

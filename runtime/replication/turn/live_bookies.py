@@ -43,6 +43,7 @@ class LiveBookies:
         self._is_watched = False
         """Whether the store will report the next change of the registrations, and has reported none since the read."""
         self._member_since: dict[str, int] = {}
+        self._reading_cookies = asyncio.Lock()
 
     async def refresh(self, age_max_s: float = REFRESH_S) -> Registrations:
         """The registered bookies, at most ``age_max_s`` old."""
@@ -114,14 +115,21 @@ class LiveBookies:
         """
         since = self._member_since.get(bookie_id)
         if since is None:
-            is_changed = False
+            async with self._reading_cookies:  # one of those that ask at the same time reads, and watches
+                since = self._member_since.get(bookie_id)
+                if since is None:
+                    since = await self._read_cookie(bookie_id)
+        return since
 
-            def note_change() -> None:
-                nonlocal is_changed
-                is_changed = True
-                self._member_since.pop(bookie_id, None)
+    async def _read_cookie(self, bookie_id: str) -> int | None:
+        is_changed = False
 
-            since = await self._registration.member_since(bookie_id, note_change)
-            if since is not None and not is_changed:
-                self._member_since[bookie_id] = since
+        def note_change() -> None:
+            nonlocal is_changed
+            is_changed = True
+            self._member_since.pop(bookie_id, None)
+
+        since = await self._registration.member_since(bookie_id, note_change)
+        if since is not None and not is_changed:
+            self._member_since[bookie_id] = since
         return since

@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from bkctl.runtime.client.bookie_software import BookieSoftware
 from bkctl.runtime.metadata.bookies.registration import RegistrationClient, Registrations
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
+from tests.counting_store import CountingStore
 from tests.runtime.replication.stage import Stage
 
 
@@ -82,3 +84,22 @@ async def test_a_bookie_that_does_not_come_back_is_given_up(stage: Stage) -> Non
     async with asyncio.timeout(30):
         assert (await live.refresh()).writable == ("b1",)
     assert "b2" not in live
+
+
+async def test_what_many_ledgers_ask_of_a_bookie_at_once_is_read_once(stage: Stage) -> None:
+    """The first copies of a run begin together, and all ask the same."""
+    await stage.add_cookie("b1")
+    counting = CountingStore(stage.client.store)
+    registration = RegistrationClient(counting, stage.ledgers.root)
+    clock = stage.client.ports.clock
+    live, software = LiveBookies(registration, clock), BookieSoftware(registration, clock)
+    with counting.counted() as counts:
+        since = await asyncio.gather(*(live.member_since("b1") for _ in range(50)))
+    assert sum(counts.values()) == 1, counts
+    assert {*since} == {await stage.client.ports.registrations.member_since("b1")} != {None}
+    with counting.counted() as for_one:
+        is_bkctl = [await software.is_bkctl("b1")]
+    with counting.counted() as for_many:
+        is_bkctl += await asyncio.gather(*(software.is_bkctl("b2") for _ in range(50)))
+    assert {*is_bkctl} == {False}
+    assert for_many == for_one, for_many
