@@ -4,12 +4,11 @@ Four Java bookies (Apache BookKeeper 4.18, DbLedgerStorage) with 721 ledgers, 25
 (ensemble 3, write quorum 2, ack quorum 2: three of four ledgers reference the bookie that is killed). The recovery
 delay is 0. The daemons of one side run, are elected and have ended their first checks; then the bookie is killed. What
 follows is seen from outside, in ZooKeeper: the registration is gone, the first mark, no mark left and no ledger that
-references the bookie. Then the daemons stop, the ledger nodes get back the bytes that they had before, and the bookie
-starts again.
+references the bookie. Then the daemons stop, the nodes of other ledgers of the same size take the place of these, and the
+bookie starts again.
 
-The sides alternate on the same bookies and data, and the first one changes from round to round; one round of each
-warms the bookies up and does not count. The copies of earlier rounds stay on the targets: a bookie stores an entry
-that it has once more, as it would a new one. Needs ``make interop`` once.
+The sides alternate on the same bookies, and the first one changes from round to round; one round of each warms the
+bookies up and does not count. Needs ``make interop`` once.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from rich.table import Table
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.bench.java_ledgers import BOOKIE_FLAGS, TOOL_FLAGS, DataSet, WrittenNodes
+from tests.bench.java_ledgers import BOOKIE_FLAGS, BOOKIE_SETTINGS, TOOL_FLAGS, DataSet, LedgerSets
 from tests.interop.java import is_built
 from tests.interop.java_cluster import JavaCluster
 from tests.recovery_daemons import RecoveryDaemon, daemon_notes, wait_until
@@ -65,14 +64,16 @@ class Round(msgspec.Struct, frozen=True):
 class Recovery:
     """Java bookies with ledgers, one of which is killed in each round."""
 
-    def __init__(self, cluster: JavaCluster, zookeeper: KazooClient, data_set: DataSet, daemons: int) -> None:
+    def __init__(
+        self, cluster: JavaCluster, zookeeper: KazooClient, data_set: DataSet, daemons: int, runs: int
+    ) -> None:
         self._cluster = cluster
         self._zookeeper = zookeeper
         self._daemons = daemons
         self._paths = Paths(parse_metadata_uri(cluster.metadata_uri).root)
-        self._victim = cluster.start_bookies(BOOKIES)[0]
-        self._nodes = WrittenNodes(cluster, zookeeper, data_set)
-        self.ledgers = len(self._nodes.naming(self._victim))
+        self._victim = cluster.start_bookies(BOOKIES, **BOOKIE_SETTINGS)[0]
+        self._sets = LedgerSets(cluster, zookeeper, data_set, runs)
+        self.ledgers = len(self._sets.naming(self._victim))
         set_delay = cluster.run("autorecovery", "delay", "set", "0")
         assert set_delay.exit_code == 0, set_delay.stderr
 
@@ -114,7 +115,7 @@ class Recovery:
         )
 
     def _undo(self) -> None:
-        self._nodes.restore()
+        self._sets.show_next()
         self._cluster.restart(self._victim)
 
     def _recover(self, pids: list[int]) -> Round:
@@ -129,7 +130,7 @@ class Recovery:
             time.sleep(POLL_S)
         marked = ended = time.perf_counter()
         marks_max = 0
-        while self._nodes.naming(self._victim):  # if so, the auditor was slower than the workers
+        while self._sets.naming(self._victim):  # if so, the auditor was slower than the workers
             while count := self._count_marks():
                 marks_max = max(marks_max, count)
                 assert time.perf_counter() - marked < RECOVERY_MAX_S, f"{count} marks are left"
@@ -161,7 +162,9 @@ def measure(directory: str, zookeeper: EmbeddedZooKeeper, arguments: argparse.Na
     found: dict[str, list[Round]] = {side: [] for side in arguments.only or (JAVA, BKCTL)}
     try:
         with JavaCluster(os.path.join(directory, "java"), uri, jvm_flags=BOOKIE_FLAGS) as cluster:
-            recovery = Recovery(cluster, client, DataSet(LEDGERS, entries, arguments.entry_bytes), arguments.daemons)
+            data_set = DataSet(LEDGERS, entries, arguments.entry_bytes)
+            runs = len(found) * (arguments.rounds + arguments.warm_up)
+            recovery = Recovery(cluster, client, data_set, arguments.daemons, runs + 1)
             run = {JAVA: recovery.by_java, BKCTL: recovery.by_bkctl}
             for number in range(-1 if arguments.warm_up else 0, arguments.rounds):
                 for side in list(found) if number % 2 == 0 else reversed(list(found)):

@@ -1,11 +1,13 @@
-"""Ledgers that Java's client writes to Java bookies (Apache BookKeeper 4.18), and how to undo a recovery of them."""
+"""Ledgers that Java's client writes to Java bookies (Apache BookKeeper 4.18), for recoveries that are measured."""
 
 from __future__ import annotations
 
 import os
+from itertools import islice
 
 import msgspec
 from kazoo.client import KazooClient
+from kazoo.interfaces import IAsyncResult
 
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from tests.interop.java import JavaClient
@@ -14,6 +16,8 @@ from tests.interop.java_cluster import JavaCluster
 BOOKIE_FLAGS = ("-Xmx512m", "-XX:MaxDirectMemorySize=768m", "-XX:TieredStopAtLevel=4")
 TOOL_FLAGS = ("-Xmx512m", "-XX:MaxDirectMemorySize=512m", "-XX:TieredStopAtLevel=4")
 """With a JVM's usual compilers."""
+BOOKIE_SETTINGS = {"gcWaitTime": "86400000"}
+"""No garbage collection."""
 ENSEMBLE_SIZE, QUORUM_SIZE = 3, 2
 
 
@@ -38,26 +42,41 @@ class DataSet(msgspec.Struct, frozen=True):
         return f"{self.ledgers:,} ledgers x {self.entries} x {self.entry_bytes:,} bytes"
 
 
-class WrittenNodes:
-    """Nodes of ledgers that Java's client has written and closed, with the bytes that they had then."""
+class LedgerSets:
+    """Sets of ledgers that Java's client has written and closed; the nodes of one set exist at a time.
 
-    def __init__(self, cluster: JavaCluster, zookeeper: KazooClient, data_set: DataSet) -> None:
+    Each run recovers a set of its own. After a second recovery of the same ledgers the targets would have their entries
+    already, and what a tool does about those would be measured too. The bookies must not collect the ledgers without a
+    node: start them with ``BOOKIE_SETTINGS``.
+    """
+
+    def __init__(self, cluster: JavaCluster, zookeeper: KazooClient, data_set: DataSet, count: int) -> None:
         self._zookeeper = zookeeper
         root = parse_metadata_uri(cluster.metadata_uri).root
-        ledger_ids = _fill(cluster, data_set)
-        assert len(ledger_ids) == data_set.ledgers
-        self._nodes = {path: zookeeper.get(path)[0] for path in (_node_path(root, each) for each in ledger_ids)}
+        ledger_ids = _fill(cluster, msgspec.structs.replace(data_set, ledgers=count * data_set.ledgers))
+        nodes = {path: zookeeper.get(path)[0] for path in (_node_path(root, each) for each in ledger_ids)}
+        assert len(nodes) == count * data_set.ledgers
+        paths = iter(nodes)
+        self._sets = [{path: nodes[path] for path in islice(paths, data_set.ledgers)} for _ in range(count)]
+        self._current: dict[str, bytes] = nodes
+        self.show_next()
 
     def naming(self, bookie_id: str) -> list[str]:
-        """Nodes of the ledgers that reference the bookie now."""
-        answers = {path: self._zookeeper.get_async(path) for path in self._nodes}
+        """Nodes of the present set that reference the bookie now."""
+        answers = {path: self._zookeeper.get_async(path) for path in self._current}
         return [path for path, answer in answers.items() if bookie_id.encode() in answer.get()[0]]
 
-    def restore(self) -> None:
-        """Write the first bytes back; let the disk finish what it does."""
-        for answer in [self._zookeeper.set_async(path, data) for path, data in self._nodes.items()]:
-            answer.get()
+    def show_next(self) -> None:
+        """Replace the nodes of the present set by those of the next one; let the disk finish what it does."""
+        self._wait([self._zookeeper.delete_async(path) for path in self._current])
+        self._current = self._sets.pop()
+        self._wait([self._zookeeper.create_async(path, data) for path, data in self._current.items()])
         os.sync()
+
+    @staticmethod
+    def _wait(answers: list[IAsyncResult]) -> None:
+        for answer in answers:
+            answer.get()
 
 
 def _fill(cluster: JavaCluster, data_set: DataSet) -> list[int]:

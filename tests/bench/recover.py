@@ -9,18 +9,15 @@ Each tool is a process, timed from its start to its end: ``bkctl recover failed-
 start, connect and list the bookies is measured too. Java's shell has no limit for ZooKeeper; ``--rate 0`` takes bkctl's
 away.
 
-After each run the metadata of every ledger must no longer reference the dead bookie. Then the ledger nodes get back the
-bytes that they had before, so both tools start from the same metadata. The copies of earlier runs stay on the targets:
-a bookie stores an entry that it has once more, as it would a new one. But bkctl reads all of them before it copies to a
-Java bookie that has the ledger already, so all rounds show the costs of a repeated recovery, which a first one does not
-have. To delete them is no way out: for an hour a Java bookie refuses adds to a ledger that it has deleted, as fenced.
+After each run the metadata of every ledger must no longer reference the dead bookie. Each run recovers a set of ledgers
+of its own, as large as the others: the targets have no entry of it.
 
 One run of each tool warms the bookies up and does not count; bkctl's modules are compiled from then on, as those of an
 installed one. Afterwards the tools alternate, and the first one changes from round to round. Large entries are
 compared with this machine too, by bytes per second: a file written in sequence with an fsync at its end, and a copy
 over the loopback interface.
 
-``--hold SET`` only prepares a data set, for a profile: it prints what to run and restores the metadata on Enter.
+``--hold SET`` only prepares a data set, for a profile: it prints what to run, and Enter shows the next set of ledgers.
 Needs ``make interop`` once.
 """
 
@@ -47,12 +44,13 @@ from rich.console import Console
 from rich.table import Table
 
 from bkctl.runtime.metadata.zookeeper.embedded import EmbeddedZooKeeper
-from tests.bench.java_ledgers import BOOKIE_FLAGS, TOOL_FLAGS, DataSet, WrittenNodes
+from tests.bench.java_ledgers import BOOKIE_FLAGS, BOOKIE_SETTINGS, TOOL_FLAGS, DataSet, LedgerSets
 from tests.interop.java import is_built, shell_command, write_server_conf
 from tests.interop.java_cluster import JavaCluster
 from tests.processes import bkctl_command, bkctl_environment
 
 _MEBIBYTE = 2**20
+HELD_SETS = 8
 
 
 DATA_SETS = {
@@ -100,13 +98,13 @@ class Result(msgspec.Struct, frozen=True):
 class DeadBookie:
     """A Java cluster whose ledgers all reference a bookie that was killed."""
 
-    def __init__(self, cluster: JavaCluster, zookeeper: KazooClient, data_set: DataSet) -> None:
+    def __init__(self, cluster: JavaCluster, zookeeper: KazooClient, data_set: DataSet, runs: int) -> None:
         self._cluster = cluster
         self._conf_path = os.path.join(cluster.directory, "shell.conf")
         write_server_conf(self._conf_path, cluster.metadata_uri, cluster.directory)
-        writers = cluster.start_bookies(3)
-        self._nodes = WrittenNodes(cluster, zookeeper, data_set)
-        cluster.start_bookies(2)
+        writers = cluster.start_bookies(3, **BOOKIE_SETTINGS)
+        self._sets = LedgerSets(cluster, zookeeper, data_set, runs)
+        cluster.start_bookies(2, **BOOKIE_SETTINGS)
         self.bookie_id = writers[0]
         cluster.kill(self.bookie_id)
         cluster.wait_until(lambda: self.bookie_id not in cluster.registered("writable"))
@@ -114,11 +112,11 @@ class DeadBookie:
 
     def ledgers_left(self) -> list[str]:
         """Nodes of the ledgers that still reference the dead bookie."""
-        return self._nodes.naming(self.bookie_id)
+        return self._sets.naming(self.bookie_id)
 
-    def restore(self) -> None:
-        """Write the metadata back that named the dead bookie."""
-        self._nodes.restore()
+    def show_next(self) -> None:
+        """Let the next set of ledgers exist."""
+        self._sets.show_next()
 
     def bkctl(self, *arguments: str) -> list[str]:
         """Command line of bkctl."""
@@ -141,7 +139,7 @@ class DeadBookie:
         seconds = self.seconds_of(command)
         left = self.ledgers_left()
         assert not left, f"{len(left)} ledgers still reference bookie {self.bookie_id} after {command}"
-        self.restore()
+        self.show_next()
         return seconds
 
     def seconds_of(self, command: list[str]) -> float:
@@ -159,14 +157,14 @@ class DeadBookie:
 
 
 @contextlib.contextmanager
-def dead_bookie(directory: str, zookeeper: EmbeddedZooKeeper, name: str) -> Iterator[DeadBookie]:
-    """The start of all rounds on one data set."""
+def dead_bookie(directory: str, zookeeper: EmbeddedZooKeeper, name: str, runs: int) -> Iterator[DeadBookie]:
+    """The start of all rounds on one data set, with ledgers for so many runs."""
     client = KazooClient(zookeeper.connect_string, timeout=30)
     client.start()
     uri = f"zk+hierarchical://{zookeeper.connect_string}/{name}"
     try:
         with JavaCluster(os.path.join(directory, name), uri, jvm_flags=BOOKIE_FLAGS) as cluster:
-            yield DeadBookie(cluster, client, DATA_SETS[name])
+            yield DeadBookie(cluster, client, DATA_SETS[name], runs + 1)
     finally:
         client.stop()
         client.close()
@@ -174,7 +172,7 @@ def dead_bookie(directory: str, zookeeper: EmbeddedZooKeeper, name: str) -> Iter
 
 def measure(directory: str, zookeeper: EmbeddedZooKeeper, name: str, rounds: int, rate: str | None) -> Result:
     """All rounds on one data set; ``rate`` limits bkctl's operations on ZooKeeper per second (None: as by default)."""
-    with dead_bookie(directory, zookeeper, name) as dead:
+    with dead_bookie(directory, zookeeper, name, 2 + 2 * rounds) as dead:
         bkctl_start_s = statistics.median(dead.seconds_of(dead.bkctl("bookie", "list")) for _ in range(3))
         java_start_s = statistics.median(dead.seconds_of(dead.shell("listbookies", "-a")) for _ in range(3))
         dead.recover_by_java()
@@ -228,15 +226,17 @@ def _loopback(_directory: str) -> float:
 
 
 def hold(directory: str, zookeeper: EmbeddedZooKeeper, name: str) -> None:
-    """Prepare a data set, and restore it whenever Enter is pressed."""
-    with dead_bookie(directory, zookeeper, name) as dead:
+    """Prepare a data set, and show another set of ledgers whenever Enter is pressed."""
+    with dead_bookie(directory, zookeeper, name, HELD_SETS) as dead:
         sys.stdout.write(f"{' '.join(dead.bkctl('recover', 'failed-bookie', dead.bookie_id, '--yes'))}\n")
-        sys.stdout.write("Enter restores the metadata; the end of input stops the bookies.\n")
+        sys.stdout.write("Enter shows the next set of ledgers; the end of input stops the bookies.\n")
         sys.stdout.flush()
-        for _ in sys.stdin:
+        for number, _ in zip(range(2, HELD_SETS + 1), sys.stdin, strict=False):
             left = len(dead.ledgers_left())
-            dead.restore()
-            sys.stdout.write(f"restored; {left} ledgers referenced the dead bookie\n")
+            dead.show_next()
+            sys.stdout.write(
+                f"set {number} of {HELD_SETS}; {left} ledgers of the last one referenced the dead bookie\n"
+            )
             sys.stdout.flush()
 
 
