@@ -1,21 +1,14 @@
-"""The autorecovery daemon of a bookie, as the bookie sees it: a child process that is kept running."""
+"""The autorecovery daemon of a bookie, as the bookie sees it: a child process that is kept running; its messages."""
 
 from __future__ import annotations
 
 import asyncio
 import enum
 import logging
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
-from bkctl.runtime.autorecovery.child_messages import (
-    DaemonLogLevel,
-    DaemonLogLine,
-    DaemonMetrics,
-    DaemonSetup,
-    FromDaemon,
-)
 from bkctl.runtime.autorecovery.config import DaemonConfig
 from bkctl.runtime.log_level import following_log_level
 from bkctl.runtime.net.message_pipe import ChildProcess, start_child
@@ -34,6 +27,41 @@ WARN_STEPS: Final = 30
 """A process that sends nothing for so many steps is reported."""
 KILL_STEPS: Final = 60
 """It is killed after so many."""
+
+
+class DaemonSetup(msgspec.Struct, frozen=True, tag=True):
+    """The first message to the child. ``level``: from which one on it logs, as a number of ``logging``.
+
+    ``pid``: the child's own.
+    """
+
+    config: DaemonConfig
+    pid: int
+    level: int
+
+
+class DaemonLogLevel(msgspec.Struct, frozen=True, tag=True):
+    """The log level of the bookie was changed; ``level`` as in ``DaemonSetup``."""
+
+    level: int
+
+
+class DaemonLogLine(msgspec.Struct, frozen=True, tag=True):
+    """A line for the log of the bookie, whose file and form it then has."""
+
+    name: str
+    level: int
+    text: str
+
+
+class DaemonMetrics(msgspec.Struct, frozen=True, tag=True):
+    """The metrics of the daemon, again and again; so this is also its sign of life."""
+
+    text: bytes
+
+
+ToDaemon: TypeAlias = DaemonSetup | DaemonLogLevel
+FromDaemon: TypeAlias = DaemonLogLine | DaemonMetrics
 
 
 class SilenceEvent(enum.Enum):

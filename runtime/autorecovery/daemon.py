@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -69,14 +69,13 @@ class AutorecoveryDaemon:
         self._notes = RecoveryNotes(store, root)
         self._clock = clock
         self._new_worker = new_worker
-        self._is_allowed: bool | None = None
-        self._flag_changed = asyncio.Event()
+        self._is_allowed = False
         self._written: tuple[int, DaemonNote] | None = None
         self._written_ns = 0
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set. MetadataAuthError: ZooKeeper no longer accepts this process."""
-        tasks = [asyncio.ensure_future(each) for each in (self._work(), self._watch_migration(), self._write_notes())]
+        tasks = [asyncio.ensure_future(each) for each in (self._work(), self._write_notes())]
         stopping = asyncio.ensure_future(stop.wait())
         try:
             done, _ = await asyncio.wait((*tasks, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -111,24 +110,34 @@ class AutorecoveryDaemon:
     # -- the work ---------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Run the parts whenever changes of the metadata are allowed."""
-        while True:
-            await self._until(is_allowed=True)
-            parts: list[Coroutine[Any, Any, None]] = []
-            if self.office is not None:
-                parts.append(self.office.serve())
-            if self._new_worker is not None:
-                parts.append(self._repair(self._new_worker))
-            running = [asyncio.ensure_future(part) for part in parts]
-            try:
-                await self._until(is_allowed=False)
-            finally:
-                await end_tasks(running, END_S_MAX)
+        """Run the parts while no migration of Pulsar forbids changes. Until that could be read, nothing runs."""
+        running: list[asyncio.Future[None]] = []
+        try:
+            while True:
+                await self._look_for_migration()
+                if not self._is_allowed:
+                    await end_tasks(running, END_S_MAX)
+                    running = []
+                elif not running:
+                    running = [asyncio.ensure_future(part) for part in self._parts()]
+                await self._clock.sleep(LOOK_AGE_S_MAX)
+        finally:
+            await end_tasks(running, END_S_MAX)
 
-    async def _until(self, *, is_allowed: bool) -> None:
-        while (self._is_allowed or False) is not is_allowed:
-            self._flag_changed.clear()
-            await self._flag_changed.wait()
+    def _parts(self) -> Iterator[Coroutine[Any, Any, None]]:
+        if self.office is not None:
+            yield self.office.serve()
+        if self._new_worker is not None:
+            yield self._repair(self._new_worker)
+
+    async def _look_for_migration(self) -> None:
+        try:
+            reason = await read_migration(self._store, self._root)
+        except Exception as error:  # the daemon must survive everything
+            self.report("migration", f"cannot read {flag_path(self._root)}: {str(error) or type(error).__name__}")
+        else:
+            self.report("migration", None if reason is None else f"auditor and worker are stopped: {reason}")
+            self._is_allowed = reason is None
 
     async def _repair(self, new_worker: Callable[[], WorkerPart]) -> None:
         """Run a worker; if it fails, another one after a pause."""
@@ -149,19 +158,6 @@ class AutorecoveryDaemon:
             logger.error("the worker failed and starts again in %g s: %s", retry_s, reason)
             await self._clock.sleep(retry_s)
             retry_s = min(2 * retry_s, _RETRY_MAX_S)
-
-    async def _watch_migration(self) -> None:
-        """Look again and again whether Pulsar's migration forbids changes. Until it could be read, nothing runs."""
-        while True:
-            try:
-                reason = await read_migration(self._store, self._root)
-            except Exception as error:  # the daemon must survive everything
-                self.report("migration", f"cannot read {flag_path(self._root)}: {str(error) or type(error).__name__}")
-            else:
-                self.report("migration", None if reason is None else f"auditor and worker are stopped: {reason}")
-                self._is_allowed = reason is None
-                self._flag_changed.set()
-            await self._clock.sleep(LOOK_AGE_S_MAX)
 
     def report(self, part: str, problem: str | None) -> None:
         """Log a problem once, and that it is over; keep it for the status."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -62,7 +63,7 @@ class AuditorOffice:
         self._leader_data = encode_pulsar_auditor(daemon_id)
         self._tree = UnderReplicationTree(store, root)
         self._election = AuditorElection(store, root, daemon_id, self._depose)
-        self._deposed = asyncio.Event()
+        self._deposed = asyncio.Future[None]()
 
     async def serve(self) -> None:
         """Run until cancelled. Errors are reported, and the election is tried again."""
@@ -83,18 +84,16 @@ class AuditorOffice:
     async def _hold_once(self) -> None:
         """Wait for the office, and hold it until deposed."""
         await self._wait_for_pulsar()
-        self._deposed = asyncio.Event()
+        self._deposed = asyncio.Future()
         if not self._election.is_elected:
             await self._election.campaign()
         watch = None
         try:
             if self._is_beside_pulsar:
                 await self._take_leader()
-                watch = self._store.watch_node(self._leader_path, self._look_at_own_leader)
             elif await self._store.exists(self._leader_path) is not None:
                 return  # elected while this process waited
-            else:
-                watch = self._store.watch_node(self._leader_path, self._look_for_pulsar)
+            watch = self._store.watch_node(self._leader_path, self._look_at_leader)
             self.problem = None
             await self._audit()
         finally:
@@ -103,17 +102,15 @@ class AuditorOffice:
             await self._leave()
 
     async def _audit(self) -> None:
-        if self._deposed.is_set():
+        if self._deposed.done():
             return
         auditor = self.auditor = self._new_auditor()
         logger.info("this process is the auditor now")
         serving = asyncio.ensure_future(auditor.serve())
-        deposed = asyncio.ensure_future(self._deposed.wait())
         try:
-            await asyncio.wait((serving, deposed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((serving, self._deposed), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.auditor = None
-            deposed.cancel()
             serving.cancel()
             await asyncio.wait((serving,), timeout=_AUDITOR_END_S_MAX)
         if serving.done() and not serving.cancelled():
@@ -122,7 +119,8 @@ class AuditorOffice:
     def _depose(self, reason: str) -> None:
         """Another process deleted the vote, or the session expired."""
         self.problem = reason
-        self._deposed.set()
+        if not self._deposed.done():
+            self._deposed.set_result(None)
 
     async def _leave(self) -> None:
         """Give back both offices; bounded."""
@@ -146,49 +144,37 @@ class AuditorOffice:
                 "is_beside_pulsar_auditor to run one all the same"
             )
             await asyncio.Event().wait()
-        changed = asyncio.Event()
-        if await self._store.exists(self._leader_path, changed.set) is None:
-            return
+        wait_s = 0.0
         while True:
-            self._report(
-                f"no auditor runs here: Pulsar's metadata driver has elected one ({self._leader_path}); set "
-                "is_beside_pulsar_auditor to run one all the same"
-            )
-            await changed.wait()
             changed = asyncio.Event()
             if await self._store.exists(self._leader_path, changed.set) is not None:
+                self._report(
+                    f"no auditor runs here: Pulsar's metadata driver has elected one ({self._leader_path}); set "
+                    "is_beside_pulsar_auditor to run one all the same"
+                )
+                await changed.wait()
+                wait_s = PULSAR_ABSENCE_S
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PULSAR_ABSENCE_S):
+            try:
+                async with asyncio.timeout(wait_s):
                     await changed.wait()
-                continue
-            return
+            except TimeoutError:
+                return
 
     async def _take_leader(self) -> None:
         """Create Pulsar's node, when it is free, unless deposed meanwhile."""
-        while not self._deposed.is_set():
-            if await self._create_leader():
+        while not self._deposed.done():
+            with contextlib.suppress(NodeExistsError):
+                await self._tree.create_node(self._leader_path, self._leader_data, is_ephemeral=True, is_open_acl=True)
                 return
-            changed = asyncio.Event()
-            stat = await self._store.exists(self._leader_path, changed.set)
+            changed = asyncio.Future[None]()
+            stat = await self._store.exists(self._leader_path, functools.partial(changed.set_result, None))
             if stat is None:
                 continue
             if stat.ephemeral_owner == self._store.session_id:
                 return  # the answer to the creation was lost
             self._report(f"waiting for the end of the auditor of Pulsar's metadata driver ({self._leader_path})")
-            waits = [asyncio.ensure_future(each.wait()) for each in (changed, self._deposed)]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in waits:
-                    each.cancel()
-
-    async def _create_leader(self) -> bool:
-        try:
-            await self._tree.create_node(self._leader_path, self._leader_data, is_ephemeral=True, is_open_acl=True)
-        except NodeExistsError:
-            return False
-        return True
+            await asyncio.wait((changed, self._deposed), return_when=asyncio.FIRST_COMPLETED)
 
     async def _give_back_leader(self) -> None:
         stat = await self._store.exists(self._leader_path)
@@ -196,16 +182,16 @@ class AuditorOffice:
             with contextlib.suppress(NoNodeError):
                 await self._store.delete(self._leader_path)
 
-    def _look_at_own_leader(self, node: Node | None) -> None:
-        if node is None or node.stat.ephemeral_owner != self._store.session_id:
-            self._depose_loudly(f"another process deleted {self._leader_path}")
-
-    def _look_for_pulsar(self, node: Node | None) -> None:
-        if node is not None:
-            self._depose_loudly(f"Pulsar's metadata driver has elected an auditor ({self._leader_path})")
-
-    def _depose_loudly(self, reason: str) -> None:
-        if not self._deposed.is_set():
+    def _look_at_leader(self, node: Node | None) -> None:
+        if self._is_beside_pulsar:
+            if node is not None and node.stat.ephemeral_owner == self._store.session_id:
+                return
+            reason = f"another process deleted {self._leader_path}"
+        elif node is None:
+            return
+        else:
+            reason = f"Pulsar's metadata driver has elected an auditor ({self._leader_path})"
+        if not self._deposed.done():
             logger.warning("this auditor steps down: %s", reason)
         self._depose(reason)
 
