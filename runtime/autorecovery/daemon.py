@@ -98,7 +98,7 @@ class AutorecoveryDaemon:
             is_auditor=auditor is not None,
             lanes=() if auditor is None else tuple(msgspec.structs.replace(lane.status) for lane in auditor.lanes),
             worker=None if self.worker is None else self.worker.status(),
-            alarm=None if auditor is None else auditor.alarm,
+            alarm=None if auditor is None else auditor.liveness.alarm,
         )
 
     @property

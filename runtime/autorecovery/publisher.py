@@ -35,6 +35,10 @@ _REPORTS_MAX = 20
 """Ledgers that are reported by name in one pass; further ones are only counted."""
 
 
+class DisabledError(Exception):
+    """Autorecovery is disabled, perhaps since a moment ago."""
+
+
 class MarkRequest(msgspec.Struct, frozen=True):
     """A ledger to mark. No missing bookie: its placement is to be repaired."""
 
@@ -123,6 +127,11 @@ class Publisher:
             return False
         self._disabled = disabled
         return True
+
+    async def require_enabled(self) -> None:
+        """DisabledError. Costs as ``is_enabled``."""
+        if not await self.is_enabled():
+            raise DisabledError
 
     async def _while_enabled(
         self, requests: AsyncIterator[MarkRequest], tally: PublishTally

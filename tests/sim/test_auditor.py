@@ -402,12 +402,12 @@ def test_nothing_is_marked_while_too_many_bookies_are_gone(caplog: pytest.LogCap
             assert await marks(cluster) == {}
             assert "3 of 4 bookies are gone, more than 50%" in auditor.lanes[0].status.result
             assert is_alarm(auditor)
-            assert "no ledger is marked" in (auditor.alarm or "")
+            assert "no ledger is marked" in (auditor.liveness.alarm or "")
             await cluster.start("b1")
             await cluster.clock.sleep(1)
             assert await marks(cluster) == {ledgers[1]: ("b2",), ledgers[2]: ("b3",)}
             assert not is_alarm(auditor)
-            assert auditor.alarm is None
+            assert auditor.liveness.alarm is None
         assert caplog.text.count("ALARM: 3 of 4 bookies are gone") == 1
 
     simulate(scenario)
