@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.lane import end_tasks
 from bkctl.runtime.autorecovery.office import AuditorOffice
 from bkctl.runtime.errors import MetadataAuthError
 from bkctl.runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX, flag_path, read_migration
@@ -202,12 +203,3 @@ class AutorecoveryDaemon:
                 return
         await self._notes.daemons.put(daemon_key(session_id), note)
         self._written, self._written_ns = (session_id, note), now_ns
-
-
-async def end_tasks(tasks: Iterable[asyncio.Future[Any]], wait_s: float) -> None:
-    """Cancel tasks, and wait a limited time for their ends."""
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=wait_s)

@@ -8,9 +8,9 @@ is left behind after ``CANCEL_WAIT_S``, and the lane goes on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from bkctl.runtime.metadata.replication.recovery_notes import LaneStatus
 from bkctl.runtime.ports import Clock
@@ -69,7 +69,7 @@ class Lane:
         """Run until cancelled. The first run begins at once, unless ``due_in`` was called."""
         pause_s, retry_s = self._take_pause(0.0), RETRY_FIRST_S
         while True:
-            await self._wait(pause_s)
+            await is_set_within(self._woken, pause_s)
             self._woken.clear()
             if await self._run_once():
                 pause_s, retry_s = self._take_pause(self._interval_s), RETRY_FIRST_S
@@ -79,11 +79,6 @@ class Lane:
     def _take_pause(self, usual_s: float | None) -> float | None:
         pause_s, self._next_s = usual_s if self._next_s is None else self._next_s, None
         return pause_s
-
-    async def _wait(self, pause_s: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._woken.wait()
 
     async def _run_once(self) -> bool:
         """Whether the run reached its end without an error."""
@@ -98,7 +93,7 @@ class Lane:
                 return False
             status.result = running.result()
         except asyncio.CancelledError:
-            await _cancel(running)
+            await end_tasks((running,), CANCEL_WAIT_S)
             raise
         except Exception as error:  # a lane must survive everything
             logger.debug("lane %s", status.name, exc_info=True)
@@ -115,7 +110,7 @@ class Lane:
         while not running.done():
             left_ns = turn.beat_ns + silence_max_ns - self._clock.monotonic_ns()
             if left_ns <= 0:
-                await _cancel(running)
+                await end_tasks((running,), CANCEL_WAIT_S)
                 return True
             await asyncio.wait((running,), timeout=left_ns / 1e9)
         return False
@@ -126,9 +121,22 @@ class Lane:
         logger.warning("the lane %s failed and will be repeated: %s", self.status.name, reason)
 
 
-async def _cancel(running: asyncio.Future[str]) -> None:
-    """Cancel a run, and wait a moment for it."""
-    running.cancel()
-    await asyncio.wait((running,), timeout=CANCEL_WAIT_S)
-    if running.done() and not running.cancelled():
-        running.exception()  # a run that failed while it was cancelled is no news
+async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for an event, but no longer than this; None: without a limit."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+async def end_tasks(tasks: Iterable[asyncio.Future[Any]], wait_s: float) -> None:
+    """Cancel tasks, and wait a limited time for their ends. What fails meanwhile is no news."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        done, _ = await asyncio.wait(tasks, timeout=wait_s)
+        for task in done:
+            if not task.cancelled():
+                task.exception()

@@ -7,7 +7,7 @@ A mark without bookies asks for a repair of placement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
 
 import msgspec
 
@@ -66,21 +66,15 @@ class MarkedOutcome(msgspec.Struct, kw_only=True):
         return not (self.failures or self.open_segment or self.is_interrupted or self.is_for_others)
 
 
+@dataclasses.dataclass(frozen=True)
 class RepairTools:
     """What the repairs of one worker share. ``is_local``: copies may only go to the worker's own bookie."""
 
-    def __init__(self, ports: ClientPorts, engine: Engine, config: ReplicationConfig, *, is_local: bool) -> None:
-        self.ports = ports
-        self.engine = engine
-        self.config = config
-        self.is_local = is_local
-        self._checker: tuple[frozenset[str], LedgerChecker] | None = None
-
-    def checker_of(self, live: frozenset[str]) -> LedgerChecker:
-        """A checker for these bookies, shared by all ledgers while the list is the same."""
-        if self._checker is None or self._checker[0] != live:
-            self._checker = live, LedgerChecker(self.ports, live, self.config, self.engine.pacer.total)
-        return self._checker[1]
+    ports: ClientPorts
+    engine: Engine
+    checker: LedgerChecker
+    config: ReplicationConfig
+    is_local: bool
 
 
 class MarkedLedgerRepair:
@@ -145,7 +139,7 @@ class MarkedLedgerRepair:
         asked = live.intersection(bookies_in_question(self._picked.mark, metadata))
         if not asked:
             return
-        checker = self._tools.checker_of(live)
+        checker = self._tools.checker
         check = await checker.check(self._ledger_id, CheckScope(bookie_ids=asked, has_open_end=False))
         if not check.is_deleted and not check.is_clean:
             check = await checker.check(self._ledger_id, CheckScope(has_open_end=False))
@@ -236,9 +230,3 @@ class MarkedLedgerRepair:
 
     def _fail(self, reason: FailureReason, detail: str, *, is_rare: bool = False) -> None:
         self._outcome.failures.append(RepairFailure(reason.name, detail, is_rare))
-
-
-def combined(failures: Iterable[RepairFailure]) -> RepairFailure:
-    """One note for all failures of a ledger: the first reason that another try can help, else the first."""
-    ordered = sorted(failures, key=lambda failure: failure.is_rare)
-    return ordered[0]._replace(detail="; ".join(dict.fromkeys(failure.detail for failure in ordered)))

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.lane import end_tasks, is_set_within
 from bkctl.runtime.errors import NodeExistsError, NoNodeError
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.directories import UnderReplicationTree
@@ -111,8 +112,7 @@ class AuditorOffice:
             await asyncio.wait((serving, self._deposed), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.auditor = None
-            serving.cancel()
-            await asyncio.wait((serving,), timeout=_AUDITOR_END_S_MAX)
+            await end_tasks((serving,), _AUDITOR_END_S_MAX)
         if serving.done() and not serving.cancelled():
             serving.result()
 
@@ -155,10 +155,7 @@ class AuditorOffice:
                 await changed.wait()
                 wait_s = PULSAR_ABSENCE_S
                 continue
-            try:
-                async with asyncio.timeout(wait_s):
-                    await changed.wait()
-            except TimeoutError:
+            if not await is_set_within(changed, wait_s):
                 return
 
     async def _take_leader(self) -> None:

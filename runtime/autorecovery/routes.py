@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from bkctl.runtime.admin.calls import BKCTL_API
-from bkctl.runtime.admin.exposition import CONTENT_TYPE
+from bkctl.runtime.admin.exposition import CONTENT_TYPE, MetricsText
 from bkctl.runtime.admin.messages import (
     AdminAnswer,
     AdminError,
@@ -20,7 +20,7 @@ from bkctl.runtime.admin.messages import (
     text_answer,
 )
 from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
-from bkctl.runtime.autorecovery.metrics import daemon_metrics
+from bkctl.runtime.autorecovery.metrics import catalogue_of
 from bkctl.runtime.metadata.replication.audit_request import AuditRequest
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.election import read_auditor
@@ -42,7 +42,7 @@ class DaemonRoutes:
         self._store = store
         self._root = root
         self._switches = ReplicationSwitches(store, root)
-        self._metrics = daemon_metrics(daemon, clock)
+        self._metrics = MetricsText(daemon, catalogue_of(clock.now_ms), clock.monotonic_ns)
         self._foreign = ForeignNames()
 
     def routes(self) -> list[Route]:
