@@ -18,7 +18,7 @@ from bkctl.runtime.autorecovery.liveness import Liveness
 from bkctl.runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
 from bkctl.runtime.autorecovery.metadata_check import ReplicaCensus
 from bkctl.runtime.autorecovery.placement_check import PlacementCheck
-from bkctl.runtime.autorecovery.publisher import Publisher, PublishTally
+from bkctl.runtime.autorecovery.publisher import DisabledError, Outcomes, Publisher, count_written
 from bkctl.runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.metadata.paths import Paths
@@ -161,19 +161,19 @@ class Auditor:
             is_forced=is_asked and not verdict.is_alarm,
         )
         scan = LostBookieScan(self._ports, self.publisher, lambda: self._aim, lambda: self.liveness.live)
-        tally = PublishTally(is_cut=True)
+        outcomes: Outcomes | None = None
         try:
             async with aclosing(scan.requests(turn)) as requests:
-                tally = await self.publisher.publish(requests, turn)
+                outcomes = await self.publisher.publish(requests, turn)
+        except DisabledError:
+            return DISABLED
         finally:
             covered, self._aim, self._covered = self._covered, ScanAim(), ScanAim()
-            if tally.is_cut:
+            if outcomes is None:
                 self._is_owed, self._is_asked = True, self._is_asked or is_asked
-        if tally.is_cut:
-            return DISABLED
         self._note_pass(scan, covered, lost)
-        summary = _summary(scan, tally)
-        if tally.written or tally.failed:
+        summary = _summary(scan, outcomes)
+        if count_written(outcomes) or outcomes[None]:
             logger.info("audit finished: %s", summary)
         return summary
 
@@ -201,12 +201,12 @@ class Auditor:
         return f"{count} ledgers are marked"
 
 
-def _summary(scan: LostBookieScan, tally: PublishTally) -> str:
-    parts = [f"{scan.ledgers} ledgers, {tally.written} marks written"]
+def _summary(scan: LostBookieScan, outcomes: Outcomes) -> str:
+    parts = [f"{scan.ledgers} ledgers, {count_written(outcomes)} marks written"]
     parts += [
         f"{count} {what}"
         for count, what in (
-            (tally.failed, "not marked because of an error"),
+            (outcomes[None], "not marked because of an error"),
             (scan.unreadable, "unreadable"),
             (scan.lost, "without a copy of some entries"),
             (scan.postponed, "without a copy until a bookie returns"),

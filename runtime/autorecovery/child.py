@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from typing import Final, TypeAlias
 
@@ -64,38 +63,6 @@ ToDaemon: TypeAlias = DaemonSetup | DaemonLogLevel
 FromDaemon: TypeAlias = DaemonLogLine | DaemonMetrics
 
 
-class SilenceEvent(enum.Enum):
-    """What the silence of a process calls for; IS_OVER: it was reported."""
-
-    NONE = enum.auto()
-    WARN = enum.auto()
-    KILL = enum.auto()
-    IS_OVER = enum.auto()
-
-
-class ProcessSilence:
-    """For how long one process has sent nothing.
-
-    Time is counted in steps: if this process itself is halted for an hour, that is one step.
-    """
-
-    def __init__(self) -> None:
-        self.is_heard = False
-        """Whether the process has sent something since the last step."""
-        self._silent_steps = 0
-
-    def step(self) -> SilenceEvent:
-        """Another step has passed."""
-        if self.is_heard:
-            was_reported = self._silent_steps >= WARN_STEPS
-            self.is_heard, self._silent_steps = False, 0
-            return SilenceEvent.IS_OVER if was_reported else SilenceEvent.NONE
-        self._silent_steps += 1
-        if self._silent_steps >= KILL_STEPS:
-            return SilenceEvent.KILL
-        return SilenceEvent.WARN if self._silent_steps == WARN_STEPS else SilenceEvent.NONE
-
-
 class AutorecoveryChild:
     """Implements ChildDaemon. ``config``: the settings; the cluster and the own bookie are those of the bookie."""
 
@@ -129,9 +96,9 @@ class AutorecoveryChild:
         child: ChildProcess[FromDaemon] = await start_child(MODULE, FromDaemon)
         level = logging.getLogger().getEffectiveLevel()
         child.pipe.send(DaemonSetup(config, child.pid, level))
-        silence = ProcessSilence()
-        receiving = asyncio.ensure_future(self._receive(child, silence))
-        watching = asyncio.ensure_future(self._watch(child, silence))
+        heard = asyncio.Event()
+        receiving = asyncio.ensure_future(self._receive(child, heard))
+        watching = asyncio.ensure_future(self._watch(child, heard))
         try:
             with following_log_level(lambda: child.pipe.send(DaemonLogLevel(logging.getLogger().getEffectiveLevel()))):
                 await asyncio.wait((receiving,))
@@ -142,28 +109,33 @@ class AutorecoveryChild:
             self.metrics = b""
         return f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
 
-    async def _receive(self, child: ChildProcess[FromDaemon], silence: ProcessSilence) -> None:
+    async def _receive(self, child: ChildProcess[FromDaemon], heard: asyncio.Event) -> None:
         while (message := await child.pipe.receive()) is not None:
-            silence.is_heard = True
+            heard.set()
             match message:
                 case DaemonLogLine():
                     logging.getLogger(message.name).log(message.level, "autorecovery: %s", message.text)
                 case DaemonMetrics():
                     self.metrics = message.text
 
-    async def _watch(self, child: ChildProcess[FromDaemon], silence: ProcessSilence) -> None:
-        """Report a process that sends nothing, then kill it."""
+    async def _watch(self, child: ChildProcess[FromDaemon], heard: asyncio.Event) -> None:
+        """Report a process that sends nothing, then kill it.
+
+        Time is counted in steps: if this process itself is halted for an hour, that is one step.
+        """
+        silent = 0
         while True:
             await self._clock.sleep(_STEP_S)
-            match silence.step():
-                case SilenceEvent.WARN:
-                    self.metrics = b""
-                    logger.warning(
-                        "the autorecovery daemon of this bookie (process %d) has sent nothing for %g s (halted?); "
-                        "it is killed after %g s",
-                        *(child.pid, WARN_STEPS * _STEP_S, KILL_STEPS * _STEP_S),
-                    )
-                case SilenceEvent.KILL:
-                    child.kill()
-                case SilenceEvent.IS_OVER:
-                    logger.info("the autorecovery daemon of this bookie works again")
+            before, silent = silent, 0 if heard.is_set() else silent + 1
+            heard.clear()
+            if silent == WARN_STEPS:
+                self.metrics = b""
+                logger.warning(
+                    "the autorecovery daemon of this bookie (process %d) has sent nothing for %g s (halted?); "
+                    "it is killed after %g s",
+                    *(child.pid, WARN_STEPS * _STEP_S, KILL_STEPS * _STEP_S),
+                )
+            elif silent >= KILL_STEPS:
+                child.kill()
+            elif before >= WARN_STEPS and not silent:
+                logger.info("the autorecovery daemon of this bookie works again")

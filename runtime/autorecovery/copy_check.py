@@ -12,7 +12,7 @@ ledger is read again, and a round with unknown copies stores no time of a check,
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -46,7 +46,7 @@ from bkctl.runtime.replication.copy.reader import BATCH_BYTES
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.fragments import format_ranges, in_and_out_of
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.storage.errors import BkctlError
@@ -193,7 +193,9 @@ class CopyCheck:
             )
             is_news, found = ledger_id not in found.again, with_check(found, check, verdict)
             if is_news and ledger_id in found.again and len(found.again) <= FIRST_IDS_MAX:
-                logger.warning("ledger %d %s", ledger_id, _unread(check))
+                unread = f"has copies that were not read: {_answers(filter(is_unknown, check.defects))}"
+                problem = unread if check.problem is None else f"was not checked: {check.problem}"
+                logger.warning("ledger %d %s", ledger_id, problem)
             if check.copies_different:
                 logger.warning("ledger %d has copies that differ: bkctl ledger verify %d", ledger_id, ledger_id)
             if verdict.lost:
@@ -205,11 +207,12 @@ class CopyCheck:
             if verdict.bad_bookies:
                 requests.append(MarkRequest(ledger_id, tuple(sorted(verdict.bad_bookies))))
                 if found.counts.marked.ledgers <= FIRST_IDS_MAX:
-                    logger.warning("ledger %d has bad copies: %s", ledger_id, _reasons(check, verdict))
+                    bad = (each for each in check.defects if each.bookie_id in verdict.bad_bookies)
+                    logger.warning("ledger %d has bad copies: %s", ledger_id, _answers(filter(is_proven_bad, bad)))
 
         await for_each_bounded(each_of(ledger_ids), check_one, LEDGERS_IN_PARALLEL)
-        if requests and (await self._publisher.publish(each_of(requests), turn)).is_cut:
-            raise DisabledError
+        if requests:
+            await self._publisher.publish(each_of(requests), turn)
         return msgspec.structs.replace(found, last_ledger_id=max(ledger_ids))
 
     async def _look(self, ledger_id: int, scope: CheckScope) -> tuple[LedgerCheck, CopyVerdict]:
@@ -230,18 +233,8 @@ class CopyCheck:
         return check, verdict
 
 
-def _reasons(check: LedgerCheck, verdict: CopyVerdict) -> str:
-    bad = (defect for defect in check.defects if defect.bookie_id in verdict.bad_bookies and is_proven_bad(defect))
-    return ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in bad)
-
-
-def _unread(check: LedgerCheck) -> str:
-    """Which copies were not read, and what their bookies answered, in a sentence without subject."""
-    if check.problem is not None:
-        return f"was not checked: {check.problem}"
-    unread = (defect for defect in check.defects if is_unknown(defect))
-    answers = ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in unread)
-    return f"has copies that were not read: {answers}"
+def _answers(defects: Iterable[CopyDefect]) -> str:
+    return ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in defects)
 
 
 def summary_of(progress: CopyCheckNote | None) -> str:

@@ -7,6 +7,7 @@ to another store, auditor and worker are stopped.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol
@@ -44,32 +45,25 @@ class WorkerPart(Protocol):
         """What it did so far, and what it holds."""
 
 
+@dataclasses.dataclass(eq=False)
 class AutorecoveryDaemon:
     """One daemon on one session. ``office`` None: not an auditor. ``new_worker`` None: not a worker.
 
     ``who``: what its note always says. ``who.bookie_id`` is the name in its vote.
     """
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        root: str,
-        clock: Clock,
-        who: DaemonNote,
-        *,
-        office: AuditorOffice | None,
-        new_worker: Callable[[], WorkerPart] | None,
-    ) -> None:
-        self.office = office
+    store: MetadataStore
+    root: str
+    clock: Clock
+    who: DaemonNote
+    office: AuditorOffice | None
+    new_worker: Callable[[], WorkerPart] | None
+
+    def __post_init__(self) -> None:
         self.worker: WorkerPart | None = None
-        self.who = who
         self.problems: dict[str, str] = {}
         """What fails now, by the part that reports it."""
-        self._store = store
-        self._root = root
-        self._notes = RecoveryNotes(store, root)
-        self._clock = clock
-        self._new_worker = new_worker
+        self._notes = RecoveryNotes(self.store, self.root)
         self._is_allowed = False
         self._written: tuple[int, DaemonNote] | None = None
         self._written_ns = 0
@@ -95,7 +89,7 @@ class AutorecoveryDaemon:
         auditor = self.auditor
         return msgspec.structs.replace(
             self.who,
-            written_ms=self._clock.now_ms(),
+            written_ms=self.clock.now_ms(),
             is_auditor=auditor is not None,
             lanes=() if auditor is None else tuple(msgspec.structs.replace(lane.status) for lane in auditor.lanes),
             worker=None if self.worker is None else self.worker.status(),
@@ -121,21 +115,21 @@ class AutorecoveryDaemon:
                     running = []
                 elif not running:
                     running = [asyncio.ensure_future(part) for part in self._parts()]
-                await self._clock.sleep(LOOK_AGE_S_MAX)
+                await self.clock.sleep(LOOK_AGE_S_MAX)
         finally:
             await end_tasks(running, END_S_MAX)
 
     def _parts(self) -> Iterator[Coroutine[Any, Any, None]]:
         if self.office is not None:
             yield self.office.serve()
-        if self._new_worker is not None:
-            yield self._repair(self._new_worker)
+        if self.new_worker is not None:
+            yield self._repair(self.new_worker)
 
     async def _look_for_migration(self) -> None:
         try:
-            reason = await read_migration(self._store, self._root)
+            reason = await read_migration(self.store, self.root)
         except Exception as error:  # the daemon must survive everything
-            self.report("migration", f"cannot read {flag_path(self._root)}: {str(error) or type(error).__name__}")
+            self.report("migration", f"cannot read {flag_path(self.root)}: {str(error) or type(error).__name__}")
         else:
             self.report("migration", None if reason is None else f"auditor and worker are stopped: {reason}")
             self._is_allowed = reason is None
@@ -144,7 +138,7 @@ class AutorecoveryDaemon:
         """Run a worker; if it fails, another one after a pause."""
         retry_s = _RETRY_FIRST_S
         while True:
-            started_ns = self._clock.monotonic_ns()
+            started_ns = self.clock.monotonic_ns()
             try:
                 self.worker = new_worker()
                 await self.worker.serve()
@@ -154,10 +148,10 @@ class AutorecoveryDaemon:
                 reason = str(error) or type(error).__name__
             finally:
                 self.worker = None
-            if self._clock.monotonic_ns() - started_ns > _STABLE_S * 1e9:
+            if self.clock.monotonic_ns() - started_ns > _STABLE_S * 1e9:
                 retry_s = _RETRY_FIRST_S
             logger.error("the worker failed and starts again in %g s: %s", retry_s, reason)
-            await self._clock.sleep(retry_s)
+            await self.clock.sleep(retry_s)
             retry_s = min(2 * retry_s, _RETRY_MAX_S)
 
     def report(self, part: str, problem: str | None) -> None:
@@ -180,20 +174,20 @@ class AutorecoveryDaemon:
                     await self._write_note()
                     self.report("note", None)
                 except MetadataAuthError as error:
-                    if not self._store.session_id:
+                    if not self.store.session_id:
                         raise  # no later attempt would be accepted
                     self.report("note", f"cannot write the note of this daemon: {error}")
                 except Exception as error:  # the daemon must survive everything
                     self.report("note", f"cannot write the note of this daemon: {str(error) or type(error).__name__}")
-                await self._clock.sleep(NOTE_STEP_S)
+                await self.clock.sleep(NOTE_STEP_S)
         finally:
-            if self._written is not None and self._written[0] == self._store.session_id:
+            if self._written is not None and self._written[0] == self.store.session_id:
                 async with asyncio.timeout(END_S_MAX / 4):
                     await self._notes.daemons.remove(daemon_key(self._written[0]))
 
     async def _write_note(self) -> None:
         """Write the note if it is due: when something changed, at most every 10 s, and at least every 60 s."""
-        session_id, note, now_ns = self._store.session_id, self.status(), self._clock.monotonic_ns()
+        session_id, note, now_ns = self.store.session_id, self.status(), self.clock.monotonic_ns()
         if not session_id or not self._is_allowed:
             return
         if self._written is not None and self._written[0] == session_id:

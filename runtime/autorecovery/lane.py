@@ -8,6 +8,7 @@ is left behind after ``CANCEL_WAIT_S``, and the lane goes on.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -34,26 +35,21 @@ class Turn:
         self.beat_ns = self._clock.monotonic_ns()
 
 
+@dataclasses.dataclass(eq=False)
 class Lane:
     """Repeats ``run``, which returns what it did, in a few words. ``run`` may call ``due_in`` for its next run.
 
     ``interval_s``: time between the end of a run and the next one; None: only when woken.
     """
 
-    def __init__(
-        self,
-        name: str,
-        run: Callable[[Turn], Awaitable[str]],
-        clock: Clock,
-        *,
-        interval_s: float | None,
-        silence_max_s: float = 120.0,
-    ) -> None:
-        self.status = LaneStatus(name=name)
-        self._run = run
-        self._clock = clock
-        self._interval_s = interval_s
-        self._silence_max_s = silence_max_s
+    name: str
+    run: Callable[[Turn], Awaitable[str]]
+    clock: Clock
+    interval_s: float | None
+    silence_max_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        self.status = LaneStatus(name=self.name)
         self._woken = asyncio.Event()
         self._next_s: float | None = None
 
@@ -72,7 +68,7 @@ class Lane:
             await is_set_within(self._woken, pause_s)
             self._woken.clear()
             if await self._run_once():
-                pause_s, retry_s = self._take_pause(self._interval_s), RETRY_FIRST_S
+                pause_s, retry_s = self._take_pause(self.interval_s), RETRY_FIRST_S
             else:
                 pause_s, retry_s = retry_s, min(2 * retry_s, RETRY_MAX_S)
 
@@ -82,14 +78,14 @@ class Lane:
 
     async def _run_once(self) -> bool:
         """Whether the run reached its end without an error."""
-        status, turn = self.status, Turn(self._clock)
-        status.is_running, status.started_ms = True, self._clock.now_ms()
+        status, turn = self.status, Turn(self.clock)
+        status.is_running, status.started_ms = True, self.clock.now_ms()
         status.runs += 1
-        running = asyncio.ensure_future(self._run(turn))
+        running = asyncio.ensure_future(self.run(turn))
         try:
             if await self._is_hung(running, turn):
                 status.hangs += 1
-                self._note_failure(f"no progress for {self._silence_max_s:g} s")
+                self._note_failure(f"no progress for {self.silence_max_s:g} s")
                 return False
             status.result = running.result()
         except asyncio.CancelledError:
@@ -100,15 +96,15 @@ class Lane:
             self._note_failure(str(error) or type(error).__name__)
             return False
         finally:
-            status.is_running, status.ended_ms = False, self._clock.now_ms()
+            status.is_running, status.ended_ms = False, self.clock.now_ms()
         status.error, status.succeeded_ms = None, status.ended_ms
         return True
 
     async def _is_hung(self, running: asyncio.Future[str], turn: Turn) -> bool:
         """Wait for the end of the run; True if it was given up."""
-        silence_max_ns = int(self._silence_max_s * 1e9)
+        silence_max_ns = int(self.silence_max_s * 1e9)
         while not running.done():
-            left_ns = turn.beat_ns + silence_max_ns - self._clock.monotonic_ns()
+            left_ns = turn.beat_ns + silence_max_ns - self.clock.monotonic_ns()
             if left_ns <= 0:
                 await end_tasks((running,), CANCEL_WAIT_S)
                 return True
@@ -130,8 +126,8 @@ async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
         return False
 
 
-async def end_tasks(tasks: Iterable[asyncio.Future[Any]], wait_s: float) -> None:
-    """Cancel tasks, and wait a limited time for their ends. What fails meanwhile is no news."""
+async def end_tasks(tasks: Iterable[asyncio.Future[Any]], wait_s: float | None) -> None:
+    """Cancel tasks, and wait for their ends, no longer than this. What fails meanwhile is no news."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()

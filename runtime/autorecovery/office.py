@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Callable
@@ -35,35 +36,28 @@ _RETRY_FIRST_S: Final = 1.0
 _RETRY_MAX_S: Final = 30.0
 
 
+@dataclasses.dataclass(eq=False)
 class AuditorOffice:
     """Stands for election, and runs an auditor while it is elected; steps down immediately when it is deposed.
 
     ``daemon_id``: what the vote contains. ``is_pulsar_cluster``: Pulsar's metadata driver may elect an auditor later.
     """
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        root: str,
-        daemon_id: str,
-        clock: Clock,
-        new_auditor: Callable[[], Auditor],
-        *,
-        is_beside_pulsar: bool = False,
-        is_pulsar_cluster: bool = False,
-    ) -> None:
+    store: MetadataStore
+    root: str
+    daemon_id: str
+    clock: Clock
+    new_auditor: Callable[[], Auditor]
+    is_beside_pulsar: bool = False
+    is_pulsar_cluster: bool = False
+
+    def __post_init__(self) -> None:
         self.auditor: Auditor | None = None
         self.problem: str | None = None
         """Why it does not stand for election, or what fails; None if there is nothing to report."""
-        self._store = store
-        self._clock = clock
-        self._new_auditor = new_auditor
-        self._is_beside_pulsar = is_beside_pulsar
-        self._is_pulsar_cluster = is_pulsar_cluster
-        self._leader_path = Paths(root).pulsar_auditor
-        self._leader_data = encode_pulsar_auditor(daemon_id)
-        self._tree = UnderReplicationTree(store, root)
-        self._election = AuditorElection(store, root, daemon_id, self._depose)
+        self._leader_path = Paths(self.root).pulsar_auditor
+        self._tree = UnderReplicationTree(self.store, self.root)
+        self._election = AuditorElection(self.store, self.root, self.daemon_id, self._depose)
         self._deposed = asyncio.Future[None]()
 
     async def serve(self) -> None:
@@ -78,7 +72,7 @@ class AuditorOffice:
                     retry_s = min(2 * retry_s, _RETRY_MAX_S)
                     logger.debug("election of the auditor", exc_info=True)
                     self._report(f"the election of the auditor failed: {str(error) or type(error).__name__}")
-                await self._clock.sleep(retry_s)
+                await self.clock.sleep(retry_s)
         finally:
             await self._leave()
 
@@ -90,11 +84,11 @@ class AuditorOffice:
             await self._election.campaign()
         watch = None
         try:
-            if self._is_beside_pulsar:
+            if self.is_beside_pulsar:
                 await self._take_leader()
-            elif await self._store.exists(self._leader_path) is not None:
+            elif await self.store.exists(self._leader_path) is not None:
                 return  # elected while this process waited
-            watch = self._store.watch_node(self._leader_path, self._look_at_leader)
+            watch = self.store.watch_node(self._leader_path, self._look_at_leader)
             self.problem = None
             await self._audit()
         finally:
@@ -105,7 +99,7 @@ class AuditorOffice:
     async def _audit(self) -> None:
         if self._deposed.done():
             return
-        auditor = self.auditor = self._new_auditor()
+        auditor = self.auditor = self.new_auditor()
         logger.info("this process is the auditor now")
         serving = asyncio.ensure_future(auditor.serve())
         try:
@@ -126,7 +120,7 @@ class AuditorOffice:
         """Give back both offices; bounded."""
         try:
             async with asyncio.timeout(LEAVING_S_MAX):
-                if self._is_beside_pulsar:
+                if self.is_beside_pulsar:
                     await self._give_back_leader()
                 await self._election.resign()
         except (BkctlError, TimeoutError) as error:
@@ -136,9 +130,9 @@ class AuditorOffice:
 
     async def _wait_for_pulsar(self) -> None:
         """Return when no auditor of Pulsar's driver is expected, or when this one is to run next to it."""
-        if self._is_beside_pulsar:
+        if self.is_beside_pulsar:
             return
-        if self._is_pulsar_cluster:
+        if self.is_pulsar_cluster:
             self._report(
                 "no auditor runs here: the metadata URI names Pulsar's metadata driver, which elects its own; set "
                 "is_beside_pulsar_auditor to run one all the same"
@@ -147,7 +141,7 @@ class AuditorOffice:
         wait_s = 0.0
         while True:
             changed = asyncio.Event()
-            if await self._store.exists(self._leader_path, changed.set) is not None:
+            if await self.store.exists(self._leader_path, changed.set) is not None:
                 self._report(
                     f"no auditor runs here: Pulsar's metadata driver has elected one ({self._leader_path}); set "
                     "is_beside_pulsar_auditor to run one all the same"
@@ -162,26 +156,27 @@ class AuditorOffice:
         """Create Pulsar's node, when it is free, unless deposed meanwhile."""
         while not self._deposed.done():
             with contextlib.suppress(NodeExistsError):
-                await self._tree.create_node(self._leader_path, self._leader_data, is_ephemeral=True, is_open_acl=True)
+                data = encode_pulsar_auditor(self.daemon_id)
+                await self._tree.create_node(self._leader_path, data, is_ephemeral=True, is_open_acl=True)
                 return
             changed = asyncio.Future[None]()
-            stat = await self._store.exists(self._leader_path, functools.partial(changed.set_result, None))
+            stat = await self.store.exists(self._leader_path, functools.partial(changed.set_result, None))
             if stat is None:
                 continue
-            if stat.ephemeral_owner == self._store.session_id:
+            if stat.ephemeral_owner == self.store.session_id:
                 return  # the answer to the creation was lost
             self._report(f"waiting for the end of the auditor of Pulsar's metadata driver ({self._leader_path})")
             await asyncio.wait((changed, self._deposed), return_when=asyncio.FIRST_COMPLETED)
 
     async def _give_back_leader(self) -> None:
-        stat = await self._store.exists(self._leader_path)
-        if stat is not None and stat.ephemeral_owner == self._store.session_id:
+        stat = await self.store.exists(self._leader_path)
+        if stat is not None and stat.ephemeral_owner == self.store.session_id:
             with contextlib.suppress(NoNodeError):
-                await self._store.delete(self._leader_path)
+                await self.store.delete(self._leader_path)
 
     def _look_at_leader(self, node: Node | None) -> None:
-        if self._is_beside_pulsar:
-            if node is not None and node.stat.ephemeral_owner == self._store.session_id:
+        if self.is_beside_pulsar:
+            if node is not None and node.stat.ephemeral_owner == self.store.session_id:
                 return
             reason = f"another process deleted {self._leader_path}"
         elif node is None:

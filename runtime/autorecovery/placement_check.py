@@ -20,7 +20,7 @@ from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.lane import Turn
 from bkctl.runtime.autorecovery.metadata_check import MetadataCheck
 from bkctl.runtime.autorecovery.placement_moves import better_ensembles
-from bkctl.runtime.autorecovery.publisher import DisabledError, MarkRequest, Publisher
+from bkctl.runtime.autorecovery.publisher import MarkRequest, Publisher, count_written
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -59,10 +59,8 @@ class PlacementCheck(MetadataCheck[PlacementCheckNote]):
                 async for _ in requests:
                     pass
                 return
-            tally = await self._publisher.publish(requests, turn)
-        if tally.is_cut:
-            raise DisabledError
-        self._found = msgspec.structs.replace(self._found, marked=tally.written)
+            outcomes = await self._publisher.publish(requests, turn)
+        self._found = msgspec.structs.replace(self._found, marked=count_written(outcomes))
 
     async def _improvable(self, turn: Turn) -> AsyncGenerator[MarkRequest, None]:
         """Check all ledgers; yields those that a worker can improve."""

@@ -22,6 +22,7 @@ from bkctl.runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports, require_to
 from bkctl.runtime.autorecovery.auditor import Auditor
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
 from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
+from bkctl.runtime.autorecovery.lane import end_tasks
 from bkctl.runtime.autorecovery.metrics import catalogue_of
 from bkctl.runtime.autorecovery.office import AuditorOffice
 from bkctl.runtime.autorecovery.routes import DaemonRoutes
@@ -73,13 +74,13 @@ async def run_autorecovery(
     manager.notify(READY=1, STATUS="waiting for ZooKeeper")
     async with contextlib.AsyncExitStack() as running:
         try:
-            client = await _unless_stopped(_connect(config), stop)
+            client = await _connect_unless_stopped(config, stop)
             if client is not None:
                 running.push_async_callback(client.close)
                 daemon = _new_daemon(config, client, place)
                 if on_daemon is not None:
                     on_daemon(ViewCollector(daemon, catalogue_of(client.ports.clock.now_ms)))
-                address = await _open_admin(config.autorecovery, place, daemon, client, running)
+                address = await _open_admin(config.autorecovery, place, daemon, running)
                 daemon.who = msgspec.structs.replace(daemon.who, admin=address)
                 logger.info("admin interface: %s", address or "none")
                 manager.notify(STATUS="running")
@@ -93,16 +94,15 @@ async def _open_admin(
     config: AutorecoveryConfig,
     place: ProcessPlace,
     daemon: AutorecoveryDaemon,
-    client: LedgerClient,
     running: contextlib.AsyncExitStack,
 ) -> str | None:
     """Open the socket and the configured port until ``running`` ends; the address for the note of the daemon.
 
     ConfigurationError.
     """
-    admin, ports, workers = config.admin, client.ports, LaneWorkers()
+    admin, workers = config.admin, LaneWorkers()
     running.push_async_callback(workers.close)
-    routes = DaemonRoutes(daemon, client.store, ports.ledgers.root, ports.clock)
+    routes = DaemonRoutes(daemon)
     server = AdminServer(routes.routes(), admin_limits(OsHost().open_files_max()))
     running.push_async_callback(server.close)
 
@@ -219,15 +219,11 @@ def daemon_id(place: ProcessPlace) -> str:
     return found if is_valid_bookie_id(found) else f"autorecovery-{place.pid}"
 
 
-async def _unless_stopped(connecting: object, stop: asyncio.Event) -> LedgerClient | None:
+async def _connect_unless_stopped(config: DaemonConfig, stop: asyncio.Event) -> LedgerClient | None:
     """The client; None if the stop came first."""
-    task = asyncio.ensure_future(connecting)  # type: ignore[call-overload]
-    stopping = asyncio.ensure_future(stop.wait())
+    connecting, stopping = asyncio.ensure_future(_connect(config)), asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
+        await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return connecting.result() if connecting.done() else None
     finally:
-        stopping.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
+        await end_tasks((connecting, stopping), None)
