@@ -18,7 +18,7 @@ from bkctl.runtime.autorecovery.liveness import Liveness
 from bkctl.runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
 from bkctl.runtime.autorecovery.metadata_check import ReplicaCensus
 from bkctl.runtime.autorecovery.placement_check import PlacementCheck
-from bkctl.runtime.autorecovery.publisher import DisabledError, Outcomes, Publisher, count_written
+from bkctl.runtime.autorecovery.publisher import DisabledError, MarkOutcomes, Publisher, count_written
 from bkctl.runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.metadata.paths import Paths
@@ -161,7 +161,7 @@ class Auditor:
             is_forced=is_asked and not verdict.is_alarm,
         )
         scan = LostBookieScan(self._ports, self.publisher, lambda: self._aim, lambda: self.liveness.live)
-        outcomes: Outcomes | None = None
+        outcomes: MarkOutcomes | None = None
         try:
             async with aclosing(scan.requests(turn)) as requests:
                 outcomes = await self.publisher.publish(requests, turn)
@@ -201,7 +201,7 @@ class Auditor:
         return f"{count} ledgers are marked"
 
 
-def _summary(scan: LostBookieScan, outcomes: Outcomes) -> str:
+def _summary(scan: LostBookieScan, outcomes: MarkOutcomes) -> str:
     parts = [f"{scan.ledgers} ledgers, {count_written(outcomes)} marks written"]
     parts += [
         f"{count} {what}"

@@ -47,11 +47,11 @@ class MarkRequest(msgspec.Struct, frozen=True):
     missing_bookies: tuple[str, ...]
 
 
-Outcomes: TypeAlias = collections.Counter[MarkOutcome | None]
+MarkOutcomes: TypeAlias = collections.Counter[MarkOutcome | None]
 """What became of the ledgers to mark. None: it failed, and was reported by name."""
 
 
-def count_written(outcomes: Outcomes) -> int:
+def count_written(outcomes: MarkOutcomes) -> int:
     """Marks that were written, new or not."""
     return outcomes[MarkOutcome.CREATED] + outcomes[MarkOutcome.MERGED]
 
@@ -73,14 +73,14 @@ class Publisher:
         self.repeated: set[int] | None = None
         """While not None: ledgers that were requested again. Their marks did not change, but are needed."""
 
-    async def publish(self, requests: AsyncIterator[MarkRequest], turn: Turn) -> Outcomes:
+    async def publish(self, requests: AsyncIterator[MarkRequest], turn: Turn) -> MarkOutcomes:
         """Mark all these ledgers. MetadataUnavailableError; RefusedError while Pulsar migrates its metadata.
 
         The requests are read as they are needed. The caller closes their iterator. DisabledError: not all were read.
         """
         self._reports.clear()
         self._groups.clear()  # directories without marks are deleted
-        is_cut, found = False, Outcomes()
+        is_cut, found = False, MarkOutcomes()
 
         async def allowed() -> AsyncGenerator[MarkRequest, None]:
             nonlocal is_cut
