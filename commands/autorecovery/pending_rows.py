@@ -68,14 +68,14 @@ class PendingRows:
         self.failed += row["attempts"] is not None
 
     async def _row(self, found: ListedMark) -> dict[str, object]:
-        from bkctl.runtime.metadata.replication.lock import read_lock_holder
+        from bkctl.runtime.metadata.replication.lock import read_lock
         from bkctl.runtime.replication.judge.pending_ledger import WaitReason, why_it_waits
 
         session, ledger_id = self._session, found.ledger_id
         is_locked = ledger_id in self._locked
-        holder = None
-        if is_locked:
-            holder = await readable(self._context, read_lock_holder(session.store, session.root, ledger_id))
+        lock = await read_lock(session.store, session.root, ledger_id) if is_locked else None
+        if lock is not None and lock.problem is not None:
+            self._context.console.warn(str(lock.problem))
         failure = await self._failure(ledger_id)
         ledger, problem = await self._ledger(ledger_id)
         reason: str = WaitReason.UNREADABLE
@@ -94,7 +94,7 @@ class PendingRows:
             "bytes": None if ledger is None else ledger.bytes_missing,
             "owner": None if ledger is None else ledger.owner,
             "locked": is_locked,
-            "worker": holder,
+            "worker": None if lock is None else lock.holder,
             "reason": reason,
             "detail": None if failure is None else failure.detail,
             "attempts": None if failure is None else failure.attempts,

@@ -11,14 +11,14 @@ import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 
-from bkctl.runtime.autorecovery.census import ReplicaCensus
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.copy_check import CopyCheck
 from bkctl.runtime.autorecovery.lane import Lane, Turn
 from bkctl.runtime.autorecovery.liveness import Liveness
 from bkctl.runtime.autorecovery.lost_bookie_scan import LostBookieScan, ScanAim
+from bkctl.runtime.autorecovery.metadata_check import ReplicaCensus
 from bkctl.runtime.autorecovery.placement_check import PlacementCheck
-from bkctl.runtime.autorecovery.publisher import Publisher, PublishTally
+from bkctl.runtime.autorecovery.publisher import DisabledError, MarkOutcomes, Publisher, count_written
 from bkctl.runtime.autorecovery.returned_bookies import Absence, ReturnedBookies
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.metadata.paths import Paths
@@ -46,14 +46,7 @@ class Auditor:
         self._store = store
         self._paths = Paths(ports.ledgers.root)
         self.publisher = Publisher(ports, store, config)
-        self.liveness = Liveness(
-            ports,
-            store,
-            config,
-            on_look=self._note_look,
-            on_return=self._note_return,
-            on_audit_wish=self._note_audit_wish,
-        )
+        self.liveness = Liveness(ports, store, config, self._note_look)
         self._interval_s = config.bookie_check_interval_s or None
         self._audits = Lane("audit", self._audit, ports.clock, interval_s=self._interval_s)
         self._audits.due_in(self._interval_s or REPEAT_S)  # the first look at the bookies wakes it
@@ -74,7 +67,8 @@ class Auditor:
         always = (self.liveness.lane, self._audits, self._returns.lane, self._backlog)
         self.lanes: tuple[Lane, ...] = (*always, *switched_on)
         self._is_disabled = False
-        self._wishes = self._wishes_served = 0
+        self._is_asked = False
+        """An operator asks for a pass that marks all that is gone."""
         self._is_owed = True
         """A pass is needed whatever the deadlines: the first one, and one that was not finished."""
         self._aim = ScanAim()
@@ -107,16 +101,6 @@ class Auditor:
     def trigger(self) -> None:
         """Audit now, without waiting for the deadlines of bookies that are gone."""
         self.liveness.hurry()
-        self._note_audit_wish()
-
-    @property
-    def alarm(self) -> str | None:
-        """Why nothing is marked although bookies are gone: too many of them."""
-        return self.liveness.alarm
-
-    def _note_audit_wish(self) -> None:
-        self._wishes += 1
-        self._audits.wake()
 
     def _note_switch(self, node: Node | None) -> None:
         was_disabled, self._is_disabled = self._is_disabled, node is not None
@@ -142,23 +126,23 @@ class Auditor:
         if last is not None and (last.postponed or (last.lost and absences)):
             self._is_owed = True  # other bookies' ledgers have a copy again
 
-    def _note_look(self) -> None:
+    def _note_look(self, returned: Mapping[str, LostBookieNote], is_hurried: bool) -> None:
         """Begin a pass if one is needed that neither runs nor has ended."""
+        if returned:
+            self._note_return(returned)
         verdict, lost = self.liveness.verdict, frozenset(self.liveness.lost)
         self._marked &= lost
         self._marked_early &= lost
         self._collected &= lost
+        is_running = self._audits.status.is_running
         if verdict.is_alarm:
             self._aim = self._covered = ScanAim()
-        elif self._audits.status.is_running:
+        elif is_running:
             self._aim = self._aim.and_also(verdict.due, verdict.early)
-        is_needed = (
-            self._is_owed
-            or verdict.due - self._marked - self._covered.due
-            or verdict.early - self._marked_early - self._covered.early
-            or (verdict.is_alarm and lost - self._collected)
-        )
-        if is_needed and not self._audits.status.is_running:
+        self._is_asked |= is_hurried
+        unmarked = verdict.due - self._marked or verdict.early - self._marked_early
+        is_needed = self._is_owed or unmarked or (verdict.is_alarm and lost - self._collected)
+        if is_hurried or (is_needed and not is_running):
             self._audits.wake()
 
     async def _audit(self, turn: Turn) -> str:
@@ -168,29 +152,28 @@ class Auditor:
         if not await self.publisher.is_enabled():
             self._is_owed = True
             return DISABLED
-        self._is_owed = False
-        wishes, verdict, lost = self._wishes, self.liveness.verdict, dict(self.liveness.lost)
-        is_forced = wishes > self._wishes_served and not verdict.is_alarm
+        verdict, lost = self.liveness.verdict, dict(self.liveness.lost)
+        is_asked, self._is_asked, self._is_owed = self._is_asked, False, False
         self._aim = self._covered = ScanAim(
-            due=verdict.due, early=verdict.early, excused=self.liveness.excused, is_forced=is_forced
+            due=verdict.due,
+            early=verdict.early,
+            excused=self.liveness.excused,
+            is_forced=is_asked and not verdict.is_alarm,
         )
         scan = LostBookieScan(self._ports, self.publisher, lambda: self._aim, lambda: self.liveness.live)
+        outcomes: MarkOutcomes | None = None
         try:
-            requests = scan.requests(turn)
-            async with aclosing(requests):
-                tally = await self.publisher.publish(requests, turn)
-        except BaseException:
-            self._is_owed = True
-            raise
+            async with aclosing(scan.requests(turn)) as requests:
+                outcomes = await self.publisher.publish(requests, turn)
+        except DisabledError:
+            return DISABLED
         finally:
             covered, self._aim, self._covered = self._covered, ScanAim(), ScanAim()
-        if tally.is_cut:
-            self._is_owed = True
-            return DISABLED
-        self._wishes_served = wishes
+            if outcomes is None:
+                self._is_owed, self._is_asked = True, self._is_asked or is_asked
         self._note_pass(scan, covered, lost)
-        summary = _summary(scan, tally)
-        if tally.written or tally.failed:
+        summary = _summary(scan, outcomes)
+        if count_written(outcomes) or outcomes[None]:
             logger.info("audit finished: %s", summary)
         return summary
 
@@ -218,12 +201,12 @@ class Auditor:
         return f"{count} ledgers are marked"
 
 
-def _summary(scan: LostBookieScan, tally: PublishTally) -> str:
-    parts = [f"{scan.ledgers} ledgers, {tally.written} marks written"]
+def _summary(scan: LostBookieScan, outcomes: MarkOutcomes) -> str:
+    parts = [f"{scan.ledgers} ledgers, {count_written(outcomes)} marks written"]
     parts += [
         f"{count} {what}"
         for count, what in (
-            (tally.failed, "not marked because of an error"),
+            (outcomes[None], "not marked because of an error"),
             (scan.unreadable, "unreadable"),
             (scan.lost, "without a copy of some entries"),
             (scan.postponed, "without a copy until a bookie returns"),

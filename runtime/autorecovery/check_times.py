@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
-from bkctl.runtime.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
@@ -24,25 +22,13 @@ DISABLED = "autorecovery is disabled: nothing is checked"
 NOT_YET = "nothing was checked yet"
 
 
-class CheckTimes:
-    """The times of one periodic check."""
-
-    def __init__(self, store: MetadataStore, ports: ClientPorts, check: PeriodicCheck, interval_s: float) -> None:
-        self._switches = ReplicationSwitches(store, ports.ledgers.root)
-        self._check = check
-        self.interval_s = interval_s
-
-    async def last_ms(self) -> int | None:
-        """When the check last reached its end; None if that is unknown. One operation."""
-        try:
-            return await self._switches.check_time_ms(self._check)
-        except MetadataFormatError as error:
-            logger.warning("ignored, and replaced by the next check: %s", error)
-            return None
-
-    async def note_end(self, ended_ms: int) -> None:
-        """The check has reached its end. One operation."""
-        await self._switches.set_check_time_ms(self._check, ended_ms)
+async def last_check_ms(switches: ReplicationSwitches, check: PeriodicCheck) -> int | None:
+    """When a check last reached its end; None if that is unknown. One operation."""
+    try:
+        return await switches.check_time_ms(check)
+    except MetadataFormatError as error:
+        logger.warning("ignored, and replaced by the next check: %s", error)
+        return None
 
 
 def wait_s(last_ms: int | None, now_ms: int, interval_s: float) -> float:

@@ -1,21 +1,13 @@
-"""The autorecovery daemon of a bookie, as the bookie sees it: a child process that is kept running."""
+"""The autorecovery daemon of a bookie, as the bookie sees it: a child process that is kept running; its messages."""
 
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
-from bkctl.runtime.autorecovery.child_messages import (
-    DaemonLogLevel,
-    DaemonLogLine,
-    DaemonMetrics,
-    DaemonSetup,
-    FromDaemon,
-)
 from bkctl.runtime.autorecovery.config import DaemonConfig
 from bkctl.runtime.log_level import following_log_level
 from bkctl.runtime.net.message_pipe import ChildProcess, start_child
@@ -36,36 +28,39 @@ KILL_STEPS: Final = 60
 """It is killed after so many."""
 
 
-class SilenceEvent(enum.Enum):
-    """What the silence of a process calls for; IS_OVER: it was reported."""
+class DaemonSetup(msgspec.Struct, frozen=True, tag=True):
+    """The first message to the child. ``level``: from which one on it logs, as a number of ``logging``.
 
-    NONE = enum.auto()
-    WARN = enum.auto()
-    KILL = enum.auto()
-    IS_OVER = enum.auto()
-
-
-class ProcessSilence:
-    """For how long one process has sent nothing.
-
-    Time is counted in steps: if this process itself is halted for an hour, that is one step.
+    ``pid``: the child's own.
     """
 
-    def __init__(self) -> None:
-        self.is_heard = False
-        """Whether the process has sent something since the last step."""
-        self._silent_steps = 0
+    config: DaemonConfig
+    pid: int
+    level: int
 
-    def step(self) -> SilenceEvent:
-        """Another step has passed."""
-        if self.is_heard:
-            was_reported = self._silent_steps >= WARN_STEPS
-            self.is_heard, self._silent_steps = False, 0
-            return SilenceEvent.IS_OVER if was_reported else SilenceEvent.NONE
-        self._silent_steps += 1
-        if self._silent_steps >= KILL_STEPS:
-            return SilenceEvent.KILL
-        return SilenceEvent.WARN if self._silent_steps == WARN_STEPS else SilenceEvent.NONE
+
+class DaemonLogLevel(msgspec.Struct, frozen=True, tag=True):
+    """The log level of the bookie was changed; ``level`` as in ``DaemonSetup``."""
+
+    level: int
+
+
+class DaemonLogLine(msgspec.Struct, frozen=True, tag=True):
+    """A line for the log of the bookie, whose file and form it then has."""
+
+    name: str
+    level: int
+    text: str
+
+
+class DaemonMetrics(msgspec.Struct, frozen=True, tag=True):
+    """The metrics of the daemon, again and again; so this is also its sign of life."""
+
+    text: bytes
+
+
+ToDaemon: TypeAlias = DaemonSetup | DaemonLogLevel
+FromDaemon: TypeAlias = DaemonLogLine | DaemonMetrics
 
 
 class AutorecoveryChild:
@@ -101,9 +96,9 @@ class AutorecoveryChild:
         child: ChildProcess[FromDaemon] = await start_child(MODULE, FromDaemon)
         level = logging.getLogger().getEffectiveLevel()
         child.pipe.send(DaemonSetup(config, child.pid, level))
-        silence = ProcessSilence()
-        receiving = asyncio.ensure_future(self._receive(child, silence))
-        watching = asyncio.ensure_future(self._watch(child, silence))
+        heard = asyncio.Event()
+        receiving = asyncio.ensure_future(self._receive(child, heard))
+        watching = asyncio.ensure_future(self._watch(child, heard))
         try:
             with following_log_level(lambda: child.pipe.send(DaemonLogLevel(logging.getLogger().getEffectiveLevel()))):
                 await asyncio.wait((receiving,))
@@ -114,28 +109,33 @@ class AutorecoveryChild:
             self.metrics = b""
         return f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
 
-    async def _receive(self, child: ChildProcess[FromDaemon], silence: ProcessSilence) -> None:
+    async def _receive(self, child: ChildProcess[FromDaemon], heard: asyncio.Event) -> None:
         while (message := await child.pipe.receive()) is not None:
-            silence.is_heard = True
+            heard.set()
             match message:
                 case DaemonLogLine():
                     logging.getLogger(message.name).log(message.level, "autorecovery: %s", message.text)
                 case DaemonMetrics():
                     self.metrics = message.text
 
-    async def _watch(self, child: ChildProcess[FromDaemon], silence: ProcessSilence) -> None:
-        """Report a process that sends nothing, then kill it."""
+    async def _watch(self, child: ChildProcess[FromDaemon], heard: asyncio.Event) -> None:
+        """Report a process that sends nothing, then kill it.
+
+        Time is counted in steps: if this process itself is halted for an hour, that is one step.
+        """
+        silent = 0
         while True:
             await self._clock.sleep(_STEP_S)
-            match silence.step():
-                case SilenceEvent.WARN:
-                    self.metrics = b""
-                    logger.warning(
-                        "the autorecovery daemon of this bookie (process %d) has sent nothing for %g s (halted?); "
-                        "it is killed after %g s",
-                        *(child.pid, WARN_STEPS * _STEP_S, KILL_STEPS * _STEP_S),
-                    )
-                case SilenceEvent.KILL:
-                    child.kill()
-                case SilenceEvent.IS_OVER:
-                    logger.info("the autorecovery daemon of this bookie works again")
+            before, silent = silent, 0 if heard.is_set() else silent + 1
+            heard.clear()
+            if silent == WARN_STEPS:
+                self.metrics = b""
+                logger.warning(
+                    "the autorecovery daemon of this bookie (process %d) has sent nothing for %g s (halted?); "
+                    "it is killed after %g s",
+                    *(child.pid, WARN_STEPS * _STEP_S, KILL_STEPS * _STEP_S),
+                )
+            elif silent >= KILL_STEPS:
+                child.kill()
+            elif before >= WARN_STEPS and not silent:
+                logger.info("the autorecovery daemon of this bookie works again")

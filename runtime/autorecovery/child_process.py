@@ -14,7 +14,7 @@ from typing import Final
 import uvloop
 
 from bkctl.runtime.admin.exposition import ViewCollector, metrics_text
-from bkctl.runtime.autorecovery.child_messages import DaemonLogLine, DaemonMetrics, DaemonSetup, ToDaemon
+from bkctl.runtime.autorecovery.child import DaemonLogLine, DaemonMetrics, DaemonSetup, ToDaemon
 from bkctl.runtime.autorecovery.process import ProcessPlace, run_autorecovery
 from bkctl.runtime.net.host import canonical_host_name
 from bkctl.runtime.net.loop import LoopClock

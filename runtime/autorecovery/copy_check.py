@@ -12,12 +12,12 @@ ledger is read again, and a round with unknown copies stores no time of a check,
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import aclosing
 
 import msgspec
 
-from bkctl.runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, CheckTimes
+from bkctl.runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, last_check_ms
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.copy_rounds import (
     CopyVerdict,
@@ -32,12 +32,12 @@ from bkctl.runtime.autorecovery.copy_rounds import (
     with_check,
 )
 from bkctl.runtime.autorecovery.lane import Lane, Turn
-from bkctl.runtime.autorecovery.publisher import MarkRequest, Publisher
+from bkctl.runtime.autorecovery.publisher import DisabledError, MarkRequest, Publisher
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import MetadataUnavailableError, SessionExpiredError
 from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.recovery_notes import FIRST_IDS_MAX, CopyCheckNote, RecoveryNotes
-from bkctl.runtime.metadata.replication.switches import PeriodicCheck
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.ports import Clock
 from bkctl.runtime.replication.config import ReplicationConfig
@@ -46,7 +46,7 @@ from bkctl.runtime.replication.copy.reader import BATCH_BYTES
 from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.fragments import format_ranges, in_and_out_of
-from bkctl.runtime.replication.judge.ledger_check import LedgerCheck
+from bkctl.runtime.replication.judge.ledger_check import CopyDefect, LedgerCheck
 from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 from bkctl.storage.errors import BkctlError
@@ -79,7 +79,7 @@ class CopyCheck:
         self._config = config
         self._note = RecoveryNotes(store, ports.ledgers.root).copy_check
         self._publisher = publisher
-        self._times = CheckTimes(store, ports, PeriodicCheck.ALL_LEDGERS, config.check_period_s)
+        self._switches = ReplicationSwitches(store, ports.ledgers.root)
         self._live_bookies = LiveBookies(ports.registrations, ports.clock)
         self._rate = _BeatingRate(ports.clock, config.check_bytes_per_s)
         self._checker = LedgerChecker(ports, self._live_bookies, LIMITS, self._rate)
@@ -93,20 +93,21 @@ class CopyCheck:
         if not await self._publisher.is_enabled():
             return DISABLED
         clock, period_s = self._ports.clock, self._config.check_period_s
-        last_ms = await self._times.last_ms()
+        last_ms = await last_check_ms(self._switches, PeriodicCheck.ALL_LEDGERS)
         progress = self.progress = current_round(await self._note.find(), last_ms, clock.now_ms(), period_s)
         wait_s = (max(progress.began_ms, progress.repeat_ms) - clock.now_ms()) / 1000
         if wait_s > 0:
             self.lane.due_in(min(wait_s, LOOK_AGAIN_S))
             return summary_of(progress)
-        pause_s = await self._go_on(progress, turn)
-        if pause_s is None:
+        try:
+            self.lane.due_in(await self._go_on(progress, turn))
+        except DisabledError:
+            await self._save(self.progress)
             return DISABLED
-        self.lane.due_in(pause_s)
         return summary_of(self.progress)
 
-    async def _go_on(self, progress: CopyCheckNote, turn: Turn) -> float | None:
-        """Check the next ledgers, for some time. Returns when to go on; None: when autorecovery is enabled again."""
+    async def _go_on(self, progress: CopyCheckNote, turn: Turn) -> float:
+        """Check the next ledgers, for some time. Returns when to go on; DisabledError."""
         clock = self._ports.clock
         progress, ids, left = await self._next_ledgers(progress, turn)
         span_ms, span_s = span_of(progress, self._config.check_period_s)
@@ -117,34 +118,29 @@ class CopyCheck:
             began_ns = clock.monotonic_ns()
             step = pace(span_ms, clock.now_ms(), span_s, left)
             some = ids[position : position + step.ledgers]
-            checked = await self._check(some, progress, lost, turn)
-            if checked is None:
-                await self._save(progress)
-                return None
+            progress = self.progress = await self._check(some, progress, lost, turn)
             position, left = position + len(some), left - len(some)
-            progress = self.progress = checked
-            if clock.monotonic_ns() - self._saved_ns >= SAVE_EVERY_S * 1e9:
+            now_ns = clock.monotonic_ns()
+            pause_s = step.seconds - (now_ns - began_ns) / 1e9
+            is_over = left > 0 and now_ns + pause_s * 1e9 >= ends_ns
+            if is_over or now_ns - self._saved_ns >= SAVE_EVERY_S * 1e9:
                 await self._save(progress)
-            pause_s = step.seconds - (clock.monotonic_ns() - began_ns) / 1e9
-            if left and clock.monotonic_ns() + pause_s * 1e9 >= ends_ns:
-                await self._save(progress)
+            if is_over:
                 return pause_s
             if left:
                 await sleep_alive(clock, pause_s, turn)
         if left:
             await self._save(progress)
-            return 0.0
-        if not await self._publisher.is_enabled():
-            await self._save(progress)
-            return None
-        await self._end(progress)
+        else:
+            await self._publisher.require_enabled()
+            await self._end(progress)
         return 0.0
 
     async def _end(self, progress: CopyCheckNote) -> None:
         """All ledgers of the round were reached, or those that are read again."""
         ended_ms, period_s = self._ports.clock.now_ms(), self._config.check_period_s
         if progress.found.is_complete:
-            await self._times.note_end(ended_ms)
+            await self._switches.set_check_time_ms(PeriodicCheck.ALL_LEDGERS, ended_ms)
             await self._save(next_round(progress, ended_ms, period_s))
             logger.info("check of copies finished: %s", summary_of(self.progress))
         else:
@@ -178,13 +174,12 @@ class CopyCheck:
 
     async def _check(
         self, ledger_ids: Sequence[int], progress: CopyCheckNote, lost: Container[int], turn: Turn
-    ) -> CopyCheckNote | None:
+    ) -> CopyCheckNote:
         """Check these ledgers, and mark those with bad copies. ``lost``: those with a note of lost entries.
 
-        None: autorecovery is disabled, so they are checked again.
+        DisabledError: they are checked again.
         """
-        if not await self._publisher.is_enabled():
-            return None
+        await self._publisher.require_enabled()
         await self._live_bookies.refresh()
         turn.beat()
         found, requests = progress, list[MarkRequest]()
@@ -198,7 +193,9 @@ class CopyCheck:
             )
             is_news, found = ledger_id not in found.again, with_check(found, check, verdict)
             if is_news and ledger_id in found.again and len(found.again) <= FIRST_IDS_MAX:
-                logger.warning("ledger %d %s", ledger_id, _unread(check))
+                unread = f"has copies that were not read: {_answers(filter(is_unknown, check.defects))}"
+                problem = unread if check.problem is None else f"was not checked: {check.problem}"
+                logger.warning("ledger %d %s", ledger_id, problem)
             if check.copies_different:
                 logger.warning("ledger %d has copies that differ: bkctl ledger verify %d", ledger_id, ledger_id)
             if verdict.lost:
@@ -210,11 +207,12 @@ class CopyCheck:
             if verdict.bad_bookies:
                 requests.append(MarkRequest(ledger_id, tuple(sorted(verdict.bad_bookies))))
                 if found.counts.marked.ledgers <= FIRST_IDS_MAX:
-                    logger.warning("ledger %d has bad copies: %s", ledger_id, _reasons(check, verdict))
+                    bad = (each for each in check.defects if each.bookie_id in verdict.bad_bookies)
+                    logger.warning("ledger %d has bad copies: %s", ledger_id, _answers(filter(is_proven_bad, bad)))
 
         await for_each_bounded(each_of(ledger_ids), check_one, LEDGERS_IN_PARALLEL)
-        if requests and (await self._publisher.publish(each_of(requests), turn)).is_cut:
-            return None
+        if requests:
+            await self._publisher.publish(each_of(requests), turn)
         return msgspec.structs.replace(found, last_ledger_id=max(ledger_ids))
 
     async def _look(self, ledger_id: int, scope: CheckScope) -> tuple[LedgerCheck, CopyVerdict]:
@@ -235,18 +233,8 @@ class CopyCheck:
         return check, verdict
 
 
-def _reasons(check: LedgerCheck, verdict: CopyVerdict) -> str:
-    bad = (defect for defect in check.defects if defect.bookie_id in verdict.bad_bookies and is_proven_bad(defect))
-    return ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in bad)
-
-
-def _unread(check: LedgerCheck) -> str:
-    """Which copies were not read, and what their bookies answered, in a sentence without subject."""
-    if check.problem is not None:
-        return f"was not checked: {check.problem}"
-    unread = (defect for defect in check.defects if is_unknown(defect))
-    answers = ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in unread)
-    return f"has copies that were not read: {answers}"
+def _answers(defects: Iterable[CopyDefect]) -> str:
+    return ", ".join(f"{defect.bookie_id} ({defect.reason})" for defect in defects)
 
 
 def summary_of(progress: CopyCheckNote | None) -> str:

@@ -7,13 +7,15 @@ to another store, auditor and worker are stopped.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.lane import end_tasks
 from bkctl.runtime.autorecovery.office import AuditorOffice
 from bkctl.runtime.errors import MetadataAuthError
 from bkctl.runtime.metadata.pulsar_migration import LOOK_AGE_S_MAX, flag_path, read_migration
@@ -43,40 +45,32 @@ class WorkerPart(Protocol):
         """What it did so far, and what it holds."""
 
 
+@dataclasses.dataclass(eq=False)
 class AutorecoveryDaemon:
     """One daemon on one session. ``office`` None: not an auditor. ``new_worker`` None: not a worker.
 
     ``who``: what its note always says. ``who.bookie_id`` is the name in its vote.
     """
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        root: str,
-        clock: Clock,
-        who: DaemonNote,
-        *,
-        office: AuditorOffice | None,
-        new_worker: Callable[[], WorkerPart] | None,
-    ) -> None:
-        self.office = office
+    store: MetadataStore
+    root: str
+    clock: Clock
+    who: DaemonNote
+    office: AuditorOffice | None
+    new_worker: Callable[[], WorkerPart] | None
+
+    def __post_init__(self) -> None:
         self.worker: WorkerPart | None = None
-        self.who = who
         self.problems: dict[str, str] = {}
         """What fails now, by the part that reports it."""
-        self._store = store
-        self._root = root
-        self._notes = RecoveryNotes(store, root)
-        self._clock = clock
-        self._new_worker = new_worker
-        self._is_allowed: bool | None = None
-        self._flag_changed = asyncio.Event()
+        self._notes = RecoveryNotes(self.store, self.root)
+        self._is_allowed = False
         self._written: tuple[int, DaemonNote] | None = None
         self._written_ns = 0
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set. MetadataAuthError: ZooKeeper no longer accepts this process."""
-        tasks = [asyncio.ensure_future(each) for each in (self._work(), self._watch_migration(), self._write_notes())]
+        tasks = [asyncio.ensure_future(each) for each in (self._work(), self._write_notes())]
         stopping = asyncio.ensure_future(stop.wait())
         try:
             done, _ = await asyncio.wait((*tasks, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -95,11 +89,11 @@ class AutorecoveryDaemon:
         auditor = self.auditor
         return msgspec.structs.replace(
             self.who,
-            written_ms=self._clock.now_ms(),
+            written_ms=self.clock.now_ms(),
             is_auditor=auditor is not None,
             lanes=() if auditor is None else tuple(msgspec.structs.replace(lane.status) for lane in auditor.lanes),
             worker=None if self.worker is None else self.worker.status(),
-            alarm=None if auditor is None else auditor.alarm,
+            alarm=None if auditor is None else auditor.liveness.alarm,
         )
 
     @property
@@ -111,30 +105,40 @@ class AutorecoveryDaemon:
     # -- the work ---------------------------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Run the parts whenever changes of the metadata are allowed."""
-        while True:
-            await self._until(is_allowed=True)
-            parts: list[Coroutine[Any, Any, None]] = []
-            if self.office is not None:
-                parts.append(self.office.serve())
-            if self._new_worker is not None:
-                parts.append(self._repair(self._new_worker))
-            running = [asyncio.ensure_future(part) for part in parts]
-            try:
-                await self._until(is_allowed=False)
-            finally:
-                await end_tasks(running, END_S_MAX)
+        """Run the parts while no migration of Pulsar forbids changes. Until that could be read, nothing runs."""
+        running: list[asyncio.Future[None]] = []
+        try:
+            while True:
+                await self._look_for_migration()
+                if not self._is_allowed:
+                    await end_tasks(running, END_S_MAX)
+                    running = []
+                elif not running:
+                    running = [asyncio.ensure_future(part) for part in self._parts()]
+                await self.clock.sleep(LOOK_AGE_S_MAX)
+        finally:
+            await end_tasks(running, END_S_MAX)
 
-    async def _until(self, *, is_allowed: bool) -> None:
-        while (self._is_allowed or False) is not is_allowed:
-            self._flag_changed.clear()
-            await self._flag_changed.wait()
+    def _parts(self) -> Iterator[Coroutine[Any, Any, None]]:
+        if self.office is not None:
+            yield self.office.serve()
+        if self.new_worker is not None:
+            yield self._repair(self.new_worker)
+
+    async def _look_for_migration(self) -> None:
+        try:
+            reason = await read_migration(self.store, self.root)
+        except Exception as error:  # the daemon must survive everything
+            self.report("migration", f"cannot read {flag_path(self.root)}: {str(error) or type(error).__name__}")
+        else:
+            self.report("migration", None if reason is None else f"auditor and worker are stopped: {reason}")
+            self._is_allowed = reason is None
 
     async def _repair(self, new_worker: Callable[[], WorkerPart]) -> None:
         """Run a worker; if it fails, another one after a pause."""
         retry_s = _RETRY_FIRST_S
         while True:
-            started_ns = self._clock.monotonic_ns()
+            started_ns = self.clock.monotonic_ns()
             try:
                 self.worker = new_worker()
                 await self.worker.serve()
@@ -144,24 +148,11 @@ class AutorecoveryDaemon:
                 reason = str(error) or type(error).__name__
             finally:
                 self.worker = None
-            if self._clock.monotonic_ns() - started_ns > _STABLE_S * 1e9:
+            if self.clock.monotonic_ns() - started_ns > _STABLE_S * 1e9:
                 retry_s = _RETRY_FIRST_S
             logger.error("the worker failed and starts again in %g s: %s", retry_s, reason)
-            await self._clock.sleep(retry_s)
+            await self.clock.sleep(retry_s)
             retry_s = min(2 * retry_s, _RETRY_MAX_S)
-
-    async def _watch_migration(self) -> None:
-        """Look again and again whether Pulsar's migration forbids changes. Until it could be read, nothing runs."""
-        while True:
-            try:
-                reason = await read_migration(self._store, self._root)
-            except Exception as error:  # the daemon must survive everything
-                self.report("migration", f"cannot read {flag_path(self._root)}: {str(error) or type(error).__name__}")
-            else:
-                self.report("migration", None if reason is None else f"auditor and worker are stopped: {reason}")
-                self._is_allowed = reason is None
-                self._flag_changed.set()
-            await self._clock.sleep(LOOK_AGE_S_MAX)
 
     def report(self, part: str, problem: str | None) -> None:
         """Log a problem once, and that it is over; keep it for the status."""
@@ -183,20 +174,20 @@ class AutorecoveryDaemon:
                     await self._write_note()
                     self.report("note", None)
                 except MetadataAuthError as error:
-                    if not self._store.session_id:
+                    if not self.store.session_id:
                         raise  # no later attempt would be accepted
                     self.report("note", f"cannot write the note of this daemon: {error}")
                 except Exception as error:  # the daemon must survive everything
                     self.report("note", f"cannot write the note of this daemon: {str(error) or type(error).__name__}")
-                await self._clock.sleep(NOTE_STEP_S)
+                await self.clock.sleep(NOTE_STEP_S)
         finally:
-            if self._written is not None and self._written[0] == self._store.session_id:
+            if self._written is not None and self._written[0] == self.store.session_id:
                 async with asyncio.timeout(END_S_MAX / 4):
                     await self._notes.daemons.remove(daemon_key(self._written[0]))
 
     async def _write_note(self) -> None:
         """Write the note if it is due: when something changed, at most every 10 s, and at least every 60 s."""
-        session_id, note, now_ns = self._store.session_id, self.status(), self._clock.monotonic_ns()
+        session_id, note, now_ns = self.store.session_id, self.status(), self.clock.monotonic_ns()
         if not session_id or not self._is_allowed:
             return
         if self._written is not None and self._written[0] == session_id:
@@ -206,12 +197,3 @@ class AutorecoveryDaemon:
                 return
         await self._notes.daemons.put(daemon_key(session_id), note)
         self._written, self._written_ns = (session_id, note), now_ns
-
-
-async def end_tasks(tasks: Iterable[asyncio.Future[Any]], wait_s: float) -> None:
-    """Cancel tasks, and wait a limited time for their ends."""
-    tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=wait_s)

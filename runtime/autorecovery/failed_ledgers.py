@@ -1,4 +1,4 @@
-"""Marked ledgers that could not be repaired: why, and when any worker may try again. Shared through notes in ZooKeeper.
+"""Marked ledgers that could not be repaired: why, and when any worker may try again. Shared in ZooKeeper. Pure.
 
 The pause doubles with each attempt. A ledger that only an event can help, for example the return of a bookie, is tried
 rarely, and once after each event.
@@ -6,14 +6,13 @@ rarely, and once after each event.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
-from bkctl.runtime.errors import MetadataFormatError
-from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, NoteDirectory
-from bkctl.runtime.ports import Clock
+from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote
 
 RARE_FACTOR = 12
 """A ledger that only an event can help is tried after this many times the longest pause."""
@@ -30,52 +29,35 @@ class RepairFailure(NamedTuple):
     is_rare: bool = False
 
 
-class FailedLedgers:
-    """The notes about failed ledgers. ``worker``: shown in the notes."""
+def combined(failures: Iterable[RepairFailure]) -> RepairFailure:
+    """One for all failures of a ledger: the first reason that another try can help, else the first."""
+    ordered = sorted(failures, key=lambda failure: failure.is_rare)
+    return ordered[0]._replace(detail="; ".join(dict.fromkeys(failure.detail for failure in ordered)))
 
-    def __init__(
-        self, notes: NoteDirectory[FailedLedgerNote], clock: Clock, config: AutorecoveryConfig, worker: str
-    ) -> None:
-        self._notes = notes
-        self._clock = clock
-        self._config = config
-        self._worker = worker
 
-    def is_rare(self, note: FailedLedgerNote) -> bool:
-        """Whether another try can help only after an event."""
-        return note.retry_ms - note.last_ms >= int(1000 * pause_s(self._config, 1, is_rare=True))
+def note_of(
+    failure: RepairFailure, former: FailedLedgerNote | None, now_ms: int, config: AutorecoveryConfig, worker: str
+) -> FailedLedgerNote:
+    """The note about a failed attempt, after the one about the ``former``."""
+    attempts = 1 if former is None else former.attempts + 1
+    return FailedLedgerNote(
+        worker=worker,
+        attempts=attempts,
+        first_ms=now_ms if former is None else former.first_ms,
+        last_ms=now_ms,
+        retry_ms=now_ms + int(pause_s(config, attempts, is_rare=failure.is_rare) * 1000),
+        reason=failure.reason,
+        detail=failure.detail[:DETAIL_CHARS_MAX],
+    )
 
-    async def find(self, ledger_id: int) -> FailedLedgerNote | None:
-        """The note about a ledger; None if there is none, or if it cannot be read. One operation."""
-        try:
-            found = await self._notes.find(str(ledger_id))
-        except MetadataFormatError:
-            return None
-        return None if found is None else believed(found.value, self._clock.now_ms(), self._config)
 
-    async def note(self, ledger_id: int, former: FailedLedgerNote | None, failure: RepairFailure) -> FailedLedgerNote:
-        """Record a failed attempt. Call it under the ledger's lock. One operation, two the first time."""
-        now_ms = self._clock.now_ms()
-        attempts = 1 if former is None else former.attempts + 1
-        note = FailedLedgerNote(
-            worker=self._worker,
-            attempts=attempts,
-            first_ms=now_ms if former is None else former.first_ms,
-            last_ms=now_ms,
-            retry_ms=now_ms + int(pause_s(self._config, attempts, is_rare=failure.is_rare) * 1000),
-            reason=failure.reason,
-            detail=failure.detail[:DETAIL_CHARS_MAX],
-        )
-        await self._notes.put(str(ledger_id), note)
-        return note
-
-    async def forget(self, ledger_id: int) -> None:
-        """The ledger is repaired or deleted. One operation."""
-        await self._notes.remove(str(ledger_id))
+def is_rare(note: FailedLedgerNote, config: AutorecoveryConfig) -> bool:
+    """Whether another try can help only after an event."""
+    return note.retry_ms - note.last_ms >= int(1000 * pause_s(config, 1, is_rare=True))
 
 
 def believed(note: FailedLedgerNote, now_ms: int, config: AutorecoveryConfig) -> FailedLedgerNote:
-    """The note with times that a right clock could have written. Pure.
+    """The note with times that a right clock could have written.
 
     A note from the future is due now, and none is due later than the longest pause after its last attempt.
     """
@@ -86,7 +68,7 @@ def believed(note: FailedLedgerNote, now_ms: int, config: AutorecoveryConfig) ->
 
 
 def pause_s(config: AutorecoveryConfig, attempts: int, *, is_rare: bool) -> float:
-    """Pause after this many failed attempts. Pure."""
+    """Pause after this many failed attempts."""
     if is_rare:
         return RARE_FACTOR * config.failed_ledger_pause_max_s
     first_s, max_s = config.failed_ledger_pause_first_s, config.failed_ledger_pause_max_s

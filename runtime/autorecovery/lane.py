@@ -8,9 +8,10 @@ is left behind after ``CANCEL_WAIT_S``, and the lane goes on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import dataclasses
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from bkctl.runtime.metadata.replication.recovery_notes import LaneStatus
 from bkctl.runtime.ports import Clock
@@ -34,26 +35,21 @@ class Turn:
         self.beat_ns = self._clock.monotonic_ns()
 
 
+@dataclasses.dataclass(eq=False)
 class Lane:
     """Repeats ``run``, which returns what it did, in a few words. ``run`` may call ``due_in`` for its next run.
 
     ``interval_s``: time between the end of a run and the next one; None: only when woken.
     """
 
-    def __init__(
-        self,
-        name: str,
-        run: Callable[[Turn], Awaitable[str]],
-        clock: Clock,
-        *,
-        interval_s: float | None,
-        silence_max_s: float = 120.0,
-    ) -> None:
-        self.status = LaneStatus(name=name)
-        self._run = run
-        self._clock = clock
-        self._interval_s = interval_s
-        self._silence_max_s = silence_max_s
+    name: str
+    run: Callable[[Turn], Awaitable[str]]
+    clock: Clock
+    interval_s: float | None
+    silence_max_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        self.status = LaneStatus(name=self.name)
         self._woken = asyncio.Event()
         self._next_s: float | None = None
 
@@ -69,10 +65,10 @@ class Lane:
         """Run until cancelled. The first run begins at once, unless ``due_in`` was called."""
         pause_s, retry_s = self._take_pause(0.0), RETRY_FIRST_S
         while True:
-            await self._wait(pause_s)
+            await is_set_within(self._woken, pause_s)
             self._woken.clear()
             if await self._run_once():
-                pause_s, retry_s = self._take_pause(self._interval_s), RETRY_FIRST_S
+                pause_s, retry_s = self._take_pause(self.interval_s), RETRY_FIRST_S
             else:
                 pause_s, retry_s = retry_s, min(2 * retry_s, RETRY_MAX_S)
 
@@ -80,42 +76,37 @@ class Lane:
         pause_s, self._next_s = usual_s if self._next_s is None else self._next_s, None
         return pause_s
 
-    async def _wait(self, pause_s: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
-                await self._woken.wait()
-
     async def _run_once(self) -> bool:
         """Whether the run reached its end without an error."""
-        status, turn = self.status, Turn(self._clock)
-        status.is_running, status.started_ms = True, self._clock.now_ms()
+        status, turn = self.status, Turn(self.clock)
+        status.is_running, status.started_ms = True, self.clock.now_ms()
         status.runs += 1
-        running = asyncio.ensure_future(self._run(turn))
+        running = asyncio.ensure_future(self.run(turn))
         try:
             if await self._is_hung(running, turn):
                 status.hangs += 1
-                self._note_failure(f"no progress for {self._silence_max_s:g} s")
+                self._note_failure(f"no progress for {self.silence_max_s:g} s")
                 return False
             status.result = running.result()
         except asyncio.CancelledError:
-            await _cancel(running)
+            await end_tasks((running,), CANCEL_WAIT_S)
             raise
         except Exception as error:  # a lane must survive everything
             logger.debug("lane %s", status.name, exc_info=True)
             self._note_failure(str(error) or type(error).__name__)
             return False
         finally:
-            status.is_running, status.ended_ms = False, self._clock.now_ms()
+            status.is_running, status.ended_ms = False, self.clock.now_ms()
         status.error, status.succeeded_ms = None, status.ended_ms
         return True
 
     async def _is_hung(self, running: asyncio.Future[str], turn: Turn) -> bool:
         """Wait for the end of the run; True if it was given up."""
-        silence_max_ns = int(self._silence_max_s * 1e9)
+        silence_max_ns = int(self.silence_max_s * 1e9)
         while not running.done():
-            left_ns = turn.beat_ns + silence_max_ns - self._clock.monotonic_ns()
+            left_ns = turn.beat_ns + silence_max_ns - self.clock.monotonic_ns()
             if left_ns <= 0:
-                await _cancel(running)
+                await end_tasks((running,), CANCEL_WAIT_S)
                 return True
             await asyncio.wait((running,), timeout=left_ns / 1e9)
         return False
@@ -126,9 +117,22 @@ class Lane:
         logger.warning("the lane %s failed and will be repeated: %s", self.status.name, reason)
 
 
-async def _cancel(running: asyncio.Future[str]) -> None:
-    """Cancel a run, and wait a moment for it."""
-    running.cancel()
-    await asyncio.wait((running,), timeout=CANCEL_WAIT_S)
-    if running.done() and not running.cancelled():
-        running.exception()  # a run that failed while it was cancelled is no news
+async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for an event, but no longer than this; None: without a limit."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
+async def end_tasks(tasks: Iterable[asyncio.Future[Any]], wait_s: float | None) -> None:
+    """Cancel tasks, and wait for their ends, no longer than this. What fails meanwhile is no news."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        done, _ = await asyncio.wait(tasks, timeout=wait_s)
+        for task in done:
+            if not task.cancelled():
+                task.exception()

@@ -9,6 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
+
+import msgspec
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.deadlines import LostVerdict, follow_bookies, judge_lost, restart_deadlines
@@ -16,9 +19,11 @@ from bkctl.runtime.autorecovery.lane import Lane, Turn
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.metadata.paths import Paths
-from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.recovery_notes import LostBookieNote, NoteDirectory, RecoveryNotes
 from bkctl.runtime.metadata.replication.switches import RecoveryDelay, ReplicationSwitches
-from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
+
+NoteT = TypeVar("NoteT", bound=msgspec.Struct)
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +34,7 @@ _NAMES_MAX = 5
 class Liveness:
     """The bookies as of the last look; the fields are empty before the first one.
 
-    ``on_look`` is called after each look; ``on_return`` with the bookies that came back;
-    ``on_audit_wish`` when an operator writes the delay 0, or the delay that is there.
+    ``on_look`` is called after each look with the bookies that came back, and whether the look was hurried.
     """
 
     def __init__(
@@ -38,10 +42,7 @@ class Liveness:
         ports: ClientPorts,
         store: MetadataStore,
         config: AutorecoveryConfig,
-        *,
-        on_look: Callable[[], None],
-        on_return: Callable[[Mapping[str, LostBookieNote]], None],
-        on_audit_wish: Callable[[], None],
+        on_look: Callable[[Mapping[str, LostBookieNote], bool], None],
     ) -> None:
         root = ports.ledgers.root
         self._ports = ports
@@ -51,8 +52,6 @@ class Liveness:
         self._notes = RecoveryNotes(store, root)
         self._switches = ReplicationSwitches(store, root)
         self._on_look = on_look
-        self._on_return = on_return
-        self._on_audit_wish = on_audit_wish
         self.lane = Lane("liveness", self._look, ports.clock, interval_s=LOOK_INTERVAL_S)
         self.has_looked = False
         self.live: frozenset[str] = frozenset()
@@ -64,8 +63,8 @@ class Liveness:
         """Seen registered, or named by metadata."""
         self._idle: frozenset[str] = frozenset()
         """Lost bookies that no ledger names, by the last pass."""
-        self._unreadable: set[str] = set()
-        """Bookies whose note of a maintenance cannot be read, which was reported."""
+        self._reported: set[str] = set()
+        """Notes that cannot be read."""
         self._are_names_known = False
         self._is_alarm_reported = False
         self._delay_s: float | None = None
@@ -112,7 +111,6 @@ class Liveness:
         if delay is not None and former_s is not None:
             if delay.seconds in {0, former_s}:
                 self._is_hurried = True
-                self._on_audit_wish()
             else:
                 self._is_restart_due = True
         self.lane.wake()
@@ -121,22 +119,30 @@ class Liveness:
         await self._store.sync(self._paths.root)  # the server of a new session may lag
         registrations = await self._ports.registrations.snapshot()
         cookies = frozenset(await self._ports.registrations.with_cookie())
-        excused_until_ms = await self._excused()
+        maintenance = await self._readable(
+            self._notes.maintenance, "the note of the maintenance of bookie %s is ignored"
+        )
+        excused_until_ms = {bookie_id: note.end_ms for bookie_id, note in maintenance.items()}
         if not self.has_looked:
-            self.lost = await self._load()
+            self.lost = await self._readable(self._notes.deadlines, "the deadline of bookie %s begins again")
         turn.beat()
         if self._delay_s is None:
             return "waits for the recovery delay"
         self.live = registrations.live
         self._known |= self.live
+        is_hurried, before = self._is_hurried, self.lost
         await self._follow(cookies, excused_until_ms)
         turn.beat()
         now_ms = self._ports.clock.now_ms()
         counted = (cookies | self._known) - self._idle
         self.excused = frozenset(each for each, until_ms in excused_until_ms.items() if until_ms > now_ms)
-        self._judge(excused_until_ms, counted, now_ms)
+        delay_ms, share_max = int(self._delay_s * 1000), self._config.lost_bookies_share_max
+        self.verdict = judge_lost(self.lost, excused_until_ms, counted, now_ms, delay_ms, share_max)
+        self._report_alarm()
+        if self.verdict.next_ms is not None:
+            self.lane.due_in(min(LOOK_INTERVAL_S, (self.verdict.next_ms - now_ms) / 1000))
         self.has_looked = True
-        self._on_look()
+        self._on_look({each: note for each, note in before.items() if each in self.live}, is_hurried)
         return self._summary()
 
     async def _follow(self, cookies: frozenset[str], excused_until_ms: Mapping[str, int]) -> None:
@@ -153,8 +159,7 @@ class Liveness:
         for bookie_id, note in notes.items():
             if self.lost.get(bookie_id) != note:
                 await self._notes.deadlines.put(bookie_id, note)
-        returned = {each: note for each, note in self.lost.items() if each in self.live}
-        for bookie_id in sorted(returned):
+        for bookie_id in sorted(self.live.intersection(self.lost)):
             logger.info("bookie %s is registered again", bookie_id)
         self._log_lost(notes, excused_until_ms)
         self.lost = notes
@@ -162,8 +167,6 @@ class Liveness:
         self._idle = self._idle.intersection(notes)
         self._is_hurried &= not is_hurried
         self._is_restart_due &= not is_restart_due
-        if returned:
-            self._on_return(returned)
 
     def _log_lost(self, notes: Mapping[str, LostBookieNote], excused_until_ms: Mapping[str, int]) -> None:
         now_ms = self._ports.clock.now_ms()
@@ -172,21 +175,6 @@ class Liveness:
             remark = ", in maintenance" if end_ms > now_ms else ""
             wait_s = max(0, notes[bookie_id].due_ms - now_ms, end_ms - now_ms) / 1000
             logger.warning("bookie %s is gone%s: its ledgers will be marked in %.0f s", bookie_id, remark, wait_s)
-
-    def _judge(self, excused_until_ms: Mapping[str, int], counted: frozenset[str] | set[str], now_ms: int) -> None:
-        assert self._delay_s is not None
-        verdict = judge_lost(
-            self.lost,
-            excused_until_ms,
-            counted,
-            now_ms,
-            int(self._delay_s * 1000),
-            self._config.lost_bookies_share_max,
-        )
-        self.verdict = verdict
-        self._report_alarm()
-        if verdict.next_ms is not None:
-            self.lane.due_in(min(LOOK_INTERVAL_S, (verdict.next_ms - now_ms) / 1000))
 
     def _report_alarm(self) -> None:
         """Report changes. Before the first pass, cookies of bookies that have no ledgers may be the reason."""
@@ -198,26 +186,15 @@ class Liveness:
             self._is_alarm_reported = False
             logger.warning("the alarm is over: %d of %d bookies are gone", verdict.gone, verdict.counted)
 
-    async def _excused(self) -> dict[str, int]:
-        """End of the maintenance of each bookie that is in maintenance; an unreadable note excuses no bookie."""
+    async def _readable(self, directory: NoteDirectory[NoteT], problem: str) -> dict[str, NoteT]:
+        """The notes about bookies. One that cannot be read is reported once, with this ``problem``, and left out."""
         found = {}
-        async for bookie_id, note in self._notes.maintenance.all():
-            if isinstance(note, MetadataFormatError):
-                if bookie_id not in self._unreadable:
-                    self._unreadable.add(bookie_id)
-                    logger.warning("the note of the maintenance of bookie %s is ignored: %s", bookie_id, note)
-            else:
-                found[bookie_id] = note.value.end_ms
-        return found
-
-    async def _load(self) -> dict[str, LostBookieNote]:
-        """Deadlines that an earlier auditor stored; an unreadable one begins again."""
-        found = {}
-        async for bookie_id, note in self._notes.deadlines.all():
-            if isinstance(note, MetadataFormatError):
-                logger.warning("the deadline of bookie %s begins again: %s", bookie_id, note)
-            else:
+        async for bookie_id, note in directory.all():
+            if isinstance(note, Versioned):
                 found[bookie_id] = note.value
+            elif (path := directory.path_of(bookie_id)) not in self._reported:
+                self._reported.add(path)
+                logger.warning(f"{problem}: %s", bookie_id, note)
         return found
 
     @property

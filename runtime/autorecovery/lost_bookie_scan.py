@@ -6,6 +6,7 @@ each ledger, so that a bookie that comes back during the pass is spared.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
@@ -105,52 +106,45 @@ def _replaceable(metadata: LedgerMetadata, verdict: LedgerVerdict, bookies: froz
     )
 
 
+@dataclasses.dataclass(eq=False)
 class LostBookieScan:
-    """One pass. What it found is in its fields once ``requests`` has ended."""
+    """One pass. What it found is in its fields once ``requests`` has ended. ``named``: all bookies in metadata."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        publisher: Publisher,
-        aim: Callable[[], ScanAim],
-        live: Callable[[], frozenset[str]],
-    ) -> None:
-        self._ports = ports
-        self._publisher = publisher
-        self._aim = aim
-        self._live = live
-        self.ledgers = 0
-        self.unreadable = 0
-        self.lost = 0
-        self.postponed = 0
-        self.named: set[str] = set()
-        """All bookies that metadata names."""
+    ports: ClientPorts
+    publisher: Publisher
+    aim: Callable[[], ScanAim]
+    live: Callable[[], frozenset[str]]
+    ledgers: int = 0
+    unreadable: int = 0
+    lost: int = 0
+    postponed: int = 0
+    named: set[str] = dataclasses.field(default_factory=set)
 
     async def requests(self, turn: Turn) -> AsyncGenerator[MarkRequest, None]:
         """The ledgers to mark. Losses are noted on the way, and notes of losses that are over are removed."""
-        noted = await self._publisher.losses.ledger_ids()
-        ledgers = self._ports.ledgers.read_all(window=_READS_IN_FLIGHT_MAX)
+        noted = await self.publisher.losses.ledger_ids()
+        ledgers = self.ports.ledgers.read_all(window=_READS_IN_FLIGHT_MAX)
         async with aclosing(ledgers):
             async for ledger_id, found in ledgers:
                 turn.beat()
                 self.ledgers += 1
                 if not isinstance(found, Versioned):
                     self.unreadable += 1
-                    self._publisher.report(logging.WARNING, f"{found}: the ledger is passed over")
+                    self.publisher.report(logging.WARNING, f"{found}: the ledger is passed over")
                     noted.discard(ledger_id)
                     continue
                 for segment in found.value.segments:
                     self.named.update(segment.ensemble)
-                finding = examine_ledger(ledger_id, found.value, self._live(), self._aim())
+                finding = examine_ledger(ledger_id, found.value, self.live(), self.aim())
                 if finding is not None and finding.lost_with:
                     self.lost += 1
-                    await self._publisher.note_loss(ledger_id, finding.lost_with, NO_COPY)
+                    await self.publisher.note_loss(ledger_id, finding.lost_with, NO_COPY)
                 elif ledger_id in noted and (finding is None or not finding.is_postponed):
-                    await self._publisher.withdraw_loss(ledger_id, NO_COPY)
+                    await self.publisher.withdraw_loss(ledger_id, NO_COPY)
                 noted.discard(ledger_id)
                 if finding is not None:
                     self.postponed += finding.is_postponed
                     if finding.to_mark:
                         yield MarkRequest(ledger_id, tuple(sorted(finding.to_mark)))
         for ledger_id in sorted(noted):
-            await self._publisher.losses.remove(str(ledger_id))  # the ledger was deleted
+            await self.publisher.losses.remove(str(ledger_id))  # the ledger was deleted

@@ -7,19 +7,20 @@ with that of others.
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import AsyncGenerator, Callable, Container
 from contextlib import aclosing
 
-from bkctl.runtime.autorecovery.config import AutorecoveryRole
-from bkctl.runtime.autorecovery.failed_ledgers import FailedLedgers
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole
+from bkctl.runtime.autorecovery.failed_ledgers import believed, is_rare
 from bkctl.runtime.autorecovery.work_queue import WorkQueue, urgency
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError
 from bkctl.runtime.metadata.pipeline import pipelined
 from bkctl.runtime.metadata.replication.recovery_notes import FailedLedgerNote, RecoveryNotes, daemon_key
 from bkctl.runtime.metadata.replication.work import ReplicationWork
-from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.judge.verdict import live_copies
 from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 
@@ -37,27 +38,20 @@ HELP_MAX = 64
 """Most candidates of others' shares that a worker without work takes at once."""
 
 
+@dataclasses.dataclass(eq=False)
 class MarkListing:
     """Fills the queue of a worker."""
 
-    def __init__(
-        self,
-        ports: ClientPorts,
-        store: MetadataStore,
-        work: ReplicationWork,
-        failed: FailedLedgers,
-        live_bookies: LiveBookies,
-        queue: WorkQueue,
-        notes: RecoveryNotes,
-    ) -> None:
-        self._ports = ports
-        self._clock = ports.clock
-        self._store = store
-        self._work = work
-        self._failed = failed
-        self._live_bookies = live_bookies
-        self._queue = queue
-        self._notes = notes
+    ports: ClientPorts
+    store: MetadataStore
+    config: AutorecoveryConfig
+    work: ReplicationWork
+    notes: RecoveryNotes
+    live_bookies: LiveBookies
+    queue: WorkQueue
+
+    def __post_init__(self) -> None:
+        self._clock = self.ports.clock
         self._has_changed = True
         self._pause_s = PAUSE_S_MIN
         self._ended_ms = 0
@@ -84,7 +78,7 @@ class MarkListing:
     @property
     def due_ms(self) -> int:
         """When the next listing is due."""
-        is_soon = self._has_changed and not len(self._queue)
+        is_soon = self._has_changed and not len(self.queue)
         return self._ended_ms + int(1000 * (self._pause_s if is_soon else self._interval_s))
 
     def is_due(self, now_ms: int) -> bool:
@@ -98,32 +92,37 @@ class MarkListing:
         """
         if note is None or note.retry_ms <= self._clock.now_ms():
             return True
-        if self._failed.is_rare(note) and note.last_ms < self._gained_ms:
+        if is_rare(note, self.config) and note.last_ms < self._gained_ms:
             return True
         self.postpone(ledger_id, note)
         return False
 
+    async def failure_of(self, ledger_id: int) -> FailedLedgerNote | None:
+        """The note about a failed ledger; None if there is none, or if it cannot be read. One operation."""
+        found = await self.notes.failures.find_or_problem(str(ledger_id))
+        return believed(found.value, self._clock.now_ms(), self.config) if isinstance(found, Versioned) else None
+
     def postpone(self, ledger_id: int, note: FailedLedgerNote) -> None:
         """Take a failed ledger again when it is time."""
-        self._queue.postpone(ledger_id, note.retry_ms)
-        if self._failed.is_rare(note):
+        self.queue.postpone(ledger_id, note.retry_ms)
+        if is_rare(note, self.config):
             self._rare.add(ledger_id)
 
     async def run(self, at_work: Container[int], on_progress: Callable[[], None]) -> None:
         """List, leaving out ledgers that are ``at_work``."""
         has_changed, self._has_changed = self._has_changed, False
         self._offered = self._looked = 0
-        self._queue.clear()
+        self.queue.clear()
         try:
             await self._note_registrations()
-            self._with_note = await self._notes.failures.ledger_ids()
+            self._with_note = await self.notes.failures.ledger_ids()
             unmarked = set(self._with_note)
             marked = await self._offer_all(await self._share(), at_work, on_progress, unmarked)
             if marked and not self._offered:
                 help_share = min(1.0, HELP_MAX / marked)
                 await self._offer_all(lambda _: self._clock.random.random() < help_share, at_work, on_progress)
             for ledger_id in unmarked:  # their notes were read before the marks, so these are cleared, not yet to come
-                await self._failed.forget(ledger_id)
+                await self.notes.failures.remove(str(ledger_id))
         finally:
             self._ended_ms = self._clock.now_ms()
             is_in_vain = has_changed and not self._offered
@@ -147,12 +146,12 @@ class MarkListing:
 
         async def wanted() -> AsyncGenerator[int, None]:
             nonlocal marked
-            async with aclosing(self._work.ids()) as ids:
+            async with aclosing(self.work.ids()) as ids:
                 async for ledger_id in ids:
                     marked += 1
                     if unmarked:
                         unmarked.discard(ledger_id)
-                    if is_ours(ledger_id) and ledger_id not in at_work and not self._queue.is_postponed(ledger_id):
+                    if is_ours(ledger_id) and ledger_id not in at_work and not self.queue.is_postponed(ledger_id):
                         yield ledger_id
 
         candidates = wanted()
@@ -160,7 +159,7 @@ class MarkListing:
             async for rank in ranks:
                 self._looked += 1
                 if rank is not None:
-                    self._queue.offer(rank)
+                    self.queue.offer(rank)
                     self._offered += 1
                     if not self.is_young:
                         on_progress()
@@ -168,37 +167,37 @@ class MarkListing:
 
     async def _rank(self, ledger_id: int) -> int | None:
         """How urgent a ledger is; None if it must not be taken now."""
-        mark = await self._work.read(ledger_id)
+        mark = await self.work.read(ledger_id)
         if mark is None:
             return None
-        if ledger_id in self._with_note and not self.may_take(ledger_id, await self._failed.find(ledger_id)):
+        if ledger_id in self._with_note and not self.may_take(ledger_id, await self.failure_of(ledger_id)):
             return None
         try:
-            metadata = (await self._ports.ledgers.read(ledger_id)).value
+            metadata = (await self.ports.ledgers.read(ledger_id)).value
         except (LedgerNotFoundError, MetadataFormatError):
             return urgency(ledger_id, 0, mark.marked_ms)
-        registrations = await self._live_bookies.refresh()
+        registrations = await self.live_bookies.refresh()
         return urgency(ledger_id, live_copies(ledger_id, metadata, registrations.live), mark.marked_ms)
 
     async def _note_registrations(self) -> None:
-        live = (await self._live_bookies.refresh()).live
+        live = (await self.live_bookies.refresh()).live
         if self._live and not live <= self._live:
             self._gained_ms = self._clock.now_ms()
             for ledger_id in self._rare:
-                if self._queue.is_postponed(ledger_id):
-                    self._queue.postpone(ledger_id, self._gained_ms)
+                if self.queue.is_postponed(ledger_id):
+                    self.queue.postpone(ledger_id, self._gained_ms)
             self._rare.clear()
         self._live = live
 
     async def _share(self) -> Callable[[int], bool]:
         """Which ledgers are this worker's, as one of the running workers."""
-        daemons = await self._notes.daemons.keys()
+        daemons = await self.notes.daemons.keys()
         self._is_worker = {key: self._is_worker[key] for key in daemons if key in self._is_worker}
         for key in daemons:
             if key not in self._is_worker:  # it never changes
                 self._is_worker[key] = await self._has_worker(key)
         keys = sorted(key for key, is_worker in self._is_worker.items() if is_worker)
-        own = daemon_key(self._store.session_id)
+        own = daemon_key(self.store.session_id)
         count = len(keys)
         if count < 2:
             return lambda _: True
@@ -208,8 +207,5 @@ class MarkListing:
         return lambda ledger_id: zlib.crc32(ledger_id.to_bytes(8)) % count == position
 
     async def _has_worker(self, key: str) -> bool:
-        try:
-            note = await self._notes.daemons.find(key)
-        except MetadataFormatError:
-            return False
-        return note is not None and note.value.role != AutorecoveryRole.AUDITOR
+        note = await self.notes.daemons.find_or_problem(key)
+        return isinstance(note, Versioned) and note.value.role != AutorecoveryRole.AUDITOR

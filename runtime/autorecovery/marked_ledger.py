@@ -7,7 +7,7 @@ A mark without bookies asks for a repair of placement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
 
 import msgspec
 
@@ -66,32 +66,28 @@ class MarkedOutcome(msgspec.Struct, kw_only=True):
         return not (self.failures or self.open_segment or self.is_interrupted or self.is_for_others)
 
 
+@dataclasses.dataclass(frozen=True)
 class RepairTools:
     """What the repairs of one worker share. ``is_local``: copies may only go to the worker's own bookie."""
 
-    def __init__(self, ports: ClientPorts, engine: Engine, config: ReplicationConfig, *, is_local: bool) -> None:
-        self.ports = ports
-        self.engine = engine
-        self.config = config
-        self.is_local = is_local
-        self._checker: tuple[frozenset[str], LedgerChecker] | None = None
-
-    def checker_of(self, live: frozenset[str]) -> LedgerChecker:
-        """A checker for these bookies, shared by all ledgers while the list is the same."""
-        if self._checker is None or self._checker[0] != live:
-            self._checker = live, LedgerChecker(self.ports, live, self.config, self.engine.pacer.total)
-        return self._checker[1]
+    ports: ClientPorts
+    engine: Engine
+    checker: LedgerChecker
+    config: ReplicationConfig
+    is_local: bool
 
 
+@dataclasses.dataclass
 class MarkedLedgerRepair:
     """The repair of one marked ledger. Call ``run`` once."""
 
-    def __init__(self, tools: RepairTools, picked: PickedLedger, activity: LedgerActivity) -> None:
-        self._tools = tools
-        self._ports = tools.ports
-        self._picked = picked
-        self._ledger_id = picked.ledger_id
-        self._activity = activity
+    tools: RepairTools
+    picked: PickedLedger
+    activity: LedgerActivity
+
+    def __post_init__(self) -> None:
+        self._ports = self.tools.ports
+        self._ledger_id = self.picked.ledger_id
         self._registrations = Registrations(writable=(), read_only=())
         self._outcome = MarkedOutcome()
 
@@ -116,7 +112,7 @@ class MarkedLedgerRepair:
 
     async def _look(self, metadata: LedgerMetadata, picked_ns: int) -> Registrations:
         """Who is registered. Members that the mark names may be in the list only because it is older than the mark."""
-        bookies, mark = self._tools.engine.live_bookies, self._picked.mark.mark
+        bookies, mark = self.tools.engine.live_bookies, self.picked.mark.mark
         registrations = await bookies.refresh()
         named = metadata.bookies() if mark is None else metadata.bookies().intersection(mark.missing_bookies)
         if registrations.live.isdisjoint(named):
@@ -128,7 +124,7 @@ class MarkedLedgerRepair:
         gone, last_segment = self._gone(stored.value), stored.value.last_segment
         if not gone:
             return
-        if not self._tools.config.open_ledger_wait_s:
+        if not self.tools.config.open_ledger_wait_s:
             seen = last_segment
         task = LedgerTask(
             ledger_id=self._ledger_id, leaving=gone, unreachable=gone, seen=seen, stored=stored, is_data_first=True
@@ -142,10 +138,10 @@ class MarkedLedgerRepair:
     async def _rewrite(self, metadata: LedgerMetadata) -> None:
         """Read the copies of the registered members that the mark names, and write bad ones again."""
         live, writable = self._registrations.live, self._registrations.writable
-        asked = live.intersection(bookies_in_question(self._picked.mark, metadata))
+        asked = live.intersection(bookies_in_question(self.picked.mark, metadata))
         if not asked:
             return
-        checker = self._tools.checker_of(live)
+        checker = self.tools.checker
         check = await checker.check(self._ledger_id, CheckScope(bookie_ids=asked, has_open_end=False))
         if not check.is_deleted and not check.is_clean:
             check = await checker.check(self._ledger_id, CheckScope(has_open_end=False))
@@ -185,8 +181,8 @@ class MarkedLedgerRepair:
 
     async def _repair_placement(self) -> None:
         """If the mark asks for it, move copies that break placement rules, if other bookies can keep them."""
-        mark = self._picked.mark.mark
-        is_asked = mark is not None and not mark.missing_bookies and self._tools.config.is_placement_repaired
+        mark = self.picked.mark.mark
+        is_asked = mark is not None and not mark.missing_bookies and self.tools.config.is_placement_repaired
         if not is_asked or not self._outcome.is_done:
             return
         metadata = (await self._ports.ledgers.read(self._ledger_id)).value
@@ -209,7 +205,7 @@ class MarkedLedgerRepair:
 
     async def _carry_out(self, task: LedgerTask) -> list[LedgerFailure]:
         """The failures of a turn; _InterruptedError."""
-        result = await self._tools.engine.repair_locked(self._picked.lock, task, self._activity)
+        result = await self.tools.engine.repair_locked(self.picked.lock, task, self.activity)
         if result.was_deleted:
             raise LedgerNotFoundError(self._ledger_id, "it was deleted")
         self._outcome.broken_rules.extend(result.broken_rules)
@@ -222,7 +218,7 @@ class MarkedLedgerRepair:
 
     def _note(self, failure: LedgerFailure, metadata: LedgerMetadata) -> None:
         """Note a failure of a turn, or leave it to others."""
-        if self._tools.is_local and failure.reason in _FOR_OTHERS:
+        if self.tools.is_local and failure.reason in _FOR_OTHERS:
             self._outcome.is_for_others = True
             return
         is_rare = failure.reason in _RARE
@@ -236,9 +232,3 @@ class MarkedLedgerRepair:
 
     def _fail(self, reason: FailureReason, detail: str, *, is_rare: bool = False) -> None:
         self._outcome.failures.append(RepairFailure(reason.name, detail, is_rare))
-
-
-def combined(failures: Iterable[RepairFailure]) -> RepairFailure:
-    """One note for all failures of a ledger: the first reason that another try can help, else the first."""
-    ordered = sorted(failures, key=lambda failure: failure.is_rare)
-    return ordered[0]._replace(detail="; ".join(dict.fromkeys(failure.detail for failure in ordered)))

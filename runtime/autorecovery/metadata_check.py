@@ -1,4 +1,4 @@
-"""A check of all ledgers that reads only metadata, as a lane of the auditor. It runs once in its interval.
+"""Checks of all ledgers that read only metadata, as lanes of the auditor. Each runs once in its interval.
 
 Its last result is a note, which a successor knows too. A check repeats no work if only storing the result failed. One
 that could not read all ledgers stores no time, which other auditors would believe, and is repeated.
@@ -14,12 +14,23 @@ from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 
-from bkctl.runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, CheckTimes, repeat_in_s, wait_s
+from bkctl.runtime.autorecovery.check_times import DISABLED, LOOK_AGAIN_S, NOT_YET, last_check_ms, repeat_in_s, wait_s
+from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.lane import Lane, Turn
+from bkctl.runtime.autorecovery.publisher import DisabledError
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import MetadataFormatError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
-from bkctl.runtime.metadata.replication.recovery_notes import CheckNote, MetadataCheckNote
+from bkctl.runtime.metadata.replication.recovery_notes import (
+    CheckNote,
+    MetadataCheckNote,
+    RecoveryNotes,
+    ReplicaCountNote,
+)
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.replication.judge.verdict import LedgerVerdict, judge_ledger, write_set_rows
+from bkctl.runtime.replication.turn.live_bookies import LiveBookies
 
 NoteT = TypeVar("NoteT", bound=MetadataCheckNote)
 
@@ -34,12 +45,16 @@ class MetadataCheck(abc.ABC, Generic[NoteT]):
 
     name: ClassVar[str]
     """What is checked, and the name of the lane."""
+    kind: ClassVar[PeriodicCheck]
 
-    def __init__(self, ports: ClientPorts, times: CheckTimes, note: CheckNote[NoteT], nothing: NoteT) -> None:
+    def __init__(
+        self, ports: ClientPorts, store: MetadataStore, interval_s: float, note: CheckNote[NoteT], nothing: NoteT
+    ) -> None:
         """``note``: where results are stored. ``nothing``: what each check begins with."""
         self.result: NoteT | None = None
         self._ports = ports
-        self._times = times
+        self._switches = ReplicationSwitches(store, ports.ledgers.root)
+        self._interval_s = interval_s
         self._note = note
         self._nothing = nothing
         self._found = nothing
@@ -47,11 +62,11 @@ class MetadataCheck(abc.ABC, Generic[NoteT]):
         self._is_stored = True
         self._repeats = 0
         self._repeat_ms = 0
-        self.lane = Lane(self.name, self._run, ports.clock, interval_s=times.interval_s)
+        self.lane = Lane(self.name, self._run, ports.clock, interval_s=interval_s)
 
     @abc.abstractmethod
-    async def _check(self, turn: Turn) -> bool:
-        """Check all ledgers, and count in ``_found``; False: autorecovery is disabled, perhaps since a moment ago."""
+    async def _check(self, turn: Turn) -> None:
+        """Check all ledgers, and count in ``_found``; DisabledError."""
 
     @abc.abstractmethod
     def _summary(self, result: NoteT, unread: str) -> str:
@@ -61,7 +76,9 @@ class MetadataCheck(abc.ABC, Generic[NoteT]):
         if not await self._due_in_s():
             clock, began_ns = self._ports.clock, self._ports.clock.monotonic_ns()
             self._found = self._nothing
-            if not await self._check(turn):
+            try:
+                await self._check(turn)
+            except DisabledError:
                 self.lane.due_in(LOOK_AGAIN_S)
                 return DISABLED
             seconds = (clock.monotonic_ns() - began_ns) / 1e9
@@ -94,15 +111,15 @@ class MetadataCheck(abc.ABC, Generic[NoteT]):
             self.result = await self._note.find()
         if not self._is_stored:
             await self._store()
-        last_ms, now_ms = await self._times.last_ms(), self._ports.clock.now_ms()
-        return max(wait_s(last_ms, now_ms, self._times.interval_s), (self._repeat_ms - now_ms) / 1000)
+        last_ms, now_ms = await last_check_ms(self._switches, self.kind), self._ports.clock.now_ms()
+        return max(wait_s(last_ms, now_ms, self._interval_s), (self._repeat_ms - now_ms) / 1000)
 
     async def _keep(self, result: NoteT) -> None:
         """The check has reached its end."""
         self.result, self._is_stored = result, False
         logger.log(self._level(result), "check of %s finished: %s", self.name, self._words())
         if result.unreadable.ledgers:
-            pause_s = repeat_in_s(self._repeats, self._times.interval_s)
+            pause_s = repeat_in_s(self._repeats, self._interval_s)
             self._repeats, self._repeat_ms = self._repeats + 1, result.ended_ms + round(pause_s * 1000)
         else:
             self._repeats = self._repeat_ms = 0
@@ -116,5 +133,59 @@ class MetadataCheck(abc.ABC, Generic[NoteT]):
         assert self.result is not None
         await self._note.put(self.result)
         if not self.result.unreadable.ledgers:
-            await self._times.note_end(self.result.ended_ms)
+            await self._switches.set_check_time_ms(self.kind, self.result.ended_ms)
         self._is_stored = True
+
+
+class ReplicaCensus(MetadataCheck[ReplicaCountNote]):
+    """Counts the copies of all ledgers on registered bookies, once in ``replicas_check_interval_s``.
+
+    ``judge_ledger`` is the rule. It reads no entry, so a bookie that lacks entries counts as if it had them; the check
+    of copies finds those. Unlike Java's count it never asks a bookie for its entries, because many do not answer that
+    (replication section 7.4). It marks nothing.
+    """
+
+    name = "replicas"
+    kind = PeriodicCheck.REPLICAS
+
+    def __init__(self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig) -> None:
+        note = RecoveryNotes(store, ports.ledgers.root).replica_count
+        nothing = ReplicaCountNote(ended_ms=0, seconds=0.0)
+        super().__init__(ports, store, config.replicas_check_interval_s, note, nothing)
+        self._live_bookies = LiveBookies(ports.registrations, ports.clock)
+
+    async def _check(self, turn: Turn) -> None:
+        async with aclosing(self._ledgers(turn)) as ledgers:
+            async for ledger_id, metadata in ledgers:
+                live = (await self._live_bookies.refresh()).live
+                verdict = judge_ledger(write_set_rows(ledger_id, metadata), live)
+                self._found = with_ledger(self._found, ledger_id, verdict)
+
+    def _level(self, result: ReplicaCountNote) -> int:
+        return logging.WARNING if result.no_copy.ledgers or result.unreadable.ledgers else logging.INFO
+
+    def _summary(self, result: ReplicaCountNote, unread: str) -> str:
+        return (
+            f"{result.ledgers} ledgers{unread}: {result.no_copy.ledgers} with entries that have no live copy, "
+            f"{result.one_copy.ledgers} with one, {result.below_ack_quorum.ledgers} below the ack quorum, "
+            f"{result.below_write_quorum.ledgers} below the write quorum"
+        )
+
+
+def with_ledger(counts: ReplicaCountNote, ledger_id: int, verdict: LedgerVerdict) -> ReplicaCountNote:
+    """The counts with one more ledger. Pure."""
+    fewest = min(
+        (row for row in verdict.rows if row.write_set.write_set), key=lambda row: row.live_copies, default=None
+    )
+    found = {}
+    if fewest is not None:
+        live, ack_quorum_size = fewest.live_copies, fewest.write_set.ack_quorum_size
+        assert ack_quorum_size is not None
+        found = {
+            "no_copy": live == 0,
+            "one_copy": live == 1 < fewest.expected_copies,
+            "below_ack_quorum": live < ack_quorum_size,
+            "below_write_quorum": live < fewest.expected_copies,
+        }
+    changed = {name: getattr(counts, name).plus(ledger_id) for name, applies in found.items() if applies}
+    return msgspec.structs.replace(counts, ledgers=counts.ledgers + 1, **changed)

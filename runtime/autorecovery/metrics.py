@@ -8,18 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
-from bkctl.runtime.admin.exposition import MetricsText
-from bkctl.runtime.admin.metric import AnyMetric, Metric, Scope, counter, gauge
+from bkctl.runtime.admin.metric import AnyMetric, Scope, counter, gauge
 from bkctl.runtime.autorecovery.auditor import Auditor
 from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
-from bkctl.runtime.autorecovery.lost_bookie_scan import LostBookieScan
-from bkctl.runtime.metadata.replication.recovery_notes import (
-    LaneStatus,
-    LedgerCount,
-    ReplicaCountNote,
-    WorkerStatus,
-)
-from bkctl.runtime.ports import Clock
+from bkctl.runtime.metadata.replication.recovery_notes import LaneStatus, WorkerStatus
 
 T = TypeVar("T")
 
@@ -45,13 +37,8 @@ def _lanes(daemon: AutorecoveryDaemon) -> Iterable[tuple[tuple[str, ...], LaneSt
     return [((lane.status.name,), lane.status) for lane in lanes]
 
 
-def _of_last_pass(read: Callable[[LostBookieScan], int]) -> Callable[[Auditor], int]:
-    """A number of the last complete pass; 0 before the first one."""
-    return lambda auditor: 0 if auditor.last_pass is None else read(auditor.last_pass)
-
-
 _DAEMON: Final = _part(lambda daemon: daemon)
-_AUDITOR: Final = _part(lambda daemon: daemon.auditor)
+_AUDITOR: Final = _of_auditor(lambda auditor: auditor)
 _LIVENESS: Final = _of_auditor(lambda auditor: auditor.liveness)
 _LANE: Final = Scope(("lane",), _lanes)
 _WORKER: Final = _part(lambda daemon: None if daemon.worker is None else daemon.worker.status())
@@ -61,170 +48,77 @@ _BACKLOG: Final = _of_auditor(lambda auditor: auditor.marked)
 _COPIES: Final = _of_auditor(lambda auditor: None if (found := auditor.copies.progress) is None else found.found)
 
 
-def _ledgers(name: str, meaning: str, read: Callable[[ReplicaCountNote], LedgerCount]) -> Metric[ReplicaCountNote]:
-    return gauge(name, _REPLICAS, f"{meaning}, at the last count of replicas.", lambda note: read(note).ledgers)
-
-
-_JAVA: Final[tuple[AnyMetric, ...]] = (
-    _ledgers(
-        "auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY",
-        "Ledgers with an entry without a live copy",
-        lambda note: note.no_copy,
-    ),
-    _ledgers(
-        "auditor_NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY",
-        "Ledgers with an entry with fewer live copies than the ack quorum",
-        lambda note: note.below_ack_quorum,
-    ),
-    _ledgers(
-        "auditor_NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY",
-        "Ledgers with an entry with fewer live copies than the write quorum",
-        lambda note: note.below_write_quorum,
-    ),
-    gauge(
-        "auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY",
-        _PLACEMENT,
-        "Ledgers that break a placement rule, at the last check.",
-        lambda note: note.broken.ledgers,
-    ),
-    counter(
-        "auditor_NUM_LEDGERS_CHECKED",
-        _COPIES,
-        "Ledgers whose copies the present round has checked.",
-        lambda counts: counts.ledgers,
-    ),
-    counter(
-        "replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED",
-        _WORKER,
-        "Ledgers that were repaired.",
-        lambda status: status.ledgers_repaired,
-    ),
-    counter(
-        "replication_worker_NUM_DEFER_LEDGER_LOCK_RELEASE_OF_FAILED_LEDGER",
-        _WORKER,
-        "Repairs that failed and wait for another attempt.",
-        lambda status: status.ledgers_failed,
-    ),
-)
-
-_WORK: Final[tuple[AnyMetric, ...]] = (
-    gauge(
-        "bkctl_replication_worker_ledgers_waiting",
-        _WORKER,
-        "Marked ledgers that this worker knows and has not begun.",
-        lambda status: status.waiting,
-    ),
-    gauge(
-        "bkctl_replication_worker_ledgers_held",
-        _WORKER,
-        "Ledgers that this worker repairs now.",
-        lambda status: len(status.held),
-    ),
-    counter(
-        "bkctl_replication_worker_bytes_copied",
-        _WORKER,
-        "Bytes of entries that were copied.",
-        lambda status: status.bytes_copied,
-    ),
-    counter(
-        "bkctl_replication_worker_copies_breaking_placement",
-        _WORKER,
-        "Lost copies that went to a wrong rack or region, because no bookie kept the placement rules.",
-        lambda status: status.copies_breaking_placement,
-    ),
-)
-
-
-_STATE: Final[tuple[AnyMetric, ...]] = (
-    gauge(
-        "bkctl_autorecovery_is_auditor",
-        _DAEMON,
-        "1 while this process is the auditor.",
-        lambda daemon: daemon.auditor is not None,
-    ),
-    gauge(
-        "bkctl_autorecovery_problems",
-        _DAEMON,
-        "What fails now; the status names it.",
-        lambda daemon: len(daemon.all_problems),
-    ),
-    gauge(
-        "bkctl_auditor_bookies_lost",
-        _LIVENESS,
-        "Known bookies that are not registered.",
-        lambda liveness: len(liveness.lost),
-    ),
-    gauge(
-        "bkctl_auditor_is_alarm",
-        _LIVENESS,
-        "1 while too many bookies are gone, so nothing is marked.",
-        lambda liveness: liveness.verdict.is_alarm,
-    ),
+# fmt: off
+# A metric takes at most three lines here; the formatter would use six.
+_PLAIN: Final[tuple[AnyMetric, ...]] = (
+    gauge("auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY", _REPLICAS,
+        "Ledgers with an entry without a live copy, at the last count of replicas.",
+        lambda note: note.no_copy.ledgers),
+    gauge("auditor_NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY", _REPLICAS,
+        "Ledgers with an entry with fewer live copies than the ack quorum, at the last count of replicas.",
+        lambda note: note.below_ack_quorum.ledgers),
+    gauge("auditor_NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY", _REPLICAS,
+        "Ledgers with an entry with fewer live copies than the write quorum, at the last count of replicas.",
+        lambda note: note.below_write_quorum.ledgers),
+    gauge("auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", _PLACEMENT,
+        "Ledgers that break a placement rule, at the last check.", lambda note: note.broken.ledgers),
+    counter("auditor_NUM_LEDGERS_CHECKED", _COPIES,
+        "Ledgers whose copies the present round has checked.", lambda counts: counts.ledgers),
+    counter("replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED", _WORKER,
+        "Ledgers that were repaired.", lambda status: status.ledgers_repaired),
+    counter("replication_worker_NUM_DEFER_LEDGER_LOCK_RELEASE_OF_FAILED_LEDGER", _WORKER,
+        "Repairs that failed and wait for another attempt.", lambda status: status.ledgers_failed),
+    gauge("bkctl_autorecovery_is_auditor", _DAEMON,
+        "1 while this process is the auditor.", lambda daemon: daemon.auditor is not None),
+    gauge("bkctl_autorecovery_problems", _DAEMON,
+        "What fails now; the status names it.", lambda daemon: len(daemon.all_problems)),
+    gauge("bkctl_auditor_bookies_lost", _LIVENESS,
+        "Known bookies that are not registered.", lambda liveness: len(liveness.lost)),
+    gauge("bkctl_auditor_is_alarm", _LIVENESS,
+        "1 while too many bookies are gone, so nothing is marked.", lambda liveness: liveness.verdict.is_alarm),
     gauge("bkctl_auditor_ledgers_marked", _BACKLOG, "Marked ledgers of the cluster, counted every 30 s.", float),
-    gauge(
-        "bkctl_auditor_ledgers_lost",
-        _AUDITOR,
-        "Ledgers with entries without a copy, at the last pass.",
-        _of_last_pass(lambda scan: scan.lost),
-    ),
-    gauge(
-        "bkctl_auditor_ledgers_unreadable",
-        _AUDITOR,
-        "Ledgers with unreadable metadata.",
-        _of_last_pass(lambda scan: scan.unreadable),
-    ),
-    _ledgers("bkctl_auditor_ledgers_with_one_copy", "Ledgers with one live copy", lambda note: note.one_copy),
-    gauge(
-        "bkctl_auditor_copies_bad",
-        _COPIES,
-        "Copies that the present round found missing or damaged.",
-        lambda counts: counts.copies_bad,
-    ),
-    gauge(
-        "bkctl_auditor_copies_unknown",
-        _COPIES,
+    gauge("bkctl_auditor_ledgers_lost", _AUDITOR, "Ledgers with entries without a copy, at the last pass.",
+        lambda auditor: 0 if auditor.last_pass is None else auditor.last_pass.lost),
+    gauge("bkctl_auditor_ledgers_unreadable", _AUDITOR, "Ledgers with unreadable metadata.",
+        lambda auditor: 0 if auditor.last_pass is None else auditor.last_pass.unreadable),
+    gauge("bkctl_auditor_ledgers_with_one_copy", _REPLICAS,
+        "Ledgers with one live copy, at the last count of replicas.", lambda note: note.one_copy.ledgers),
+    gauge("bkctl_auditor_copies_bad", _COPIES,
+        "Copies that the present round found missing or damaged.", lambda counts: counts.copies_bad),
+    gauge("bkctl_auditor_copies_unknown", _COPIES,
         "Copies that the present round could not read: while there are any, no check is complete.",
-        lambda counts: counts.copies_unknown,
-    ),
+        lambda counts: counts.copies_unknown),
 )
-
-
-def _ages(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
-    def age_s(time_ms: int | None) -> float:
-        return -1 if time_ms is None else max(0, now_ms() - time_ms) / 1000
-
-    def idle_s(status: WorkerStatus) -> float:
-        if not status.waiting and not status.held:
-            return 0
-        return -1 if status.finished_ms is None else age_s(status.finished_ms)
-
-    return (
-        gauge(
-            "bkctl_auditor_lane_success_age_seconds",
-            _LANE,
-            "Time since a run of this task of the auditor last succeeded, -1 if none has.",
-            lambda status: age_s(status.succeeded_ms),
-        ),
-        counter(
-            "bkctl_auditor_lane_failures",
-            _LANE,
-            "Runs of this task of the auditor that failed or hung.",
-            lambda status: status.failures,
-        ),
-        gauge(
-            "bkctl_replication_worker_idle_seconds",
-            _WORKER,
-            "Time since a marked ledger was finished while others wait, -1 if none was; 0 if none waits.",
-            idle_s,
-        ),
-    )
+_WORK: Final[tuple[AnyMetric, ...]] = (
+    gauge("bkctl_replication_worker_ledgers_waiting", _WORKER,
+        "Marked ledgers that this worker knows and has not begun.", lambda status: status.waiting),
+    gauge("bkctl_replication_worker_ledgers_held", _WORKER,
+        "Ledgers that this worker repairs now.", lambda status: len(status.held)),
+    counter("bkctl_replication_worker_bytes_copied", _WORKER,
+        "Bytes of entries that were copied.", lambda status: status.bytes_copied),
+    counter("bkctl_replication_worker_copies_breaking_placement", _WORKER,
+        "Lost copies that went to a wrong rack or region, because no bookie kept the placement rules.",
+        lambda status: status.copies_breaking_placement),
+)
 
 
 def catalogue_of(now_ms: Callable[[], int]) -> tuple[AnyMetric, ...]:
     """All metrics of a daemon; ages are computed with ``now_ms``."""
-    return (*_JAVA, *_STATE, *_ages(now_ms), *_WORK)
 
+    def age_s(time_ms: int | None) -> float:
+        return -1 if time_ms is None else max(0, now_ms() - time_ms) / 1000
 
-def daemon_metrics(daemon: AutorecoveryDaemon, clock: Clock) -> MetricsText:
-    """Everything that ``/metrics`` of one daemon shows."""
-    return MetricsText(daemon, catalogue_of(clock.now_ms), clock.monotonic_ns)
+    def idle_s(status: WorkerStatus) -> float:
+        return age_s(status.finished_ms) if status.waiting or status.held else 0
+
+    return (
+        *_PLAIN,
+        gauge("bkctl_auditor_lane_success_age_seconds", _LANE,
+            "Time since a run of this task of the auditor last succeeded, -1 if none has.",
+            lambda status: age_s(status.succeeded_ms)),
+        counter("bkctl_auditor_lane_failures", _LANE,
+            "Runs of this task of the auditor that failed or hung.", lambda status: status.failures),
+        gauge("bkctl_replication_worker_idle_seconds", _WORKER,
+            "Time since a marked ledger was finished while others wait, -1 if none was; 0 if none waits.", idle_s),
+        *_WORK,
+    )

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import logging
 from collections.abc import Callable
 from typing import Final
 
 from bkctl.runtime.autorecovery.auditor import Auditor
+from bkctl.runtime.autorecovery.lane import end_tasks, is_set_within
 from bkctl.runtime.errors import NodeExistsError, NoNodeError
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.directories import UnderReplicationTree
@@ -33,36 +36,29 @@ _RETRY_FIRST_S: Final = 1.0
 _RETRY_MAX_S: Final = 30.0
 
 
+@dataclasses.dataclass(eq=False)
 class AuditorOffice:
     """Stands for election, and runs an auditor while it is elected; steps down immediately when it is deposed.
 
     ``daemon_id``: what the vote contains. ``is_pulsar_cluster``: Pulsar's metadata driver may elect an auditor later.
     """
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        root: str,
-        daemon_id: str,
-        clock: Clock,
-        new_auditor: Callable[[], Auditor],
-        *,
-        is_beside_pulsar: bool = False,
-        is_pulsar_cluster: bool = False,
-    ) -> None:
+    store: MetadataStore
+    root: str
+    daemon_id: str
+    clock: Clock
+    new_auditor: Callable[[], Auditor]
+    is_beside_pulsar: bool = False
+    is_pulsar_cluster: bool = False
+
+    def __post_init__(self) -> None:
         self.auditor: Auditor | None = None
         self.problem: str | None = None
         """Why it does not stand for election, or what fails; None if there is nothing to report."""
-        self._store = store
-        self._clock = clock
-        self._new_auditor = new_auditor
-        self._is_beside_pulsar = is_beside_pulsar
-        self._is_pulsar_cluster = is_pulsar_cluster
-        self._leader_path = Paths(root).pulsar_auditor
-        self._leader_data = encode_pulsar_auditor(daemon_id)
-        self._tree = UnderReplicationTree(store, root)
-        self._election = AuditorElection(store, root, daemon_id, self._depose)
-        self._deposed = asyncio.Event()
+        self._leader_path = Paths(self.root).pulsar_auditor
+        self._tree = UnderReplicationTree(self.store, self.root)
+        self._election = AuditorElection(self.store, self.root, self.daemon_id, self._depose)
+        self._deposed = asyncio.Future[None]()
 
     async def serve(self) -> None:
         """Run until cancelled. Errors are reported, and the election is tried again."""
@@ -76,25 +72,23 @@ class AuditorOffice:
                     retry_s = min(2 * retry_s, _RETRY_MAX_S)
                     logger.debug("election of the auditor", exc_info=True)
                     self._report(f"the election of the auditor failed: {str(error) or type(error).__name__}")
-                await self._clock.sleep(retry_s)
+                await self.clock.sleep(retry_s)
         finally:
             await self._leave()
 
     async def _hold_once(self) -> None:
         """Wait for the office, and hold it until deposed."""
         await self._wait_for_pulsar()
-        self._deposed = asyncio.Event()
+        self._deposed = asyncio.Future()
         if not self._election.is_elected:
             await self._election.campaign()
         watch = None
         try:
-            if self._is_beside_pulsar:
+            if self.is_beside_pulsar:
                 await self._take_leader()
-                watch = self._store.watch_node(self._leader_path, self._look_at_own_leader)
-            elif await self._store.exists(self._leader_path) is not None:
+            elif await self.store.exists(self._leader_path) is not None:
                 return  # elected while this process waited
-            else:
-                watch = self._store.watch_node(self._leader_path, self._look_for_pulsar)
+            watch = self.store.watch_node(self._leader_path, self._look_at_leader)
             self.problem = None
             await self._audit()
         finally:
@@ -103,32 +97,30 @@ class AuditorOffice:
             await self._leave()
 
     async def _audit(self) -> None:
-        if self._deposed.is_set():
+        if self._deposed.done():
             return
-        auditor = self.auditor = self._new_auditor()
+        auditor = self.auditor = self.new_auditor()
         logger.info("this process is the auditor now")
         serving = asyncio.ensure_future(auditor.serve())
-        deposed = asyncio.ensure_future(self._deposed.wait())
         try:
-            await asyncio.wait((serving, deposed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((serving, self._deposed), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.auditor = None
-            deposed.cancel()
-            serving.cancel()
-            await asyncio.wait((serving,), timeout=_AUDITOR_END_S_MAX)
+            await end_tasks((serving,), _AUDITOR_END_S_MAX)
         if serving.done() and not serving.cancelled():
             serving.result()
 
     def _depose(self, reason: str) -> None:
         """Another process deleted the vote, or the session expired."""
         self.problem = reason
-        self._deposed.set()
+        if not self._deposed.done():
+            self._deposed.set_result(None)
 
     async def _leave(self) -> None:
         """Give back both offices; bounded."""
         try:
             async with asyncio.timeout(LEAVING_S_MAX):
-                if self._is_beside_pulsar:
+                if self.is_beside_pulsar:
                     await self._give_back_leader()
                 await self._election.resign()
         except (BkctlError, TimeoutError) as error:
@@ -138,74 +130,60 @@ class AuditorOffice:
 
     async def _wait_for_pulsar(self) -> None:
         """Return when no auditor of Pulsar's driver is expected, or when this one is to run next to it."""
-        if self._is_beside_pulsar:
+        if self.is_beside_pulsar:
             return
-        if self._is_pulsar_cluster:
+        if self.is_pulsar_cluster:
             self._report(
                 "no auditor runs here: the metadata URI names Pulsar's metadata driver, which elects its own; set "
                 "is_beside_pulsar_auditor to run one all the same"
             )
             await asyncio.Event().wait()
-        changed = asyncio.Event()
-        if await self._store.exists(self._leader_path, changed.set) is None:
-            return
+        wait_s = 0.0
         while True:
-            self._report(
-                f"no auditor runs here: Pulsar's metadata driver has elected one ({self._leader_path}); set "
-                "is_beside_pulsar_auditor to run one all the same"
-            )
-            await changed.wait()
             changed = asyncio.Event()
-            if await self._store.exists(self._leader_path, changed.set) is not None:
+            if await self.store.exists(self._leader_path, changed.set) is not None:
+                self._report(
+                    f"no auditor runs here: Pulsar's metadata driver has elected one ({self._leader_path}); set "
+                    "is_beside_pulsar_auditor to run one all the same"
+                )
+                await changed.wait()
+                wait_s = PULSAR_ABSENCE_S
                 continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PULSAR_ABSENCE_S):
-                    await changed.wait()
-                continue
-            return
+            if not await is_set_within(changed, wait_s):
+                return
 
     async def _take_leader(self) -> None:
         """Create Pulsar's node, when it is free, unless deposed meanwhile."""
-        while not self._deposed.is_set():
-            if await self._create_leader():
+        while not self._deposed.done():
+            with contextlib.suppress(NodeExistsError):
+                data = encode_pulsar_auditor(self.daemon_id)
+                await self._tree.create_node(self._leader_path, data, is_ephemeral=True, is_open_acl=True)
                 return
-            changed = asyncio.Event()
-            stat = await self._store.exists(self._leader_path, changed.set)
+            changed = asyncio.Future[None]()
+            stat = await self.store.exists(self._leader_path, functools.partial(changed.set_result, None))
             if stat is None:
                 continue
-            if stat.ephemeral_owner == self._store.session_id:
+            if stat.ephemeral_owner == self.store.session_id:
                 return  # the answer to the creation was lost
             self._report(f"waiting for the end of the auditor of Pulsar's metadata driver ({self._leader_path})")
-            waits = [asyncio.ensure_future(each.wait()) for each in (changed, self._deposed)]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in waits:
-                    each.cancel()
-
-    async def _create_leader(self) -> bool:
-        try:
-            await self._tree.create_node(self._leader_path, self._leader_data, is_ephemeral=True, is_open_acl=True)
-        except NodeExistsError:
-            return False
-        return True
+            await asyncio.wait((changed, self._deposed), return_when=asyncio.FIRST_COMPLETED)
 
     async def _give_back_leader(self) -> None:
-        stat = await self._store.exists(self._leader_path)
-        if stat is not None and stat.ephemeral_owner == self._store.session_id:
+        stat = await self.store.exists(self._leader_path)
+        if stat is not None and stat.ephemeral_owner == self.store.session_id:
             with contextlib.suppress(NoNodeError):
-                await self._store.delete(self._leader_path)
+                await self.store.delete(self._leader_path)
 
-    def _look_at_own_leader(self, node: Node | None) -> None:
-        if node is None or node.stat.ephemeral_owner != self._store.session_id:
-            self._depose_loudly(f"another process deleted {self._leader_path}")
-
-    def _look_for_pulsar(self, node: Node | None) -> None:
-        if node is not None:
-            self._depose_loudly(f"Pulsar's metadata driver has elected an auditor ({self._leader_path})")
-
-    def _depose_loudly(self, reason: str) -> None:
-        if not self._deposed.is_set():
+    def _look_at_leader(self, node: Node | None) -> None:
+        if self.is_beside_pulsar:
+            if node is not None and node.stat.ephemeral_owner == self.store.session_id:
+                return
+            reason = f"another process deleted {self._leader_path}"
+        elif node is None:
+            return
+        else:
+            reason = f"Pulsar's metadata driver has elected an auditor ({self._leader_path})"
+        if not self._deposed.done():
             logger.warning("this auditor steps down: %s", reason)
         self._depose(reason)
 

@@ -9,18 +9,18 @@ would break fewer rules, and all its bookies are registered: lost copies come fi
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import msgspec
 
-from bkctl.runtime.autorecovery.check_times import CheckTimes
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
 from bkctl.runtime.autorecovery.lane import Turn
 from bkctl.runtime.autorecovery.metadata_check import MetadataCheck
 from bkctl.runtime.autorecovery.placement_moves import better_ensembles
-from bkctl.runtime.autorecovery.publisher import MarkRequest, Publisher
+from bkctl.runtime.autorecovery.publisher import MarkRequest, Publisher, count_written
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.registration import Registrations
@@ -38,36 +38,29 @@ LOOK_EVERY = 500
 VERDICTS_MAX = 10_000
 
 
-class _DisabledError(Exception):
-    """Autorecovery is disabled, perhaps since a moment ago."""
-
-
 class PlacementCheck(MetadataCheck[PlacementCheckNote]):
     """Finds ledgers that break placement rules, once in ``placement_check_interval_s``."""
 
     name = "placement"
+    kind = PeriodicCheck.PLACEMENT
 
     def __init__(
         self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig, publisher: Publisher
     ) -> None:
-        times = CheckTimes(store, ports, PeriodicCheck.PLACEMENT, config.placement_check_interval_s)
         note = RecoveryNotes(store, ports.ledgers.root).placement_check
-        super().__init__(ports, times, note, PlacementCheckNote(ended_ms=0, seconds=0.0))
+        nothing = PlacementCheckNote(ended_ms=0, seconds=0.0)
+        super().__init__(ports, store, config.placement_check_interval_s, note, nothing)
         self._publisher = publisher
         self._is_marked = config.is_misplaced_marked
 
-    async def _check(self, turn: Turn) -> bool:
+    async def _check(self, turn: Turn) -> None:
         async with aclosing(self._improvable(turn)) as requests:
-            try:
-                if not self._is_marked:
-                    async for _ in requests:
-                        pass
-                    return True
-                tally = await self._publisher.publish(requests, turn)
-            except _DisabledError:
-                return False
-        self._found = msgspec.structs.replace(self._found, marked=tally.written)
-        return not tally.is_cut
+            if not self._is_marked:
+                async for _ in requests:
+                    pass
+                return
+            outcomes = await self._publisher.publish(requests, turn)
+        self._found = msgspec.structs.replace(self._found, marked=count_written(outcomes))
 
     async def _improvable(self, turn: Turn) -> AsyncGenerator[MarkRequest, None]:
         """Check all ledgers; yields those that a worker can improve."""
@@ -91,8 +84,7 @@ class PlacementCheck(MetadataCheck[PlacementCheckNote]):
 
     async def _judge(self, former: PlacementJudge | None = None) -> PlacementJudge:
         """A judge that knows the bookies as they are now."""
-        if not await self._publisher.is_enabled():
-            raise _DisabledError
+        await self._publisher.require_enabled()
         registrations = await self._ports.registrations.snapshot()
         survey = await self._ports.placement.survey(registrations.writable)
         if former is not None and former.knows(survey, registrations):
@@ -122,7 +114,7 @@ class PlacementJudge:
         self._live = registrations.live
         self._rules = rules_that_apply(survey, registrations.live)
         self._source = source
-        self._verdicts: dict[tuple[tuple[str, ...], int, IsolationDemand | None], PlacementVerdict] = {}
+        self._verdict = functools.lru_cache(VERDICTS_MAX)(self._judge)
 
     def knows(self, survey: BookieSurvey, registrations: Registrations) -> bool:
         """Whether nothing has changed."""
@@ -140,16 +132,6 @@ class PlacementJudge:
         return PlacementVerdict(
             any(each.is_broken for each in verdicts), is_complete and any(each.is_improvable for each in verdicts)
         )
-
-    def _verdict(
-        self, ensemble: tuple[str, ...], write_quorum_size: int, isolation: IsolationDemand | None
-    ) -> PlacementVerdict:
-        key = (ensemble, write_quorum_size, isolation)
-        if key not in self._verdicts:
-            if len(self._verdicts) >= VERDICTS_MAX:
-                self._verdicts.clear()
-            self._verdicts[key] = self._judge(*key)
-        return self._verdicts[key]
 
     def _judge(
         self, ensemble: tuple[str, ...], write_quorum_size: int, isolation: IsolationDemand | None

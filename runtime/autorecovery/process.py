@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from bkctl.runtime.admin.tcp_ports import ADMIN_LANE, open_tcp_ports, require_to
 from bkctl.runtime.autorecovery.auditor import Auditor
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, AutorecoveryRole, DaemonConfig
 from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
+from bkctl.runtime.autorecovery.lane import end_tasks
 from bkctl.runtime.autorecovery.metrics import catalogue_of
 from bkctl.runtime.autorecovery.office import AuditorOffice
 from bkctl.runtime.autorecovery.routes import DaemonRoutes
@@ -34,7 +35,6 @@ from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore, open_ledger_stor
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.recovery_notes import DaemonNote
 from bkctl.runtime.metadata.request_budget import share_of_budget
-from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import is_pulsar_uri, parse_metadata_uri
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.host import OsHost, listen_tcp
@@ -45,6 +45,8 @@ from bkctl.runtime.ports import ServiceManager
 from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CONNECT_PAUSE_S: Final = 2.0
 
@@ -72,13 +74,13 @@ async def run_autorecovery(
     manager.notify(READY=1, STATUS="waiting for ZooKeeper")
     async with contextlib.AsyncExitStack() as running:
         try:
-            client = await _unless_stopped(_connect(config), stop)
+            client = await _connect_unless_stopped(config, stop)
             if client is not None:
                 running.push_async_callback(client.close)
                 daemon = _new_daemon(config, client, place)
                 if on_daemon is not None:
                     on_daemon(ViewCollector(daemon, catalogue_of(client.ports.clock.now_ms)))
-                address = await _open_admin(config.autorecovery, place, daemon, client, running)
+                address = await _open_admin(config.autorecovery, place, daemon, running)
                 daemon.who = msgspec.structs.replace(daemon.who, admin=address)
                 logger.info("admin interface: %s", address or "none")
                 manager.notify(STATUS="running")
@@ -92,16 +94,15 @@ async def _open_admin(
     config: AutorecoveryConfig,
     place: ProcessPlace,
     daemon: AutorecoveryDaemon,
-    client: LedgerClient,
     running: contextlib.AsyncExitStack,
 ) -> str | None:
     """Open the socket and the configured port until ``running`` ends; the address for the note of the daemon.
 
     ConfigurationError.
     """
-    admin, ports, workers = config.admin, client.ports, LaneWorkers()
+    admin, workers = config.admin, LaneWorkers()
     running.push_async_callback(workers.close)
-    routes = DaemonRoutes(daemon, client.store, ports.ledgers.root, ports.clock)
+    routes = DaemonRoutes(daemon)
     server = AdminServer(routes.routes(), admin_limits(OsHost().open_files_max()))
     running.push_async_callback(server.close)
 
@@ -138,32 +139,37 @@ async def _open_socket(configured: str | None, place: ProcessPlace, server: Admi
 
 async def _connect(config: DaemonConfig) -> LedgerClient:
     """A client, once ZooKeeper responds and has the cluster; what is missing is reported."""
-    uri, problem = parse_metadata_uri(config.metadata_uri), ""
+    uri, zookeeper = parse_metadata_uri(config.metadata_uri), config.zookeeper
+    store = await _when_possible(
+        lambda: ZooKeeperStore.connect(uri.servers, zookeeper), "", (ConfigurationError, MetadataAuthError)
+    )
+    try:
+        budgeted = BudgetedStore(store, share_of_budget(LoopClock(), zookeeper))
+        ledgers = await _when_possible(
+            lambda: open_ledger_store(budgeted, uri.root, uri.tree, layout_config=zookeeper.layout),
+            f"cannot read the cluster at {uri}: ",
+            (ConfigurationError,),
+        )
+        _report_missing_layout(ledgers)
+        return LedgerClient.on_session(budgeted, ledgers, config.client)
+    except BaseException:
+        await store.close()
+        raise
+
+
+async def _when_possible(step: Callable[[], Awaitable[T]], what: str, fatal: tuple[type[BkctlError], ...]) -> T:
+    """The result of a step that is repeated after other errors than ``fatal``; each new error is reported."""
+    problem = ""
     while True:
         try:
-            store = await ZooKeeperStore.connect(uri.servers, config.zookeeper)
-        except (ConfigurationError, MetadataAuthError):
+            return await step()
+        except fatal:
             raise
         except BkctlError as error:
-            problem = _report(problem, f"{error}; still trying")
+            if str(error) != problem:
+                logger.warning("%s%s; still trying", what, error)
+            problem = str(error)
             await LoopClock().sleep(CONNECT_PAUSE_S)
-            continue
-        try:
-            budgeted: MetadataStore = BudgetedStore(store, share_of_budget(LoopClock(), config.zookeeper))
-            while True:
-                try:
-                    layout = config.zookeeper.layout
-                    ledgers = await open_ledger_store(budgeted, uri.root, uri.tree, layout_config=layout)
-                    _report_missing_layout(ledgers)
-                    return LedgerClient.on_session(budgeted, ledgers, config.client)
-                except ConfigurationError:
-                    raise
-                except BkctlError as error:
-                    problem = _report(problem, f"cannot read the cluster at {uri}: {error}; still trying")
-                    await LoopClock().sleep(CONNECT_PAUSE_S)
-        except BaseException:
-            await store.close()
-            raise
 
 
 def _report_missing_layout(ledgers: LedgerStore) -> None:
@@ -171,12 +177,6 @@ def _report_missing_layout(ledgers: LedgerStore) -> None:
     if not ledgers.is_layout_recorded:
         path, name = Paths(ledgers.root).layout, ledgers.tree.value
         logger.warning("%s is missing: ledgers are looked for in the layout %s; see bkctl metadata doctor", path, name)
-
-
-def _report(before: str, problem: str) -> str:
-    if problem != before:
-        logger.warning("%s", problem)
-    return problem
 
 
 def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace) -> AutorecoveryDaemon:
@@ -193,9 +193,6 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace)
         is_auditor=False,
     )
 
-    def new_auditor() -> Auditor:
-        return Auditor(ports, store, settings)
-
     def new_worker() -> Worker:
         return Worker(ports, store, settings, config.replication, holder=place.host)
 
@@ -204,17 +201,15 @@ def _new_daemon(config: DaemonConfig, client: LedgerClient, place: ProcessPlace)
         root,
         who.bookie_id,
         ports.clock,
-        new_auditor,
+        lambda: Auditor(ports, store, settings),
         is_beside_pulsar=settings.is_beside_pulsar_auditor,
         is_pulsar_cluster=is_pulsar_uri(config.metadata_uri),
     )
+    is_auditor, is_worker = settings.role is not AutorecoveryRole.WORKER, settings.role is not AutorecoveryRole.AUDITOR
     return AutorecoveryDaemon(
-        store,
-        root,
-        ports.clock,
-        who,
-        office=None if settings.role is AutorecoveryRole.WORKER else office,
-        new_worker=None if settings.role is AutorecoveryRole.AUDITOR else new_worker,
+        *(store, root, ports.clock, who),
+        office=office if is_auditor else None,
+        new_worker=new_worker if is_worker else None,
     )
 
 
@@ -224,15 +219,11 @@ def daemon_id(place: ProcessPlace) -> str:
     return found if is_valid_bookie_id(found) else f"autorecovery-{place.pid}"
 
 
-async def _unless_stopped(connecting: object, stop: asyncio.Event) -> LedgerClient | None:
+async def _connect_unless_stopped(config: DaemonConfig, stop: asyncio.Event) -> LedgerClient | None:
     """The client; None if the stop came first."""
-    task = asyncio.ensure_future(connecting)  # type: ignore[call-overload]
-    stopping = asyncio.ensure_future(stop.wait())
+    connecting, stopping = asyncio.ensure_future(_connect(config)), asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
+        await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return connecting.result() if connecting.done() else None
     finally:
-        stopping.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait((task,))
+        await end_tasks((connecting, stopping), None)

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing
+from typing import TypeAlias
 
 import msgspec
 
@@ -20,10 +21,10 @@ from bkctl.runtime.autorecovery.lane import Turn
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import BadVersionError, ConflictError, MetadataFormatError, RefusedError
 from bkctl.runtime.ledger.metadata import is_valid_bookie_id
-from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.pipeline import pipelined
 from bkctl.runtime.metadata.replication.marks import MarkOutcome, UnderReplicationMarks
 from bkctl.runtime.metadata.replication.recovery_notes import LostLedgerNote, RecoveryNotes
+from bkctl.runtime.metadata.replication.switches import WatchedSwitch
 from bkctl.runtime.metadata.store import MetadataStore
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,10 @@ _REPORTS_MAX = 20
 """Ledgers that are reported by name in one pass; further ones are only counted."""
 
 
+class DisabledError(Exception):
+    """Autorecovery is disabled, perhaps since a moment ago."""
+
+
 class MarkRequest(msgspec.Struct, frozen=True):
     """A ledger to mark. No missing bookie: its placement is to be repaired."""
 
@@ -42,25 +47,13 @@ class MarkRequest(msgspec.Struct, frozen=True):
     missing_bookies: tuple[str, ...]
 
 
-class PublishTally(msgspec.Struct, kw_only=True):
-    """What became of the requests; a failed one was reported by name.
+MarkOutcomes: TypeAlias = collections.Counter[MarkOutcome | None]
+"""What became of the ledgers to mark. None: it failed, and was reported by name."""
 
-    ``is_cut``: autorecovery was disabled meanwhile, so the rest of the requests was not read.
-    """
 
-    outcomes: collections.Counter[MarkOutcome | None] = msgspec.field(default_factory=collections.Counter)
-    """None: it failed."""
-    is_cut: bool = False
-
-    @property
-    def written(self) -> int:
-        """Marks that were written, new or not."""
-        return self.outcomes[MarkOutcome.CREATED] + self.outcomes[MarkOutcome.MERGED]
-
-    @property
-    def failed(self) -> int:
-        """Ledgers that could not be marked."""
-        return self.outcomes[None]
+def count_written(outcomes: MarkOutcomes) -> int:
+    """Marks that were written, new or not."""
+    return outcomes[MarkOutcome.CREATED] + outcomes[MarkOutcome.MERGED]
 
 
 class Publisher:
@@ -69,13 +62,10 @@ class Publisher:
     def __init__(self, ports: ClientPorts, store: MetadataStore, config: AutorecoveryConfig) -> None:
         root = ports.ledgers.root
         self._ports = ports
-        self._store = store
-        self._disabled_path = Paths(root).replication_disabled
+        self._switch = WatchedSwitch(store, root)
         self._window = config.marks_in_flight_max
         self.losses = RecoveryNotes(store, root).losses
         self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
-        self._disabled: asyncio.Event | None = None
-        """Set by a change since autorecovery was last seen enabled."""
         self._groups: dict[int, asyncio.Lock] = {}
         """Groups of ledgers with a mark; the lock is held until its directories exist."""
         self._reports: collections.Counter[int] = collections.Counter()
@@ -83,20 +73,30 @@ class Publisher:
         self.repeated: set[int] | None = None
         """While not None: ledgers that were requested again. Their marks did not change, but are needed."""
 
-    async def publish(self, requests: AsyncIterator[MarkRequest], turn: Turn) -> PublishTally:
+    async def publish(self, requests: AsyncIterator[MarkRequest], turn: Turn) -> MarkOutcomes:
         """Mark all these ledgers. MetadataUnavailableError; RefusedError while Pulsar migrates its metadata.
 
-        The requests are read as they are needed. The caller closes their iterator.
+        The requests are read as they are needed. The caller closes their iterator. DisabledError: not all were read.
         """
-        tally = PublishTally()
         self._reports.clear()
         self._groups.clear()  # directories without marks are deleted
-        allowed = self._while_enabled(requests, tally)
-        async with aclosing(allowed), aclosing(pipelined(allowed, self._mark, self._window)) as outcomes:
+        is_cut, found = False, MarkOutcomes()
+
+        async def allowed() -> AsyncGenerator[MarkRequest, None]:
+            nonlocal is_cut
+            async for request in requests:
+                if is_cut := not await self.is_enabled():
+                    return  # what has begun is finished
+                yield request
+
+        reading = allowed()
+        async with aclosing(reading), aclosing(pipelined(reading, self._mark, self._window)) as outcomes:
             async for outcome in outcomes:
-                tally.outcomes[outcome] += 1
+                found[outcome] += 1
                 turn.beat()
-        return tally
+        if is_cut:
+            raise DisabledError
+        return found
 
     async def note_loss(self, ledger_id: int, missing_bookies: Collection[str], reason: str) -> None:
         """Note that no copy is left of some entries, and report it; unless that was noted before."""
@@ -116,22 +116,12 @@ class Publisher:
 
     async def is_enabled(self) -> bool:
         """Whether autorecovery is enabled. One operation after a change, otherwise none."""
-        if self._disabled is not None and not self._disabled.is_set():
-            return True
-        disabled = asyncio.Event()
-        if await self._store.exists(self._disabled_path, disabled.set) is not None:
-            return False
-        self._disabled = disabled
-        return True
+        return not await self._switch.is_off()
 
-    async def _while_enabled(
-        self, requests: AsyncIterator[MarkRequest], tally: PublishTally
-    ) -> AsyncGenerator[MarkRequest, None]:
-        async for request in requests:
-            if not await self.is_enabled():
-                tally.is_cut = True
-                return
-            yield request
+    async def require_enabled(self) -> None:
+        """DisabledError. Costs as ``is_enabled``."""
+        if not await self.is_enabled():
+            raise DisabledError
 
     async def _mark(self, request: MarkRequest) -> MarkOutcome | None:
         """None: the ledger cannot be marked, which was reported."""

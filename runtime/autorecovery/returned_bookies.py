@@ -28,13 +28,14 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import LedgerNotFoundError, MetadataFormatError, RefusedError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.metadata.bookies.registration import Registrations
-from bkctl.runtime.metadata.pipeline import each_of, pipelined
+from bkctl.runtime.metadata.pipeline import each_of
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
-from bkctl.runtime.metadata.store import MetadataStore
+from bkctl.runtime.metadata.store import MetadataStore, Versioned
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.entry_lists import EntryLists
+from bkctl.runtime.replication.copy.tasks import for_each_bounded
 from bkctl.runtime.replication.judge.check_scope import CheckScope, Sample
 from bkctl.runtime.replication.judge.fragments import stored_entries
 from bkctl.runtime.replication.judge.marks import MarkedLedger, bookies_in_question, judge_mark
@@ -127,41 +128,40 @@ class ReturnedBookies:
         judged: dict[int, tuple[int, int]] = {}
         outcomes: Counter[ClearOutcome] = Counter()
 
-        async def judge(mark: ListedMark) -> tuple[ListedMark, int | None]:
-            return mark, await self._version_if_complete(mark, registrations, lists, checker)
+        async def judge(mark: ListedMark) -> None:
+            version = await self._version_if_complete(mark, registrations, lists, checker)
+            turn.beat()
+            if version is None:
+                outcomes[ClearOutcome.NEEDED] += 1
+            else:
+                judged[mark.ledger_id] = mark.version, version
 
-        window = ReplicationConfig().ledgers_in_parallel
-        async with aclosing(pipelined(each_of(marks), judge, window)) as verdicts:
-            async for mark, version in verdicts:
-                turn.beat()
-                if version is None:
-                    outcomes[ClearOutcome.NEEDED] += 1
-                else:
-                    judged[mark.ledger_id] = mark.version, version
+        await for_each_bounded(each_of(marks), judge, ReplicationConfig().ledgers_in_parallel)
 
         async def are_needed(ledger_ids: Sequence[int]) -> Collection[int]:
+            """What has changed since it was judged."""
             turn.beat()
             await self._ports.ledgers.migration.require_none()
             live = (await self._ports.registrations.snapshot()).live
-            found = await asyncio.gather(*(self._is_needed(each, judged[each][1], live) for each in ledger_ids))
-            return [ledger_id for ledger_id, is_needed in zip(ledger_ids, found, strict=True) if is_needed]
-
-        def count(_: int, outcome: ClearOutcome) -> None:
-            outcomes[outcome] += 1
+            found = await asyncio.gather(*(self._read_if_live(each, live) for each in ledger_ids))
+            return [
+                ledger_id
+                for ledger_id, ledger in zip(ledger_ids, found, strict=True)
+                if ledger is None
+                or ledger.version != judged[ledger_id][1]
+                or ledger_id in (self._publisher.repeated or ())
+            ]
 
         versions = [(ledger_id, mark_version) for ledger_id, (mark_version, _) in judged.items()]
-        await self._clearing.clear(versions, are_needed, lambda _: None, count)
+        await self._clearing.clear(versions, are_needed, lambda _: None, lambda _, outcome: outcomes.update((outcome,)))
         return outcomes
 
     async def _version_if_complete(
         self, mark: ListedMark, registrations: Registrations, lists: EntryLists, checker: LedgerChecker
     ) -> int | None:
         """Version of the ledger's metadata if the mark is not needed."""
-        try:
-            found = await self._ports.ledgers.read(mark.ledger_id)
-        except (LedgerNotFoundError, MetadataFormatError, RefusedError):
-            return None
-        if not found.value.is_closed or not found.value.bookies() <= registrations.live:
+        found = await self._read_if_live(mark.ledger_id, registrations.live)
+        if found is None or not found.value.is_closed:
             return None
         check = None
         if in_question := frozenset(bookies_in_question(mark, found.value)):
@@ -176,15 +176,13 @@ class ReturnedBookies:
         verdict = judge_mark(mark, MarkedLedger(found.value, check=check), registrations)
         return found.version if verdict.is_clearable else None
 
-    async def _is_needed(self, ledger_id: int, version: int, live: frozenset[str]) -> bool:
-        """Whether something changed since the mark was judged."""
-        if ledger_id in (self._publisher.repeated or ()):
-            return True
+    async def _read_if_live(self, ledger_id: int, live: frozenset[str]) -> Versioned[LedgerMetadata] | None:
+        """The metadata of a ledger, if it can be read, and names only bookies that are live."""
         try:
             found = await self._ports.ledgers.read(ledger_id)
         except (LedgerNotFoundError, MetadataFormatError, RefusedError):
-            return True
-        return found.version != version or not found.value.bookies() <= live
+            return None
+        return found if found.value.bookies() <= live else None
 
 
 def _is_small(metadata: LedgerMetadata, bookie_id: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from bkctl.runtime.admin.calls import BKCTL_API
-from bkctl.runtime.admin.exposition import CONTENT_TYPE
+from bkctl.runtime.admin.exposition import CONTENT_TYPE, MetricsText
 from bkctl.runtime.admin.messages import (
     AdminAnswer,
     AdminError,
@@ -20,14 +20,12 @@ from bkctl.runtime.admin.messages import (
     text_answer,
 )
 from bkctl.runtime.autorecovery.daemon import AutorecoveryDaemon
-from bkctl.runtime.autorecovery.metrics import daemon_metrics
+from bkctl.runtime.autorecovery.metrics import catalogue_of
 from bkctl.runtime.metadata.replication.audit_request import AuditRequest
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.election import read_auditor
 from bkctl.runtime.metadata.replication.marks import list_marks
 from bkctl.runtime.metadata.replication.switches import DELAY_S_MAX, ReplicationSwitches
-from bkctl.runtime.metadata.store import MetadataStore
-from bkctl.runtime.ports import Clock
 
 _JAVA: Final = "/api/v1/autorecovery"
 MARKS_MAX: Final = 100_000
@@ -37,12 +35,11 @@ MARKS_MAX: Final = 100_000
 class DaemonRoutes:
     """Answers for one daemon. What asks about the cluster reads it from ZooKeeper, whichever daemon is the auditor."""
 
-    def __init__(self, daemon: AutorecoveryDaemon, store: MetadataStore, root: str, clock: Clock) -> None:
+    def __init__(self, daemon: AutorecoveryDaemon) -> None:
         self._daemon = daemon
-        self._store = store
-        self._root = root
-        self._switches = ReplicationSwitches(store, root)
-        self._metrics = daemon_metrics(daemon, clock)
+        self._store, self._root = daemon.store, daemon.root
+        self._switches = ReplicationSwitches(daemon.store, daemon.root)
+        self._metrics = MetricsText(daemon, catalogue_of(daemon.clock.now_ms), daemon.clock.monotonic_ns)
         self._foreign = ForeignNames()
 
     def routes(self) -> list[Route]:

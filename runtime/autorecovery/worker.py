@@ -7,15 +7,17 @@ of ZooKeeper it waits, and after the loss of its session it begins again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import NamedTuple
 
 import msgspec
 
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig, ReplicationTarget
-from bkctl.runtime.autorecovery.failed_ledgers import FailedLedgers
+from bkctl.runtime.autorecovery.failed_ledgers import combined, note_of
+from bkctl.runtime.autorecovery.lane import end_tasks, is_set_within
 from bkctl.runtime.autorecovery.mark_listing import MarkListing
-from bkctl.runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, RepairTools, combined
+from bkctl.runtime.autorecovery.marked_ledger import MarkedLedgerRepair, MarkedOutcome, RepairTools
 from bkctl.runtime.autorecovery.work_queue import WorkQueue
 from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.errors import MetadataUnavailableError
@@ -30,6 +32,7 @@ from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.activity import LedgerActivity
 from bkctl.runtime.replication.policy import CopyPace, Policy
 from bkctl.runtime.replication.run.engine import Engine
+from bkctl.runtime.replication.survey.checker import LedgerChecker
 from bkctl.storage.errors import BkctlError
 
 logger = logging.getLogger(__name__)
@@ -70,16 +73,16 @@ class Worker:
         """``holder``: see ``ReplicationLocks``. ConfigurationError."""
         config.require_own_bookie()
         root, own_bookie = ports.ledgers.root, config.own_bookie
-        notes = RecoveryNotes(store, root)
         is_local = config.replication_target is ReplicationTarget.LOCAL
         replication = msgspec.structs.replace(replication, metadata_outage_max_s=_OUTAGE_S_MAX)
         self._ports = ports
         self._clock = ports.clock
         self._config = config
+        self._holder = holder
         self._own_bookie = own_bookie
         self._is_own_bookie_missed = False
         self._replication = replication
-        self._store = store
+        self._notes = RecoveryNotes(store, root)
         self._wake = asyncio.Event()
         self._locks = ReplicationLocks(store, root, holder)
         self._marks = UnderReplicationMarks(store, root, ports.clock, is_ctime_stored=config.is_mark_time_stored)
@@ -93,10 +96,10 @@ class Worker:
             on_outage=_report_outage,
         )
         self._live_bookies = self._engine.live_bookies
-        self._tools = RepairTools(ports, self._engine, replication, is_local=is_local)
-        self._failed = FailedLedgers(notes.failures, ports.clock, config, holder)
+        checker = LedgerChecker(ports, self._live_bookies, replication, self._engine.pacer.total)
+        self._tools = RepairTools(ports, self._engine, checker, replication, is_local)
         self._queue = WorkQueue()
-        self._listing = MarkListing(ports, store, self._work, self._failed, self._live_bookies, self._queue, notes)
+        self._listing = MarkListing(ports, store, config, self._work, self._notes, self._live_bookies, self._queue)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._held: dict[int, tuple[LedgerActivity, int]] = {}
         self._writers: dict[int, _WaitingWriter] = {}
@@ -180,11 +183,7 @@ class Worker:
     async def _wait(self, until_ms: int | None) -> None:
         """Until something changes, but no longer than this."""
         pause_s = None if until_ms is None else max(0.0, (until_ms - self._clock.now_ms()) / 1000)
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self._wake, pause_s)
 
     def _note_change(self) -> None:
         self._listing.note_change()
@@ -221,7 +220,7 @@ class Worker:
         activity = LedgerActivity(ledger_id, picked_ns)
         self._held[ledger_id] = activity, self._clock.now_ms()
         try:
-            former = await self._failed.find(ledger_id)
+            former = await self._listing.failure_of(ledger_id)
             if not self._listing.may_take(ledger_id, former):
                 return
             writer = self._writers.pop(ledger_id, None)
@@ -266,7 +265,8 @@ class Worker:
         if outcome.failures:
             self._ledgers_failed += 1
             failure = combined(outcome.failures)
-            note = await self._failed.note(ledger_id, former, failure)
+            note = note_of(failure, former, now_ms, self._config, self._holder)
+            await self._notes.failures.put(str(ledger_id), note)
             if former is None or former.reason != note.reason:  # the detail names one of many targets
                 logger.warning("ledger %d is not repaired: %s", ledger_id, failure.detail)
             self._listing.postpone(ledger_id, note)
@@ -279,7 +279,7 @@ class Worker:
     async def _finish(self, picked: PickedLedger, outcome: MarkedOutcome, former: FailedLedgerNote | None) -> None:
         ledger_id, checked_ns = picked.ledger_id, self._clock.monotonic_ns()
         if former is not None:
-            await self._failed.forget(ledger_id)
+            await self._notes.failures.remove(str(ledger_id))
         if not await self._work.finish(picked):
             self._queue.postpone(ledger_id, self._clock.now_ms())  # marked again meanwhile
         elif outcome.relied_on:
@@ -305,15 +305,10 @@ class Worker:
         return seconds * self._clock.random.uniform(0.5, 1.5)
 
     async def _stop(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=STOP_REPAIRS_S)
-        closing = asyncio.create_task(self._locks.close())
-        await asyncio.wait((closing,), timeout=STOP_LOCKS_S)
-        closing.cancel()
-        await asyncio.gather(closing, return_exceptions=True)
+        await end_tasks(self._tasks.values(), STOP_REPAIRS_S)
+        with contextlib.suppress(TimeoutError, BkctlError):
+            async with asyncio.timeout(STOP_LOCKS_S):
+                await self._locks.close()
 
 
 def _report_outage(outage: MetadataOutage) -> None:

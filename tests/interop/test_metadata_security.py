@@ -95,7 +95,7 @@ async def test_both_sides_protect_the_same_nodes(
     assert await ReplicationLocks(user, twin_root, canonical_host_name()).acquire(5) is not None
     await java.call("set_switches", initial_delay_s=0, is_enabled=False)
     switches = ReplicationSwitches(user, twin_root)
-    await switches.init_recovery_delay(0)
+    await switches.set_recovery_delay(0)
     await switches.disable()
 
     client = KazooClient(

@@ -19,7 +19,7 @@ from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.election import AuditorElection
 from bkctl.runtime.metadata.replication.lock import ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import UnderReplicationMarks
-from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches
+from bkctl.runtime.metadata.replication.switches import PeriodicCheck, ReplicationSwitches, WatchedSwitch
 from bkctl.runtime.metadata.zookeeper.store import ZooKeeperStore
 from bkctl.runtime.net.host import canonical_host_name
 from bkctl.runtime.net.loop import LoopClock
@@ -290,11 +290,11 @@ async def test_java_wakes_up_and_goes_to_sleep_by_our_switch(
     java: JavaMetadata, store: ZooKeeperStore, root: str
 ) -> None:
     await init_by_java(java, LedgerTree.HIERARCHICAL)
-    switches = ReplicationSwitches(store, root)
     await java.call("mark", ledger_ids=[7], missing=[WRITABLE])
     await java.call("set_switches", is_enabled=False)
-    waiting = asyncio.create_task(switches.wait_enabled())
-    await asyncio.sleep(0.1)
-    assert not waiting.done()
+    changed = asyncio.Event()
+    watched = WatchedSwitch(store, root, changed.set)
+    assert await watched.is_off()
     await java.call("set_switches", is_enabled=True)
-    await asyncio.wait_for(waiting, 60)
+    await asyncio.wait_for(changed.wait(), 60)
+    assert not await watched.is_off()

@@ -217,7 +217,7 @@ async def test_replication(
 
     switches = ReplicationSwitches(store, twin_root)
     await java.call("set_switches", initial_delay_s=0, is_enabled=False, checks_ms=A_TIME_MS)
-    assert await switches.init_recovery_delay(0)
+    await switches.set_recovery_delay(0)
     assert await switches.disable()
     for check in PeriodicCheck:
         await switches.set_check_time_ms(check, A_TIME_MS)

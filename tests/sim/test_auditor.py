@@ -402,12 +402,12 @@ def test_nothing_is_marked_while_too_many_bookies_are_gone(caplog: pytest.LogCap
             assert await marks(cluster) == {}
             assert "3 of 4 bookies are gone, more than 50%" in auditor.lanes[0].status.result
             assert is_alarm(auditor)
-            assert "no ledger is marked" in (auditor.alarm or "")
+            assert "no ledger is marked" in (auditor.liveness.alarm or "")
             await cluster.start("b1")
             await cluster.clock.sleep(1)
             assert await marks(cluster) == {ledgers[1]: ("b2",), ledgers[2]: ("b3",)}
             assert not is_alarm(auditor)
-            assert auditor.alarm is None
+            assert auditor.liveness.alarm is None
         assert caplog.text.count("ALARM: 3 of 4 bookies are gone") == 1
 
     simulate(scenario)
@@ -779,10 +779,10 @@ def test_the_first_mark_of_a_directory_creates_it_for_the_others() -> None:
         publisher = Publisher(cluster.ports, store, NO_DELAY)
         requests = [MarkRequest(group + number, ("b1",)) for group in (0, 1 << GROUP_BITS) for number in range(100)]
         tally = await publisher.publish(each_of(requests[:100]), Turn(cluster.clock))
-        assert tally.outcomes == {MarkOutcome.CREATED: 100}
+        assert tally == {MarkOutcome.CREATED: 100}
         assert store.counts["transaction"] == 101
         tally = await publisher.publish(each_of(requests), Turn(cluster.clock))
-        assert tally.outcomes == {MarkOutcome.CREATED: 100, MarkOutcome.UNCHANGED: 100}
+        assert tally == {MarkOutcome.CREATED: 100, MarkOutcome.UNCHANGED: 100}
         assert store.counts["transaction"] == 101 + 100 + 101
 
     simulate(scenario)

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from bkctl.runtime.autorecovery.auditor import Auditor
-from bkctl.runtime.autorecovery.census import ReplicaCensus
 from bkctl.runtime.autorecovery.config import AutorecoveryConfig
+from bkctl.runtime.autorecovery.metadata_check import ReplicaCensus
 from bkctl.runtime.errors import MetadataError
 from bkctl.runtime.ledger.metadata import LedgerState
 from bkctl.runtime.ledger.write_set import write_set

@@ -258,7 +258,7 @@ class ReplicationLocks:
 
     async def look_at(self, ledger_id: int) -> HeldLock | None:
         """The lock as stored, of any holder; None when it is free."""
-        return await _read_lock(self._store, self._paths, ledger_id)
+        return await read_lock(self._store, self._paths.root, ledger_id)
 
     async def close(self) -> None:
         """Release everything that is held."""
@@ -325,21 +325,9 @@ class ReplicationLocks:
         self._in_doubt.clear()
 
 
-async def read_lock_holder(store: MetadataStore, root: str, ledger_id: int) -> str | None:
-    """Holder of a ledger's lock as stored, usually a host name; None when it is free. MetadataFormatError."""
-    lock = await _read_lock(store, Paths(root), ledger_id)
-    if lock is not None and lock.problem is not None:
-        raise lock.problem
-    return None if lock is None else lock.holder
-
-
 async def read_lock(store: MetadataStore, root: str, ledger_id: int) -> HeldLock | None:
-    """The lock of a ledger as stored; None when it is free. One operation."""
-    return await _read_lock(store, Paths(root), ledger_id)
-
-
-async def _read_lock(store: MetadataStore, paths: Paths, ledger_id: int) -> HeldLock | None:
-    path = paths.replication_lock(ledger_id)
+    """The lock of a ledger as stored, of any holder; None when it is free. One operation."""
+    path = Paths(root).replication_lock(ledger_id)
     found = await read_or_problem(store, path, decode_lock)
     if found is None:
         return None
@@ -356,13 +344,9 @@ async def list_locked_ids(store: MetadataStore, root: str, foreign: ForeignNames
 
 async def list_held_locks(store: MetadataStore, root: str, foreign: ForeignNames) -> AsyncGenerator[HeldLock, None]:
     """Every lock that is held, by ledger id; one operation each and one for all. Close the iterator to stop early."""
-    paths = Paths(root)
-
-    async def read(ledger_id: int) -> HeldLock | None:
-        return await _read_lock(store, paths, ledger_id)
-
-    ledger_ids = await list_locked_ids(store, root, foreign)
-    async with aclosing(pipelined(each_of(ledger_ids), read, _READS_IN_FLIGHT_MAX)) as locks:
+    ids = each_of(await list_locked_ids(store, root, foreign))
+    reads = pipelined(ids, lambda ledger_id: read_lock(store, root, ledger_id), _READS_IN_FLIGHT_MAX)
+    async with aclosing(reads) as locks:
         async for lock in locks:
             if lock is not None:
                 yield lock

@@ -48,6 +48,31 @@ class RecoveryDelay(msgspec.Struct, frozen=True):
     version: int
 
 
+class WatchedSwitch:
+    """Whether replication is switched off, read again only after a change; ``on_change`` is called then."""
+
+    def __init__(self, store: MetadataStore, root: str, on_change: Callable[[], None] = lambda: None) -> None:
+        self._store = store
+        self._path = Paths(root).replication_disabled
+        self._on_change = on_change
+        self._is_off = False
+        self._has_changed = asyncio.Event()
+        self._has_changed.set()
+
+    async def is_off(self) -> bool:
+        """Whether it is switched off. One operation after a change, otherwise none. Calls may overlap."""
+        if self._has_changed.is_set():
+            has_changed = asyncio.Event()  # of this read: its watch may fire before its answer is here
+
+            def note_change() -> None:
+                has_changed.set()
+                self._on_change()
+
+            self._is_off = await self._store.exists(self._path, note_change) is not None
+            self._has_changed = has_changed
+        return self._is_off
+
+
 class ReplicationSwitches:
     """Switches of one cluster. The docstring of each method states its cost in operations."""
 
@@ -82,17 +107,6 @@ class ReplicationSwitches:
             return False
         return True
 
-    async def wait_enabled(self) -> None:
-        """Return when replication is on: one operation, one more per change while it is off, none while it stays off.
-
-        MetadataUnavailableError when the connection is lost for longer than the operation time-out.
-        """
-        while True:
-            changed = asyncio.Event()
-            if await self._store.exists(self._paths.replication_disabled, changed.set) is None:
-                return
-            await changed.wait()
-
     # --- delay ---------------------------------------------------------------------------------------------------
 
     async def recovery_delay(self) -> RecoveryDelay | None:
@@ -108,11 +122,6 @@ class ReplicationSwitches:
         if not 0 <= seconds <= DELAY_S_MAX:
             raise ValueError(f"a delay of {seconds} s is not between 0 and {DELAY_S_MAX}")
         await self._put(self._paths.lost_bookie_recovery_delay, str(seconds).encode("ascii"), is_open_acl=True)
-
-    async def init_recovery_delay(self, seconds: int) -> bool:
-        """Store the first value, as an auditor does at its start; False when there already is one, which stays."""
-        data = str(seconds).encode("ascii")
-        return await self._create(self._paths.lost_bookie_recovery_delay, data, is_open_acl=True)
 
     async def rewrite_recovery_delay(self) -> RecoveryDelay | None:
         """Write the delay unchanged: the auditor audits immediately. None when there is none. Two operations.

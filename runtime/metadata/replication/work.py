@@ -11,12 +11,14 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import AsyncGenerator, Callable
+from typing import NamedTuple
 
 from bkctl.runtime.errors import ConflictError, NoNodeError
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.directories import ForeignNames
 from bkctl.runtime.metadata.replication.lock import ReplicationLock, ReplicationLocks
 from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marked_ids, read_mark
+from bkctl.runtime.metadata.replication.switches import WatchedSwitch
 from bkctl.runtime.metadata.store import MetadataStore, Node
 
 WATCHES_MAX = 1000
@@ -30,12 +32,11 @@ class NotPicked(enum.Enum):
     LOCKED = "another process has its replication lock"
 
 
-class PickedLedger:
+class PickedLedger(NamedTuple):
     """A marked ledger whose lock we hold. ``mark``: as it was before the lock was taken."""
 
-    def __init__(self, mark: ListedMark, lock: ReplicationLock) -> None:
-        self.mark = mark
-        self.lock = lock
+    mark: ListedMark
+    lock: ReplicationLock
 
     @property
     def ledger_id(self) -> int:
@@ -66,20 +67,8 @@ class ReplicationWork:
         self._locks = locks
         self._foreign = ForeignNames()
         self._watched: set[str] = set()
-        self._is_switched_off = self._is_switch_known = False
         self._on_change = on_change
-
-    async def is_switched_off(self) -> bool:
-        """Whether replication is switched off. One operation after a change, otherwise none."""
-        if not self._is_switch_known:
-            self._is_switch_known = True  # from before the read: its watch may fire before its answer is here
-            try:
-                stat = await self._store.exists(self._paths.replication_disabled, self._forget_switch)
-            except BaseException:
-                self._is_switch_known = False
-                raise
-            self._is_switched_off = stat is not None
-        return self._is_switched_off
+        self.is_switched_off = WatchedSwitch(store, root, on_change).is_off
 
     def ids(self) -> AsyncGenerator[int, None]:
         """Ids of the ledgers that have a directory for a mark, ascending; see ``list_marked_ids``."""
@@ -127,10 +116,6 @@ class ReplicationWork:
 
     def _note_change(self, path: str) -> None:
         self._watched.discard(path)
-        self._on_change()
-
-    def _forget_switch(self) -> None:
-        self._is_switch_known = False
         self._on_change()
 
     async def _watch_for(self, path: str) -> None:

@@ -139,6 +139,11 @@ def test_a_daemon_that_stays_halted_is_killed_and_another_one_takes_over(
         seen = Seen(bookie, zookeeper_client)
         first = seen.wait_note()
         os.kill(first.pid, signal.SIGSTOP)
+        wait_said(bookie.log, "has sent nothing for 30 s (halted?)", bookie.process)
+        os.kill(first.pid, signal.SIGCONT)
+        wait_said(bookie.log, "the autorecovery daemon of this bookie works again", bookie.process)
+        assert seen.pids == [first.pid], "the time counts from its last message"
+        os.kill(first.pid, signal.SIGSTOP)
         wait_until(lambda: seen.pids not in ([], [first.pid]), "another child")
         assert not is_alive(first.pid)
         assert seen.wait_note().pid != first.pid

@@ -7,7 +7,7 @@ import random
 
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.directories import ForeignNames, UnderReplicationTree
-from bkctl.runtime.metadata.replication.lock import ReplicationLocks, read_lock_holder
+from bkctl.runtime.metadata.replication.lock import ReplicationLocks, read_lock
 from bkctl.runtime.metadata.replication.marks import ListedMark, UnderReplicationMarks, list_marks
 from bkctl.runtime.metadata.replication.work import PickedLedger, ReplicationWork
 from bkctl.runtime.metadata.store import MetadataStore
@@ -86,4 +86,7 @@ async def pick_any(work: ReplicationWork, source: random.Random | None = None) -
 
 
 async def holder_of(locks: ReplicationLocks, ledger_id: int) -> str | None:
-    return await read_lock_holder(locks._store, locks._paths.root, ledger_id)
+    lock = await read_lock(locks._store, locks._paths.root, ledger_id)
+    if lock is not None and lock.problem is not None:
+        raise lock.problem
+    return None if lock is None else lock.holder

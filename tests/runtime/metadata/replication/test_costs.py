@@ -40,7 +40,6 @@ STATED = {
     "is it enabled": "1 exists",
     "disable": "1 create",
     "enable": "1 delete",
-    "wait until it is enabled, when it is": "1 exists",
     "read the delay": "1 get",
     "set the delay": "1 set",
     "trigger an audit": "1 get, 1 set",
@@ -142,10 +141,9 @@ async def measure_election(book: Ledger, theirs: ReplicationStage) -> None:
 async def measure_switches(book: Ledger) -> None:
     switches = ReplicationSwitches(book.stage.store, book.stage.root)
     await book.cost("is it enabled", switches.is_enabled())
-    await book.cost("wait until it is enabled, when it is", switches.wait_enabled())
     await book.cost("disable", switches.disable())
     await book.cost("enable", switches.enable())
-    await switches.init_recovery_delay(0)
+    await switches.set_recovery_delay(0)
     await book.cost("read the delay", switches.recovery_delay())
     await book.cost("set the delay", switches.set_recovery_delay(5))
     await book.cost("trigger an audit", switches.rewrite_recovery_delay())

@@ -48,27 +48,6 @@ async def test_a_note_lies_in_the_switch(store: ZooKeeperStore, root: str) -> No
     assert off.since_ms > 0
 
 
-async def test_waiting_for_on_costs_nothing_while_it_stays_off(
-    store: ZooKeeperStore, other_store: ZooKeeperStore, root: str
-) -> None:
-    switches, counting, tree = await opened(store, root)
-    with counting.counted() as counts:
-        await switches.wait_enabled()
-    assert counts == {"exists": 1}
-    await switches.disable()
-    waiting = asyncio.ensure_future(switches.wait_enabled())
-    await counting.quiet()
-    with counting.counted() as counts:
-        await asyncio.sleep(0.3)
-        assert counts == {}
-        await other_store.set(f"{tree}/disable", b"changed, not gone", -1)
-        await counting.quiet()
-        assert not waiting.done()
-        await other_store.delete(f"{tree}/disable")
-        await waiting
-    assert counts == {"exists": 2}
-
-
 async def test_the_delay(store: ZooKeeperStore, root: str) -> None:
     switches, counting, tree = await opened(store, root)
     assert await switches.recovery_delay() is None
@@ -84,10 +63,6 @@ async def test_the_delay(store: ZooKeeperStore, root: str) -> None:
     with counting.counted() as counts:
         assert await switches.rewrite_recovery_delay() == RecoveryDelay(0, 2)
     assert counts == {"get": 1, "set": 1}
-    with counting.counted() as counts:
-        assert not await switches.init_recovery_delay(7)
-    assert counts == {"create": 1}
-    assert await switches.recovery_delay() == RecoveryDelay(0, 2), "a value that is there stays"
     for seconds in (-1, 2**31):
         with pytest.raises(ValueError, match="not between"):
             await switches.set_recovery_delay(seconds)
@@ -154,7 +129,7 @@ async def test_check_times(store: ZooKeeperStore, root: str) -> None:
 
 async def test_without_a_cluster_nothing_is_created(store: ZooKeeperStore, root: str) -> None:
     switches = ReplicationSwitches(store, root)
-    for refused in (switches.disable(), switches.set_recovery_delay(1), switches.init_recovery_delay(1)):
+    for refused in (switches.disable(), switches.set_recovery_delay(1)):
         with pytest.raises(ClusterNotFoundError):
             await refused
     with pytest.raises(ClusterNotFoundError):
@@ -163,7 +138,6 @@ async def test_without_a_cluster_nothing_is_created(store: ZooKeeperStore, root:
     await switches.is_enabled()
     await switches.recovery_delay()
     await switches.check_time_ms(PeriodicCheck.REPLICAS)
-    await switches.wait_enabled()
     assert await store.children(root) == []
     await switches.disable()
     assert await store.children(f"{root}/underreplication") == ["LAYOUT", "disable", "ledgers", "locks"]
