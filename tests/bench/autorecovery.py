@@ -4,8 +4,8 @@ Four Java bookies (Apache BookKeeper 4.18, DbLedgerStorage) with 721 ledgers, 25
 (ensemble 3, write quorum 2, ack quorum 2: three of four ledgers reference the bookie that is killed). The recovery
 delay is 0. The daemons of one side run, are elected and have ended their first checks; then the bookie is killed. What
 follows is seen from outside, in ZooKeeper: the registration is gone, the first mark, no mark left and no ledger that
-references the bookie. Then the daemons stop, the nodes of other ledgers of the same size take the place of these, and the
-bookie starts again.
+references the bookie. Then the daemons stop, the nodes of other ledgers of the same size take the place of these, and
+the bookie starts again.
 
 The sides alternate on the same bookies, and the first one changes from round to round; one round of each warms the
 bookies up and does not count. Needs ``make interop`` once.
