@@ -164,7 +164,7 @@ def _other_cluster(found: OrphanSearch) -> RefusedError:
     """Ledgers are in use whose topics are in no given cluster: another one may have references of its own."""
     first = found.strays[0]
     return RefusedError(
-        f"{counted(found.stray_count, 'ledger')} in use or young, such as {first.ledger_id} of {first.owner_text}, "
+        f"{counted(len(found.strays), 'ledger')} in use or young, such as {first.ledger_id} of {first.owner_text}, "
         "belong to topics that no given cluster has: if another Pulsar cluster uses these bookies, add it with "
         "--pulsar-metadata; if none does, use --all-clusters-given"
     )

@@ -42,7 +42,6 @@ from bkctl.storage.errors import BkctlError
 SETTLE_S_MIN = 1.0
 """Shortest wait between the readings. A broker that replaces a reference needs some requests to ZooKeeper for it."""
 _LEDGERS_PER_PROGRESS = 1000
-_STRAYS_KEPT_MAX = 5
 _LAST_ENTRIES_IN_FLIGHT_MAX = 16
 _UNCONFIRMED_MAX = 1000
 """Entries read beyond the last confirmed one. The writer of a cursor has at most a few in flight."""
@@ -59,11 +58,10 @@ class OrphanSearch(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a search.
 
     ``kept``: how many of the other ledgers by reason. ``foreign``: those whose namespace exists in no given cluster.
-    ``problems``: what cannot be decoded, in words. ``strays``: examples of ledgers in use whose topic exists in no
-    given cluster, ``stray_count``: how many there are; another cluster may be writing them. ``zookeeper_ms``: the
-    newest time of all nodes read, 0 if none; ``young_in_zookeeper``: ledgers that are too young by that time alone.
-    ``foreign_writes``: ledgers that no node names and that were written or created during the search, as proof of
-    another cluster.
+    ``problems``: what cannot be decoded, in words. ``strays``: ledgers in use whose topic exists in no given
+    cluster; another one may be writing them. ``zookeeper_ms``: the newest time of all nodes read, 0 if none;
+    ``young_in_zookeeper``: ledgers that are too young by that time alone. ``foreign_writes``: ledgers that no node
+    names and that were written or created during the search, as proof of another cluster.
     """
 
     ledgers: int
@@ -72,7 +70,6 @@ class OrphanSearch(msgspec.Struct, frozen=True, kw_only=True):
     foreign: list[PulsarLedger]
     problems: list[str]
     strays: list[PulsarLedger]
-    stray_count: int
     nodes_read: int
     zookeeper_ms: int
     young_in_zookeeper: int
@@ -140,8 +137,7 @@ async def find_orphans(
         kept=+found.kept,
         foreign=foreign,
         problems=[*references.problems(), *sorted({each for each in compaction.values() if isinstance(each, str)})],
-        strays=strays[:_STRAYS_KEPT_MAX],
-        stray_count=len(strays),
+        strays=strays,
         nodes_read=references.nodes_read,
         zookeeper_ms=zookeeper_ms,
         young_in_zookeeper=young,
