@@ -181,17 +181,21 @@ def _lost_members(facts: LedgerFacts, segment: SegmentFacts) -> list[int]:
     return [index for index, bookie_id in enumerate(segment.ensemble) if bookie_id not in live]
 
 
+def _first_segments(facts: LedgerFacts) -> dict[tuple[str, ...], SegmentFacts]:
+    """The first segment of each ensemble."""
+    found: dict[tuple[str, ...], SegmentFacts] = {}
+    for segment in facts.segments:
+        found.setdefault(segment.ensemble, segment)
+    return found
+
+
 def _candidates(facts: LedgerFacts) -> Iterator[CandidateVerdict]:
     metadata = facts.metadata
-    seen = set()
-    for segment in facts.segments:
+    for segment in _first_segments(facts).values():
         lost = _lost_members(facts, segment)
         view = facts.survey.view((*segment.ensemble, *facts.registrations.read_only))
         rules = msgspec.structs.replace(facts.rules, is_strict=True)
         for index in lost:
-            if (segment.ensemble, index) in seen:
-                continue
-            seen.add((segment.ensemble, index))
             fragment = Fragment(segment.segment_index, segment.entries, segment.ensemble, (index,), segment.is_open)
             need = PlacementNeed(
                 write_quorum_size=metadata.write_quorum_size,
@@ -303,9 +307,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
     verdicts: dict[tuple[int, str], list[CandidateVerdict]] = {}
     for each in candidates:
         verdicts.setdefault((each.first_entry_id, each.replaces), []).append(each)
-    first_of: dict[tuple[str, ...], int] = {}
-    for segment in facts.segments:
-        first_of.setdefault(segment.ensemble, segment.entries.first_entry_id)
+    first_of = _first_segments(facts)
     for bookie_id in sorted(facts.metadata.bookies() - facts.registrations.live):
         command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
         movable: list[SegmentFacts] = []
@@ -319,7 +321,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
             if bookie_id in _members(facts, segment):
                 without_copy.append(segment)
                 continue
-            found = verdicts.get((first_of[segment.ensemble], bookie_id), [])
+            found = verdicts.get((first_of[segment.ensemble].entries.first_entry_id, bookie_id), [])
             possible = {each.bookie_id for each in found if not each.refused_by}
             targets |= possible
             (movable if possible else stuck).append(segment)

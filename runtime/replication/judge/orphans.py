@@ -133,34 +133,21 @@ def judge(
     candidate: PulsarLedger, references: PulsarReferences, compaction: CompactedByTopic, terms: OrphanTerms
 ) -> OrphanReason | KeptReason:
     """Judge a ledger by all references, read after it."""
-    topic = candidate.owner.topic
+    topic, use = candidate.owner.topic, candidate.owner.use
     if candidate.ledger_id in references.named:
         return KeptReason.NAMED
     if topic.namespace not in references.namespaces:
         return KeptReason.OTHER_CLUSTER
-    if candidate.owner.use is PulsarUse.SCHEMA:
-        return _judge_schema(topic, references)
-    return _judge_topics(candidate, references, compaction, terms)
-
-
-def _judge_topics(
-    candidate: PulsarLedger, references: PulsarReferences, compaction: CompactedByTopic, terms: OrphanTerms
-) -> OrphanReason | KeptReason:
-    topic = candidate.owner.topic
-    if references.problem_of(topic) is not None:
+    is_schema = use is PulsarUse.SCHEMA
+    if (references.problem_of_schema(topic) if is_schema else references.problem_of(topic)) is not None:
         return KeptReason.UNCLEAR
-    if topic not in references.topics:
-        return OrphanReason.OWNER_GONE
-    if candidate.owner.use is PulsarUse.COMPACTED:
+    if topic not in (references.schemas if is_schema else references.topics):
+        return OrphanReason.SCHEMA_GONE if is_schema else OrphanReason.OWNER_GONE
+    if use is PulsarUse.COMPACTED:
         return _judge_compacted(candidate, compaction, terms)
-    is_offloaded = candidate.owner.use is PulsarUse.DATA and candidate.ledger_id in references.offloaded
-    return OrphanReason.OFFLOADED if is_offloaded else OrphanReason.NOT_NAMED
-
-
-def _judge_schema(topic: PulsarTopic, references: PulsarReferences) -> OrphanReason | KeptReason:
-    if references.problem_of_schema(topic) is not None:
-        return KeptReason.UNCLEAR
-    return OrphanReason.NOT_NAMED_BY_SCHEMA if topic in references.schemas else OrphanReason.SCHEMA_GONE
+    is_offloaded = use is PulsarUse.DATA and candidate.ledger_id in references.offloaded
+    not_named = OrphanReason.NOT_NAMED_BY_SCHEMA if is_schema else OrphanReason.NOT_NAMED
+    return OrphanReason.OFFLOADED if is_offloaded else not_named
 
 
 def _judge_compacted(
