@@ -253,6 +253,6 @@ def _listed(first: WriteSetRow, shape: _CountedShape) -> ListedLedger:
 
 
 def _head(first: WriteSetRow) -> tuple[int, str, str | None, int | None]:
-    """The fields of ``FoundLedger``."""
+    """The fields of ``LedgerHead``."""
     assert first.ledger_state is not None
     return first.ledger_id, first.ledger_state, first.owner, first.created_ms

@@ -127,7 +127,7 @@ class LossEffect(Sums):
     lost_ledgers: int = 0
 
 
-class FoundLedger(msgspec.Struct, frozen=True):
+class LedgerHead(msgspec.Struct, frozen=True):
     """What all lists of ledgers with readable metadata say about one."""
 
     ledger_id: int
@@ -136,7 +136,7 @@ class FoundLedger(msgspec.Struct, frozen=True):
     created_ms: int | None
 
 
-class UnderReplicatedLedger(FoundLedger, frozen=True):
+class UnderReplicatedLedger(LedgerHead, frozen=True):
     """A ledger with a write set that has fewer than Qw live copies; ``replication``: state of the worst write set.
 
     ``entry_count`` and ``payload_bytes``: of the affected write sets, one copy, as far as known (open segments count
@@ -162,7 +162,7 @@ class UnreadableLedger(msgspec.Struct, frozen=True):
     problem: str
 
 
-class MisplacedLedger(FoundLedger, frozen=True):
+class MisplacedLedger(LedgerHead, frozen=True):
     """A ledger with a write set in fewer racks, or regions, than the rules require.
 
     ``write_sets``: how many; ``racks_min``: racks of the narrowest one.
@@ -173,7 +173,7 @@ class MisplacedLedger(FoundLedger, frozen=True):
     payload_bytes: int
 
 
-class ListedLedger(FoundLedger, frozen=True):
+class ListedLedger(LedgerHead, frozen=True):
     """A ledger in a list of examples. ``payload_bytes`` is 0 if it is not closed."""
 
     ensemble_size: int
