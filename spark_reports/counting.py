@@ -13,13 +13,7 @@ from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.cluster_audit.counter import AuditCounter
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
-from bkctl.runtime.replication.judge.verdict import (
-    LedgerVerdict,
-    ReplicationState,
-    WriteSetRow,
-    judge_ledger,
-    write_set_rows,
-)
+from bkctl.runtime.replication.judge.verdict import LedgerVerdict, WriteSetRow, judge_ledger, write_set_rows
 from bkctl.spark_reports.live import LOOKUP_BATCH, LiveLookup
 
 if TYPE_CHECKING:
@@ -54,7 +48,8 @@ async def count_ledgers(
     ``groups``: of a file, one for each piece. ``lookup``: looks ledgers with findings up again, and replaces their
     verdicts. It is closed at the end.
     """
-    counter, live_bookies = AuditCounter(facts), facts.registrations.live
+    totals, live_bookies = AuditTotals(), facts.registrations.live
+    counter = AuditCounter(facts, totals)
     ledgers_seen = 0
     async with AsyncExitStack() as at_end:
         output = at_end.enter_context(_write_set_file(out_directory, part_number))
@@ -83,10 +78,11 @@ async def count_ledgers(
                     await asyncio.sleep(0)  # a file never waits: without this, signals would
                     if on_progress is not None:
                         on_progress(ledgers_seen)
-        if lookup is not None and found:
+        if lookup is not None:
             for each in await lookup.look_up(found, counter):
                 add(each)
-    return _with_lookups(counter.totals, lookup)
+            totals.merge(AuditTotals(counts=dict(lookup.counts)))
+    return counter.totals
 
 
 async def _each_ledger(
@@ -98,15 +94,6 @@ async def _each_ledger(
         async with aclosing(read_write_sets(group)) as ledgers:
             async for write_sets in ledgers:
                 yield write_sets
-
-
-def _with_lookups(totals: AuditTotals, lookup: LiveLookup | None) -> AuditTotals:
-    if lookup is not None:
-        for name in ("looked_up", "not_looked_up", "deleted_since", "healthy_since"):
-            totals.count(name, getattr(lookup, name))
-        for state in (ReplicationState.REPLICATED, ReplicationState.EMPTY):
-            totals.count(f"{state.value}_now", lookup.states[state])
-    return totals
 
 
 @contextmanager

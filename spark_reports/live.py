@@ -45,12 +45,8 @@ class LiveLookup:
         self._at_end = AsyncExitStack()
         self._ledgers: LedgerStore | None = None
         self._others = 0
-        self.looked_up = 0
-        self.not_looked_up = 0
-        self.deleted_since = 0
-        self.healthy_since = 0
-        self.states: Counter[ReplicationState] = Counter()
-        """Of the ledgers looked up, as they are now."""
+        self.counts: Counter[str] = Counter()
+        """Of the ledgers looked up, by the counts of ``AuditTotals``."""
 
     def start_piece(self) -> None:
         """The next ledgers are of another piece of the file."""
@@ -63,22 +59,25 @@ class LiveLookup:
         if not _has_finding(verdict, counter):
             return False
         if self._others >= _OTHERS_MAX:
-            self.not_looked_up += 1
+            self.counts["not_looked_up"] += 1
             return False
         self._others += 1
         return True
 
     async def look_up(self, verdicts: Sequence[LedgerVerdict], counter: AuditCounter) -> list[LedgerVerdict]:
         """The verdicts on these ledgers as they are now, without those that were deleted; MetadataUnavailableError."""
+        if not verdicts:
+            return []
         if self._ledgers is None:
             self._ledgers = await self._at_end.enter_async_context(self._open_live())
         ledgers = self._ledgers
         found = await asyncio.gather(*(_rows_now(ledgers, each.rows[0].write_set.ledger_id) for each in verdicts))
         now = [judge_ledger(rows, self._live_bookies) for rows in found if rows is not None]
-        self.looked_up += len(verdicts)
-        self.deleted_since += len(verdicts) - len(now)
-        self.states.update(verdict.replication for verdict in now)
-        self.healthy_since += sum(not _has_finding(verdict, counter) for verdict in now)
+        self.counts["looked_up"] += len(verdicts)
+        self.counts["deleted_since"] += len(verdicts) - len(now)
+        self.counts["healthy_since"] += sum(not _has_finding(verdict, counter) for verdict in now)
+        for state in (ReplicationState.REPLICATED, ReplicationState.EMPTY):
+            self.counts[f"{state.value}_now"] += sum(verdict.replication is state for verdict in now)
         return now
 
     async def __aenter__(self) -> Self:

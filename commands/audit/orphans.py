@@ -22,7 +22,7 @@ from bkctl.runtime.new_file import whole_file
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress
     from bkctl.runtime.metadata.pulsar.references import PulsarPlace
-    from bkctl.runtime.replication.judge.orphans import OrphanCandidate
+    from bkctl.runtime.replication.judge.orphans import PulsarLedger
     from bkctl.runtime.replication.survey.orphan_search import OrphanSearch
 
 _NAMED_MAX = 5
@@ -164,7 +164,7 @@ def _other_cluster(found: OrphanSearch) -> RefusedError:
     """Ledgers are in use whose topics are in no given cluster: another one may have references of its own."""
     first = found.strays[0]
     return RefusedError(
-        f"{counted(found.stray_count, 'ledger')} in use or young, such as {first.ledger_id} of {first.owner_text}, "
+        f"{counted(len(found.strays), 'ledger')} in use or young, such as {first.ledger_id} of {first.owner_text}, "
         "belong to topics that no given cluster has: if another Pulsar cluster uses these bookies, add it with "
         "--pulsar-metadata; if none does, use --all-clusters-given"
     )
@@ -200,7 +200,7 @@ def clock_warnings(found: OrphanSearch, began_ms: int, ended_ms: int) -> list[st
     return warnings
 
 
-def _row(ledger: OrphanCandidate, now_ms: int) -> dict[str, object]:
+def _row(ledger: PulsarLedger, now_ms: int) -> dict[str, object]:
     return {
         "ledger_id": str(ledger.ledger_id),
         "owner": ledger.owner_text,

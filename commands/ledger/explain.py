@@ -18,8 +18,7 @@ from bkctl.commands.session import open_session
 if TYPE_CHECKING:
     from bkctl.runtime.ledger.metadata import LedgerMetadata
     from bkctl.runtime.metadata.store import Versioned
-    from bkctl.runtime.replication.judge.explanation import LedgerExplanation
-    from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, OutsideCopies
+    from bkctl.runtime.replication.judge.explanation import LedgerExplanation, LedgerFacts, OutsideCopies
 
 _ASK_TIMEOUT_S = 3.0
 _BODY_KEYS = (
@@ -106,7 +105,7 @@ def _print(
 ) -> None:
     import msgspec
 
-    from bkctl.runtime.replication.judge.ledger_facts import is_bad
+    from bkctl.runtime.replication.judge.explanation import is_bad
 
     console = context.console
     members = _member_rows(facts)
@@ -135,7 +134,7 @@ def _print(
 
 
 def _body(stored: Versioned[LedgerMetadata], facts: LedgerFacts, found: LedgerExplanation) -> dict[str, object]:
-    from bkctl.runtime.replication.judge.ledger_facts import end_of
+    from bkctl.runtime.replication.judge.explanation import end_of
 
     full = detail(facts.ledger_id, stored)
     end = end_of(facts.metadata, facts.answers)

@@ -22,15 +22,8 @@ from bkctl.runtime.replication.cluster_audit.report import (
     UnderReplicatedLedger,
     UnreadableLedger,
 )
-from bkctl.runtime.replication.cluster_audit.shape import (
-    LedgerShape,
-    RackSpread,
-    ShapeKey,
-    outcomes,
-    shape_key,
-    standing_of,
-)
-from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, loss_key, row_of
+from bkctl.runtime.replication.cluster_audit.shape import LedgerShape, ShapeKey, outcomes, shape_key, standing_of
+from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, loss_key
 from bkctl.runtime.replication.judge.verdict import (
     UNDER_REPLICATED_STATES,
     LedgerVerdict,
@@ -60,7 +53,6 @@ class _CountedShape(LedgerShape):
     def __init__(self, verdict: LedgerVerdict, known: KnownBookies) -> None:
         rows = verdict.rows
         super().__init__(rows, known)
-        self.spread = spread = RackSpread(self, known)
         self.standing = standing = standing_of(self, known)
         self.outcomes = tuple(outcomes(self, known, standing))
         self.live_copies = [row.live_copies for row in rows]
@@ -70,15 +62,15 @@ class _CountedShape(LedgerShape):
             "open_ledgers": self.ledger_state != "closed",
             "in_recovery_ledgers": self.ledger_state == "in_recovery",
             "one_copy": any(row.live_copies == 1 < row.expected_copies for row in rows),
-            "lost": standing.is_lost,
+            "lost": standing.lost_ledgers,
             "unclosable": self.is_closable is False,
-            "unwritable": standing.is_unwritable,
-            "unreplaceable": standing.is_unreplaceable,
+            "unwritable": standing.unwritable_ledgers,
+            "unreplaceable": standing.unreplaceable_ledgers,
             "ack_quorum_one": self.ack_quorum_size == 1,
             "write_quorum_one": self.write_quorum_size == 1,
-            "misplaced": spread.misplaced_write_sets > 0,
-            "one_rack": spread.has_one_rack,
-            "rack_unknown": spread.has_unknown,
+            "misplaced": self.misplaced_write_sets > 0,
+            "one_rack": self.has_one_rack,
+            "rack_unknown": self.has_unknown_rack,
         }
         """By the counts of ``AuditTotals``."""
         self.count = 0
@@ -151,7 +143,7 @@ class AuditCounter:
         is_unclosable = shape.is_closable is False
         owner.unclosable += is_unclosable
         age = age_range(self._now_ms, first.created_ms)
-        ages = row_of(self._totals.ages, age, OpenLedgerAges, age)
+        ages = self._totals.ages.setdefault(age, OpenLedgerAges(age))
         if shape.is_open:
             ages.open_ledgers += 1
         else:
@@ -165,14 +157,15 @@ class AuditCounter:
         if verdict.replication in UNDER_REPLICATED_STATES:
             state = verdict.replication.value
             setattr(owner, state, getattr(owner, state) + 1)
-            found = under_replicated_ledger(verdict, is_closable=shape.is_closable, is_lost=shape.standing.is_lost)
+            found = under_replicated_ledger(verdict, is_closable=shape.is_closable, is_lost=shape.standing.lost_ledgers)
             totals.list_ledger("under_replicated", found)
         if shape.ack_quorum_size == 1:
             owner.ack_quorum_one += 1
             totals.list_ledger("ack_quorum_one", _listed(first, shape))
-        if shape.spread.misplaced_write_sets:
+        if shape.misplaced_write_sets:
             owner.misplaced += 1
-            totals.list_ledger("misplaced", _misplaced(first, shape))
+            places = shape.misplaced_write_sets, shape.racks_min
+            totals.list_ledger("misplaced", MisplacedLedger(*_head(first), *places, first.length or 0))
 
     @property
     def totals(self) -> AuditTotals:
@@ -190,18 +183,16 @@ class AuditCounter:
                 self._totals.count(name, shape.count * is_found)
             self._fold_places(shape)
             for kind, name, standing in shape.outcomes:
-                effect = row_of(self._totals.losses, loss_key(kind, name), LossEffect, kind, name)
-                effect.unwritable_ledgers += shape.count * standing.is_unwritable
-                effect.unreplaceable_ledgers += shape.count * standing.is_unreplaceable
-                effect.unreadable_ledgers += shape.count * standing.is_unreadable
-                effect.lost_ledgers += shape.count * standing.is_lost
+                effect = self._totals.losses.setdefault(loss_key(kind, name), LossEffect(kind, name))
+                for counter, is_found in standing._asdict().items():
+                    setattr(effect, counter, getattr(effect, counter) + shape.count * is_found)
         self._shapes.clear()
 
     def _fold_places(self, shape: _CountedShape) -> None:
         """Sums by bookie and by rack."""
         bookies, racks, count = self._totals.bookies, self._totals.racks, shape.count
         for bookie_id in shape.members:
-            bookie = row_of(bookies, bookie_id, BookieReplication, bookie_id)
+            bookie = bookies.setdefault(bookie_id, BookieReplication(bookie_id))
             bookie.ledgers += count
             bookie.open_ledgers += count * (bookie_id in shape.ensemble)
         last_copies: set[str] = set()
@@ -220,7 +211,7 @@ class AuditCounter:
             bookies[bookie_id].last_copy_ledgers += count
         if self._known.has_racks:
             for rack in {self._known.rack_of(each) for each in shape.members}:
-                row_of(racks, rack or "", RackReplication, rack).ledgers += count
+                racks.setdefault(rack or "", RackReplication(rack)).ledgers += count
             for rack in {self._known.rack_of(each) for each in shape.ensemble}:
                 racks[rack or ""].open_ledgers += count
 
@@ -240,13 +231,9 @@ def under_replicated_ledger(
     affected = [row for row in verdict.rows if row.replication in UNDER_REPLICATED_STATES]
     assert affected, "only a ledger that misses copies is summarized"
     first = affected[0].write_set
-    assert first.ledger_state is not None
     assert first.ack_quorum_size is not None
     return UnderReplicatedLedger(
-        ledger_id=first.ledger_id,
-        ledger_state=first.ledger_state,
-        owner=first.owner,
-        created_ms=first.created_ms,
+        *_head(first),
         replication=verdict.replication.value,
         expected_copies=affected[0].expected_copies,
         live_copies_min=min(row.live_copies for row in affected),
@@ -261,26 +248,11 @@ def under_replicated_ledger(
 
 
 def _listed(first: WriteSetRow, shape: _CountedShape) -> ListedLedger:
-    return ListedLedger(
-        ledger_id=first.ledger_id,
-        ledger_state=shape.ledger_state,
-        owner=first.owner,
-        created_ms=first.created_ms,
-        ensemble_size=first.ensemble_size or 0,
-        write_quorum_size=shape.write_quorum_size,
-        ack_quorum_size=shape.ack_quorum_size,
-        payload_bytes=first.length or 0,
-        is_closable=shape.is_closable,
-    )
+    quorums = shape.write_quorum_size, shape.ack_quorum_size
+    return ListedLedger(*_head(first), first.ensemble_size or 0, *quorums, first.length or 0, shape.is_closable)
 
 
-def _misplaced(first: WriteSetRow, shape: _CountedShape) -> MisplacedLedger:
-    return MisplacedLedger(
-        ledger_id=first.ledger_id,
-        ledger_state=shape.ledger_state,
-        owner=first.owner,
-        created_ms=first.created_ms,
-        write_sets=shape.spread.misplaced_write_sets,
-        racks_min=shape.spread.racks_min,
-        payload_bytes=first.length or 0,
-    )
+def _head(first: WriteSetRow) -> tuple[int, str, str | None, int | None]:
+    """The fields of ``LedgerHead``."""
+    assert first.ledger_state is not None
+    return first.ledger_id, first.ledger_state, first.owner, first.created_ms

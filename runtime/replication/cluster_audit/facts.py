@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import msgspec
 
@@ -59,24 +60,6 @@ def parse_loss(text: str) -> Loss:
     return Loss(text, frozenset(bookies), frozenset(rack for rack in racks if rack is not None))
 
 
-class _Racks(dict[str, str | None]):
-    """Racks by bookie id, looked up when they are first asked for; a dictionary, because it is asked very often."""
-
-    def __init__(self, survey: BookieSurvey | None, bookies: dict[str, KnownBookie]) -> None:
-        super().__init__()
-        self._survey = survey
-        self._bookies = bookies
-
-    def __missing__(self, bookie_id: str) -> str | None:
-        rack = None
-        if self._survey is not None:
-            found = self._bookies.get(bookie_id) or KnownBookie(is_writable=False, rack=self._survey.rack_of(bookie_id))
-            self._bookies[bookie_id] = found
-            rack = found.rack
-        self[bookie_id] = rack
-        return rack
-
-
 class KnownBookies:
     """The facts, prepared for many questions. Racks of bookies that only ledgers name are added as they come."""
 
@@ -88,7 +71,16 @@ class KnownBookies:
         self.has_racks = survey is not None
         self.rules = PlacementRules() if survey is None else rules_that_apply(survey, self.live)
         bookies = {} if survey is None else dict(survey.view(self.live).bookies)
-        self.rack_of: Callable[[str], str | None] = _Racks(survey, bookies).__getitem__
+
+        @cache
+        def rack_of(bookie_id: str) -> str | None:
+            if survey is None:
+                return None
+            if bookie_id not in bookies:
+                bookies[bookie_id] = KnownBookie(is_writable=False, rack=survey.rack_of(bookie_id))
+            return bookies[bookie_id].rack
+
+        self.rack_of: Callable[[str], str | None] = rack_of
         """The rack of a bookie; None if it is unknown."""
         self.view = ClusterView(bookies)
         """All bookies whose rack was asked for."""

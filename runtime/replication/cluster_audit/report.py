@@ -8,6 +8,8 @@ docs/reference/audit-report.md describes every column.
 
 from __future__ import annotations
 
+from typing import get_args, get_type_hints
+
 import msgspec
 
 FINDINGS_MAX = 100_000
@@ -26,11 +28,13 @@ class Sums(msgspec.Struct):
     """Counters that can be added to those of other ledgers."""
 
     def add(self, other: Sums) -> None:
-        """Add every counter of ``other``, which is of the same type."""
+        """Add every counter of ``other``, which is of the same type; of two times, the older remains."""
         for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, int):
-                setattr(self, name, value + getattr(other, name))
+            value, more = getattr(self, name), getattr(other, name)
+            if name.endswith("_ms"):
+                setattr(self, name, min((time for time in (value, more) if time is not None), default=None))
+            elif isinstance(value, int):
+                setattr(self, name, value + more)
 
 
 class BookieReplication(Sums):
@@ -90,14 +94,6 @@ class OwnerReplication(Sums):
     misplaced: int = 0
     ack_quorum_one: int = 0
 
-    def add(self, other: Sums) -> None:
-        """Add every counter, and keep the older of the two times."""
-        assert isinstance(other, OwnerReplication)
-        times = [time for time in (self.oldest_open_ms, other.oldest_open_ms) if time is not None]
-        self.oldest_open_ms = None
-        super().add(other)
-        self.oldest_open_ms = min(times, default=None)
-
 
 class OpenLedgerAges(Sums):
     """Ledgers that are not closed, by one range of ages; "unknown": without a time of creation."""
@@ -131,17 +127,22 @@ class LossEffect(Sums):
     lost_ledgers: int = 0
 
 
-class UnderReplicatedLedger(msgspec.Struct, frozen=True):
+class LedgerHead(msgspec.Struct, frozen=True):
+    """What all lists of ledgers with readable metadata say about one."""
+
+    ledger_id: int
+    ledger_state: str
+    owner: str | None
+    created_ms: int | None
+
+
+class UnderReplicatedLedger(LedgerHead, frozen=True):
     """A ledger with a write set that has fewer than Qw live copies; ``replication``: state of the worst write set.
 
     ``entry_count`` and ``payload_bytes``: of the affected write sets, one copy, as far as known (open segments count
     as 0). ``is_closable`` None: it is closed. ``is_lost``: some entries have no copy on any bookie of the cluster.
     """
 
-    ledger_id: int
-    ledger_state: str
-    owner: str | None
-    created_ms: int | None
     replication: str
     expected_copies: int
     live_copies_min: int
@@ -161,28 +162,20 @@ class UnreadableLedger(msgspec.Struct, frozen=True):
     problem: str
 
 
-class MisplacedLedger(msgspec.Struct, frozen=True):
+class MisplacedLedger(LedgerHead, frozen=True):
     """A ledger with a write set in fewer racks, or regions, than the rules require.
 
     ``write_sets``: how many; ``racks_min``: racks of the narrowest one.
     """
 
-    ledger_id: int
-    ledger_state: str
-    owner: str | None
-    created_ms: int | None
     write_sets: int
     racks_min: int
     payload_bytes: int
 
 
-class ListedLedger(msgspec.Struct, frozen=True):
+class ListedLedger(LedgerHead, frozen=True):
     """A ledger in a list of examples. ``payload_bytes`` is 0 if it is not closed."""
 
-    ledger_id: int
-    ledger_state: str
-    owner: str | None
-    created_ms: int | None
     ensemble_size: int
     write_quorum_size: int
     ack_quorum_size: int
@@ -297,16 +290,6 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TABLES: dict[str, type[msgspec.Struct]] = {
-    "summary": AuditSummary,
-    "bookies": BookieReplication,
-    "racks": RackReplication,
-    "owners": OwnerReplication,
-    "open_ages": OpenLedgerAges,
-    "losses": LossEffect,
-    "under_replicated": UnderReplicatedLedger,
-    "unreadable": UnreadableLedger,
-    "misplaced": MisplacedLedger,
-    "ack_quorum_one": ListedLedger,
-    "oldest_open": ListedLedger,
+    name: (get_args(kind) or (kind,))[0] for name, kind in get_type_hints(AuditReport).items()
 }
 """The fields of a report, with the type of their rows. They are also the names of its Parquet datasets."""

@@ -18,7 +18,7 @@ from bkctl.runtime.replication.cluster_audit.report import (
     OwnerReplication,
     RackReplication,
 )
-from bkctl.runtime.replication.cluster_audit.totals import AuditTotals, loss_key
+from bkctl.runtime.replication.cluster_audit.totals import LISTS, AuditTotals, loss_key
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 
 _RACK_COUNTS = ("misplaced", "one_rack", "rack_unknown")
@@ -35,6 +35,8 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
         )
         for each in ids
     )
+    lists: dict[str, Any] = {name: tuple(getattr(totals, name)) for name in LISTS}
+    lists["under_replicated"] = tuple(sorted(totals.under_replicated, key=lambda found: found.ledger_id))
     return AuditReport(
         summary=_summary(totals, known, bookies),
         bookies=bookies,
@@ -44,11 +46,7 @@ def report_of(totals: AuditTotals, facts: AuditFacts) -> AuditReport:
             totals.ages.get(age, OpenLedgerAges(age)) for age in (*(name for name, _ in AGES), UNKNOWN_AGE)
         ),
         losses=_losses(totals, known, ids),
-        under_replicated=tuple(sorted(totals.under_replicated, key=lambda found: found.ledger_id)),
-        unreadable=tuple(totals.unreadable),
-        misplaced=tuple(totals.misplaced),
-        ack_quorum_one=tuple(totals.ack_quorum_one),
-        oldest_open=tuple(totals.oldest_open),
+        **lists,
     )
 
 

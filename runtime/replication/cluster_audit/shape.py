@@ -28,7 +28,10 @@ def shape_key(rows: Sequence[ReplicationRow]) -> ShapeKey:
 
 
 class LedgerShape:
-    """The write sets of a ledger, without its entries and bytes."""
+    """The write sets of a ledger, without its entries and bytes, and how they are spread over racks.
+
+    No count of racks is above 0 if racks do not matter or are unknown.
+    """
 
     def __init__(self, rows: Sequence[ReplicationRow], known: KnownBookies) -> None:
         first = rows[0].write_set
@@ -39,49 +42,42 @@ class LedgerShape:
         self.write_quorum_size = first.write_quorum_size
         self.ack_quorum_size = first.ack_quorum_size
         self.write_sets = tuple(row.write_set.write_set for row in rows if row.write_set.write_set)
-        self.last_write_sets: tuple[tuple[str, ...], ...] = ()
-        """Those of the last segment, of a ledger that is not closed."""
-        if first.ledger_state != "closed":
-            rows = [row for row in rows if row.write_set.segment_last_entry_id is None]
-            self.last_write_sets = tuple(row.write_set.write_set for row in rows)
-        self.ensemble = frozenset(bookie_id for write_set in self.last_write_sets for bookie_id in write_set)
-        """Bookies of the last segment, of a ledger that is not closed."""
         self.members = frozenset(bookie_id for write_set in self.write_sets for bookie_id in write_set)
-
         self.is_open = self.ledger_state == "open"
         """Whether it accepts writes."""
         self.is_closable: bool | None = None
         """Whether the registered bookies can prove where it ends; None if it is closed."""
+        self.last_write_sets: tuple[tuple[str, ...], ...] = ()
+        """Those of the last segment, of a ledger that is not closed."""
         if self.ledger_state != "closed":
+            last = [row.write_set for row in rows if row.write_set.segment_last_entry_id is None]
+            self.last_write_sets = tuple(each.write_set for each in last)
             quorums = self.write_quorum_size, self.ack_quorum_size
             self.is_closable = all(has_enough_answers(each, *quorums, known.live) for each in self.last_write_sets)
+        self.ensemble = frozenset(bookie_id for write_set in self.last_write_sets for bookie_id in write_set)
+        """Bookies of the last segment, of a ledger that is not closed."""
 
-
-class RackSpread:
-    """How the write sets of a shape are spread over racks. Nothing counts if racks do not matter or are unknown."""
-
-    def __init__(self, shape: LedgerShape, known: KnownBookies) -> None:
         self.misplaced_write_sets = 0
         """Write sets that break a rule whatever the racks are that are unknown."""
         self.racks_min = 0
         """Racks of the misplaced write set that spans the fewest."""
         self.has_one_rack = False
         """Some write set of several bookies is in one rack."""
-        self.has_unknown = False
+        self.has_unknown_rack = False
         """Some write set may break a rule: the rack of a bookie is unknown."""
         if known.rules.has_racks:
-            for write_set in shape.write_sets:
-                self._judge(dict.fromkeys(write_set), shape.write_quorum_size, known)
+            for write_set in self.write_sets:
+                self._judge_racks(dict.fromkeys(write_set), known)
 
-    def _judge(self, members: dict[str, None], write_quorum_size: int, known: KnownBookies) -> None:
+    def _judge_racks(self, members: dict[str, None], known: KnownBookies) -> None:
         racks = [known.rack_of(each) for each in members]
         unknown = racks.count(None)
         known_racks = set(racks) - {None}
         is_broken = known.rules.needs_known_rack and any(judge_members(known.view, known.rules, members, None))
         for spread in known.spreads:
-            missing = min(spread.minimum, write_quorum_size) - len(places_of(spread, members))
+            missing = min(spread.minimum, self.write_quorum_size) - len(places_of(spread, members))
             is_broken = is_broken or missing > unknown
-            self.has_unknown = self.has_unknown or 0 < missing <= unknown
+            self.has_unknown_rack = self.has_unknown_rack or 0 < missing <= unknown
         self.has_one_rack = self.has_one_rack or (len(members) > 1 and not unknown and len(known_racks) == 1)
         if is_broken:
             self.racks_min = min(self.racks_min, len(known_racks)) if self.misplaced_write_sets else len(known_racks)
@@ -89,23 +85,12 @@ class RackSpread:
 
 
 class LedgerStanding(NamedTuple):
-    """What is wrong with a ledger, in the order of the counters of ``LossEffect``.
+    """What is wrong with a ledger, by the counters of ``LossEffect``. Unreadable ones include those that are lost."""
 
-    ``is_unreadable`` includes the ledgers that are lost.
-    """
-
-    is_unwritable: bool
-    is_unreplaceable: bool
-    is_unreadable: bool
-    is_lost: bool
-
-
-class LossOutcome(NamedTuple):
-    """The kind and name of a loss, and what becomes wrong with a ledger by it."""
-
-    kind: str
-    name: str
-    standing: LedgerStanding
+    unwritable_ledgers: bool
+    unreplaceable_ledgers: bool
+    unreadable_ledgers: bool
+    lost_ledgers: bool
 
 
 def standing_of(
@@ -138,8 +123,9 @@ def standing_of(
     return LedgerStanding(is_unwritable, is_unreplaceable, is_unreadable, is_lost)
 
 
-def outcomes(shape: LedgerShape, known: KnownBookies, now: LedgerStanding) -> Iterator[LossOutcome]:
-    """Every loss of one bookie, of one rack, and of those asked about, that makes something worse for a ledger."""
+def outcomes(shape: LedgerShape, known: KnownBookies, now: LedgerStanding) -> Iterator[tuple[str, str, LedgerStanding]]:
+    """Every loss of one bookie, of one rack, and of those asked about, that makes something worse for a ledger: its
+    kind, its name, and what becomes wrong."""
     bookies, racks = _candidates(shape, known)
     supposed = [("bookie", each, frozenset((each,)), known.writable & {each}) for each in bookies]
     for rack in racks:
@@ -151,13 +137,13 @@ def outcomes(shape: LedgerShape, known: KnownBookies, now: LedgerStanding) -> It
     for kind, name, lost, lost_writable in supposed:
         after = standing_of(shape, known, lost, lost_writable)
         became = LedgerStanding(
-            after.is_unwritable and not now.is_unwritable,
-            after.is_unreplaceable and not now.is_unreplaceable,
-            after.is_unreadable and not after.is_lost and not now.is_unreadable,
-            after.is_lost and not now.is_lost,
+            after.unwritable_ledgers and not now.unwritable_ledgers,
+            after.unreplaceable_ledgers and not now.unreplaceable_ledgers,
+            after.unreadable_ledgers and not after.lost_ledgers and not now.unreadable_ledgers,
+            after.lost_ledgers and not now.lost_ledgers,
         )
         if lost and any(became):
-            yield LossOutcome(kind, name, became)
+            yield kind, name, became
 
 
 def _candidates(shape: LedgerShape, known: KnownBookies) -> tuple[set[str], set[str]]:

@@ -8,7 +8,7 @@ whole as well.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -24,13 +24,10 @@ from bkctl.runtime.replication.cluster_audit.report import (
     OpenLedgerAges,
     OwnerReplication,
     RackReplication,
-    Sums,
     UnderReplicatedLedger,
     UnreadableLedger,
 )
 from bkctl.runtime.replication.judge.verdict import ReplicationState
-
-S = TypeVar("S", bound=Sums)
 
 _SEVERITY = {state.value: -position for position, state in enumerate(ReplicationState)}
 
@@ -63,13 +60,15 @@ class AuditTotals(msgspec.Struct):
         """Add the totals of other ledgers."""
         for name, number in other.counts.items():
             self.count(name, number)
-        _merge(self.bookies, other.bookies)
-        _merge(self.racks, other.racks)
-        _merge(self.owners, other.owners)
         self.other_owners.add(other.other_owners)
-        _merge(self.ages, other.ages)
-        _merge(self.losses, other.losses)
-        for name in _LISTS:
+        for name in _ROWS:
+            rows = getattr(self, name)
+            for key, row in getattr(other, name).items():
+                if key in rows:
+                    rows[key].add(row)
+                else:
+                    rows[key] = row
+        for name in LISTS:
             getattr(self, name).extend(getattr(other, name))
         self.shorten()
 
@@ -96,7 +95,7 @@ class AuditTotals(msgspec.Struct):
 
     def shorten(self) -> None:
         """Cut everything to its limit."""
-        for name in _LISTS:
+        for name in LISTS:
             self._shorten_list(name)
         self._shorten_owners()
 
@@ -105,7 +104,7 @@ class AuditTotals(msgspec.Struct):
 
     def _shorten_list(self, name: str) -> None:
         rows = getattr(self, name)
-        rows.sort(key=_LISTS[name])
+        rows.sort(key=LISTS[name])
         del rows[self._limit(name) :]
 
     def _shorten_owners(self) -> None:
@@ -113,25 +112,9 @@ class AuditTotals(msgspec.Struct):
             self.other_owners.add(self.owners.pop(name))
 
 
-def row_of(rows: dict[str, S], key: str, kind: Callable[..., S], *names: str | None) -> S:
-    """The row with this key; if it is missing, it is added with these names."""
-    found = rows.get(key)
-    if found is None:
-        found = rows[key] = kind(*names)
-    return found
-
-
 def loss_key(kind: str, name: str) -> str:
     """The key of a loss."""
     return f"{kind} {name}"
-
-
-def _merge(own: dict[str, S], other: dict[str, S]) -> None:
-    for key, row in other.items():
-        if key in own:
-            own[key].add(row)
-        else:
-            own[key] = row
 
 
 def _by_id(found: Any) -> object:
@@ -146,7 +129,9 @@ def _oldest_first(found: ListedLedger) -> object:
     return (found.created_ms is None, found.created_ms, found.ledger_id)
 
 
-_LISTS: dict[str, Callable[[Any], Any]] = {
+_ROWS = ("bookies", "racks", "owners", "ages", "losses")
+"""The sums by a key."""
+LISTS: dict[str, Callable[[Any], Any]] = {
     "under_replicated": _worst_first,
     "unreadable": _by_id,
     "misplaced": _by_id,

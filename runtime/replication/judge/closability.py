@@ -7,9 +7,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from bkctl.runtime.client.recovery import blocking_members
-from bkctl.runtime.errors import (
-    AnswersMissingError,
-)
+from bkctl.runtime.errors import AnswersMissingError
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 
 

@@ -1,4 +1,7 @@
-"""Why a ledger is not fully replicated, or cannot be closed or recovered, and what would happen next. Pure."""
+"""Why a ledger is not fully replicated, or cannot be closed or recovered, and what would happen next. Pure.
+
+``LedgerFacts`` is what was found out about the ledger, ``LedgerExplanation`` what follows from it.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,119 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from bkctl.runtime.client.recovery import blocking_members
-from bkctl.runtime.ledger.metadata import LedgerState
+from bkctl.runtime.ledger.metadata import LedgerMetadata, LedgerState
 from bkctl.runtime.ledger.write_set import write_set
+from bkctl.runtime.metadata.bookies.registration import Registrations
+from bkctl.runtime.metadata.replication.lock import HeldLock
+from bkctl.runtime.metadata.replication.marks import ListedMark
 from bkctl.runtime.placement.choice import PlacementNeed, Refusal, refusals
 from bkctl.runtime.placement.isolation import isolation_demand
-from bkctl.runtime.placement.rules import BrokenRule, judge_ensemble
+from bkctl.runtime.placement.rules import BrokenRule, PlacementRules, judge_ensemble
+from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.replication.judge.closability import joined, last_resort, what_helps
-from bkctl.runtime.replication.judge.fragments import Fragment
-from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts, SegmentFacts, is_bad
+from bkctl.runtime.replication.judge.copies import CopyState
+from bkctl.runtime.replication.judge.fragments import EntryRange, Fragment
 from bkctl.runtime.replication.judge.targets import stripe_bytes
 from bkctl.runtime.replication.judge.verdict import ReplicationState, judge_ledger, write_set_rows
+from bkctl.storage.ids import INVALID_ENTRY_ID
 
 _NAMED_MAX = 5
+BAD_COPIES = frozenset({CopyState.MISSING, CopyState.CORRUPT, CopyState.FAILED, CopyState.DIFFERENT})
+"""A bookie that answers, but not with a good copy."""
+
+
+class MemberAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bookie of the ledger says about its end.
+
+    ``problem``: why there is no valid answer; None if there is one. ``is_silent``: whether there is none at all.
+    ``last_entry_id``: its last entry, -1 if it has none.
+    """
+
+    problem: str | None = None
+    is_silent: bool = False
+    last_entry_id: int = INVALID_ENTRY_ID
+    last_add_confirmed: int = INVALID_ENTRY_ID
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the bookie would count in the recovery of the ledger."""
+        return self.problem is None
+
+
+class StripeCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """The first and last entry that one bookie should have of one segment; None: not read, or there is no entry."""
+
+    bookie_id: str
+    index: int
+    entries: int | None
+    first: CopyState | None = None
+    last: CopyState | None = None
+
+
+class SegmentFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment. ``entries`` of an open one end at the last add confirmed that a bookie knows.
+
+    ``without_copy``: the first and last entries of its write sets that no member is known to have.
+    """
+
+    segment_index: int
+    entries: EntryRange
+    ensemble: tuple[str, ...]
+    is_open: bool
+    copies: tuple[StripeCopy, ...]
+    without_copy: tuple[int, ...] = ()
+
+
+class OutsideCopies(msgspec.Struct, frozen=True, kw_only=True):
+    """What a live bookie has of the entries that no member of their ensemble is known to have.
+
+    ``asked`` and ``found`` are entry ids, first and last ones of segments. ``problem``: why it did not answer.
+    """
+
+    bookie_id: str
+    asked: tuple[int, ...]
+    found: tuple[int, ...] = ()
+    problem: str | None = None
+
+
+class AutorecoveryFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of autorecovery, as far as it concerns one ledger."""
+
+    is_enabled: bool = True
+    auditor: str | None = None
+    mark: ListedMark | None = None
+    lock: HeldLock | None = None
+
+
+class LedgerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was found. ``registrations`` are without the ``ignored`` bookies, which count as gone."""
+
+    ledger_id: int
+    metadata: LedgerMetadata
+    registrations: Registrations
+    ignored: frozenset[str] = frozenset()
+    answers: Mapping[str, MemberAnswer]
+    segments: tuple[SegmentFacts, ...]
+    outside: tuple[OutsideCopies, ...] = ()
+    survey: BookieSurvey
+    rules: PlacementRules
+    free_bytes: Mapping[str, int]
+    silent: Mapping[str, str]
+    """Writable bookies that do not report their free space, with the reason; ``free_bytes`` is of those that do."""
+    autorecovery: AutorecoveryFacts
+
+
+def end_of(metadata: LedgerMetadata, answers: Mapping[str, MemberAnswer]) -> int:
+    """The last entry of a closed ledger, else the highest last add confirmed that a bookie knows."""
+    if metadata.is_closed:
+        return metadata.last_entry_id
+    before_last_segment = metadata.last_segment.first_entry_id - 1
+    return max((before_last_segment, *(answer.last_add_confirmed for answer in answers.values())))
+
+
+def is_bad(copy: StripeCopy) -> bool:
+    """Whether the first or the last entry is missing or damaged."""
+    return copy.first in BAD_COPIES or copy.last in BAD_COPIES
 
 
 class CandidateVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,17 +181,21 @@ def _lost_members(facts: LedgerFacts, segment: SegmentFacts) -> list[int]:
     return [index for index, bookie_id in enumerate(segment.ensemble) if bookie_id not in live]
 
 
+def _first_segments(facts: LedgerFacts) -> dict[tuple[str, ...], SegmentFacts]:
+    """The first segment of each ensemble."""
+    found: dict[tuple[str, ...], SegmentFacts] = {}
+    for segment in facts.segments:
+        found.setdefault(segment.ensemble, segment)
+    return found
+
+
 def _candidates(facts: LedgerFacts) -> Iterator[CandidateVerdict]:
     metadata = facts.metadata
-    seen = set()
-    for segment in facts.segments:
+    for segment in _first_segments(facts).values():
         lost = _lost_members(facts, segment)
         view = facts.survey.view((*segment.ensemble, *facts.registrations.read_only))
         rules = msgspec.structs.replace(facts.rules, is_strict=True)
         for index in lost:
-            if (segment.ensemble, index) in seen:
-                continue
-            seen.add((segment.ensemble, index))
             fragment = Fragment(segment.segment_index, segment.entries, segment.ensemble, (index,), segment.is_open)
             need = PlacementNeed(
                 write_quorum_size=metadata.write_quorum_size,
@@ -199,9 +307,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
     verdicts: dict[tuple[int, str], list[CandidateVerdict]] = {}
     for each in candidates:
         verdicts.setdefault((each.first_entry_id, each.replaces), []).append(each)
-    first_of: dict[tuple[str, ...], int] = {}
-    for segment in facts.segments:
-        first_of.setdefault(segment.ensemble, segment.entries.first_entry_id)
+    first_of = _first_segments(facts)
     for bookie_id in sorted(facts.metadata.bookies() - facts.registrations.live):
         command = f"bkctl recover failed-bookie {bookie_id} --ledger {facts.ledger_id}"
         movable: list[SegmentFacts] = []
@@ -215,7 +321,7 @@ def _recoveries(facts: LedgerFacts, candidates: tuple[CandidateVerdict, ...]) ->
             if bookie_id in _members(facts, segment):
                 without_copy.append(segment)
                 continue
-            found = verdicts.get((first_of[segment.ensemble], bookie_id), [])
+            found = verdicts.get((first_of[segment.ensemble].entries.first_entry_id, bookie_id), [])
             possible = {each.bookie_id for each in found if not each.refused_by}
             targets |= possible
             (movable if possible else stuck).append(segment)

@@ -71,14 +71,8 @@ def encode_header(header: FindingsHeader) -> dict[str, object]:
 
 def encode_finding(finding: CopyFinding) -> dict[str, object]:
     """The fields of one line; ids are strings, as in all JSON of bkctl."""
-    return {
-        "ledger_id": str(finding.ledger_id),
-        "bookie_id": finding.bookie_id,
-        "state": finding.state.value,
-        "first_entry_id": str(finding.first_entry_id),
-        "last_entry_id": str(finding.last_entry_id),
-        "copies": finding.copies,
-    }
+    fields = msgspec.to_builtins(finding)
+    return {name: str(value) if name.endswith("_id") else value for name, value in fields.items()}
 
 
 def decode_findings(lines: Iterable[bytes]) -> tuple[FindingsHeader, tuple[CopyFinding, ...]]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.fragments import (
-    EntryRange,
-)
+from bkctl.runtime.replication.judge.fragments import EntryRange
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
 

@@ -9,10 +9,7 @@ import msgspec
 
 from bkctl.runtime.placement.rules import BrokenRule, PlacementRule
 from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.fragments import (
-    EntryRange,
-    format_ranges,
-)
+from bkctl.runtime.replication.judge.fragments import EntryRange, format_ranges
 
 
 class FailureReason(enum.Enum):

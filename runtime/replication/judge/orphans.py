@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -46,8 +45,8 @@ class OrphanReason(enum.StrEnum):
     OFFLOADED = "offloaded, and its topic says that it is deleted"
 
 
-class OrphanCandidate(msgspec.Struct, frozen=True, gc=False):
-    """A ledger that is an orphan unless a node names it.
+class PulsarLedger(msgspec.Struct, frozen=True, gc=False):
+    """A ledger that Pulsar wrote. A closed, old one is an orphan unless a node names it.
 
     ``owner_text``: the owner for people, without control characters. ``version``: of its node.
     """
@@ -58,16 +57,13 @@ class OrphanCandidate(msgspec.Struct, frozen=True, gc=False):
     version: int
     created_ms: int
     length_bytes: int
+    is_closed: bool
 
-
-class Witness(msgspec.Struct, frozen=True, gc=False):
-    """A ledger in use, or young: if its topic exists in no given cluster, another cluster may be writing."""
-
-    ledger_id: int
-    topic: PulsarTopic
-    owner_text: str
-    version: int = 0
-    """Of its node."""
+    @property
+    def is_witness(self) -> bool:
+        """Whether it shows that its topic exists, if it is in use or young: if no given cluster has the topic, another
+        cluster may be writing."""
+        return self.owner.use in {PulsarUse.DATA, PulsarUse.CURSOR}
 
 
 class OrphanTerms(msgspec.Struct, frozen=True):
@@ -88,8 +84,8 @@ CompactedByTopic = Mapping[PulsarTopic, frozenset[int] | str]
 """The compacted ledgers that the cursor for compaction of a topic names, or why they are not known."""
 
 
-def screen(ledger: StoredLedger, terms: OrphanTerms) -> OrphanCandidate | KeptReason:
-    """Judge a ledger by its own metadata."""
+def pulsar_ledger(ledger: StoredLedger) -> PulsarLedger | KeptReason:
+    """What the ledger's own metadata says about its owner."""
     metadata, created_ms = ledger.metadata, ledger.created_ms
     if metadata is None or ledger.node is None or created_ms is None:
         return KeptReason.UNREADABLE
@@ -99,89 +95,63 @@ def screen(ledger: StoredLedger, terms: OrphanTerms) -> OrphanCandidate | KeptRe
     owner = pulsar_owner(labels)
     if owner is None:
         return KeptReason.OWNER_UNKNOWN
-    if not metadata.is_closed:
+    return PulsarLedger(
+        ledger_id=ledger.ledger_id,
+        owner=owner,
+        owner_text=owner_of(labels) or "",
+        version=ledger.node.stat.version,
+        created_ms=created_ms,
+        length_bytes=metadata.length,
+        is_closed=metadata.is_closed,
+    )
+
+
+def why_in_use(ledger: PulsarLedger, terms: OrphanTerms) -> KeptReason | None:
+    """Why its own metadata shows that it is no orphan."""
+    if not ledger.is_closed:
         return KeptReason.NOT_CLOSED
-    if terms.is_young(created_ms):
-        return KeptReason.YOUNG
-    text = owner_of(labels) or ""
-    return OrphanCandidate(ledger.ledger_id, owner, text, ledger.node.stat.version, created_ms, metadata.length)
+    return KeptReason.YOUNG if terms.is_young(ledger.created_ms) else None
 
 
-def witness_of(ledger: StoredLedger) -> Witness | None:
-    """The topic of a ledger of a topic or cursor; None for others."""
-    labels = {} if ledger.metadata is None else dict(ledger.metadata.custom_metadata)
-    owner = pulsar_owner(labels)
-    if owner is None or ledger.node is None:
-        return None
-    return _witness(ledger.ledger_id, owner, owner_of(labels) or "", ledger.node.stat.version)
+def is_written(versions: tuple[int, int | None], last_confirmed: tuple[int | None, int | None]) -> bool:
+    """Whether a process wrote a ledger between two looks at its node and its last confirmed entry; None: not known.
 
-
-def witness_of_young(candidate: OrphanCandidate) -> Witness | None:
-    """The same of a ledger that is too young after all."""
-    return _witness(candidate.ledger_id, candidate.owner, candidate.owner_text, candidate.version)
-
-
-def _witness(ledger_id: int, owner: PulsarLedgerOwner, owner_text: str, version: int) -> Witness | None:
-    is_of_topic = owner.use in {PulsarUse.DATA, PulsarUse.CURSOR}
-    return Witness(ledger_id, owner.topic, owner_text, version) if is_of_topic else None
-
-
-class WriterProgress(NamedTuple):
-    """How far a ledger's writer is. ``version``: of its node, None: deleted. ``last_confirmed``: None if not known."""
-
-    version: int | None
-    last_confirmed: int | None
-
-
-def is_written(before: WriterProgress, now: WriterProgress) -> bool:
-    """Whether a process wrote the ledger between two looks. A deletion proves nothing: all brokers trim."""
-    if now.version is None or before.version is None:
+    A deletion (no version) proves nothing: all brokers trim.
+    """
+    if versions[1] is None:
         return False
-    is_longer = None not in {before.last_confirmed, now.last_confirmed} and before.last_confirmed != now.last_confirmed
-    return now.version != before.version or is_longer
+    is_longer = None not in last_confirmed and last_confirmed[0] != last_confirmed[1]
+    return versions[0] != versions[1] or is_longer
 
 
-def keep_appearing(*arrivals: Sequence[Witness]) -> bool:
+def keep_appearing(*arrivals: Sequence[PulsarLedger]) -> bool:
     """Whether ledgers that no node names are new in each interval. One broker that fails leaves some in one only."""
     return all(arrivals)
 
 
 def judge(
-    candidate: OrphanCandidate, references: PulsarReferences, compaction: CompactedByTopic, terms: OrphanTerms
+    candidate: PulsarLedger, references: PulsarReferences, compaction: CompactedByTopic, terms: OrphanTerms
 ) -> OrphanReason | KeptReason:
     """Judge a ledger by all references, read after it."""
-    topic = candidate.owner.topic
+    topic, use = candidate.owner.topic, candidate.owner.use
     if candidate.ledger_id in references.named:
         return KeptReason.NAMED
     if topic.namespace not in references.namespaces:
         return KeptReason.OTHER_CLUSTER
-    if candidate.owner.use is PulsarUse.SCHEMA:
-        return _judge_schema(topic, references)
-    return _judge_topics(candidate, references, compaction, terms)
-
-
-def _judge_topics(
-    candidate: OrphanCandidate, references: PulsarReferences, compaction: CompactedByTopic, terms: OrphanTerms
-) -> OrphanReason | KeptReason:
-    topic = candidate.owner.topic
-    if references.problem_of(topic) is not None:
+    is_schema = use is PulsarUse.SCHEMA
+    if (references.problem_of_schema(topic) if is_schema else references.problem_of(topic)) is not None:
         return KeptReason.UNCLEAR
-    if topic not in references.topics:
-        return OrphanReason.OWNER_GONE
-    if candidate.owner.use is PulsarUse.COMPACTED:
+    if topic not in (references.schemas if is_schema else references.topics):
+        return OrphanReason.SCHEMA_GONE if is_schema else OrphanReason.OWNER_GONE
+    if use is PulsarUse.COMPACTED:
         return _judge_compacted(candidate, compaction, terms)
-    is_offloaded = candidate.owner.use is PulsarUse.DATA and candidate.ledger_id in references.offloaded
-    return OrphanReason.OFFLOADED if is_offloaded else OrphanReason.NOT_NAMED
-
-
-def _judge_schema(topic: PulsarTopic, references: PulsarReferences) -> OrphanReason | KeptReason:
-    if references.problem_of_schema(topic) is not None:
-        return KeptReason.UNCLEAR
-    return OrphanReason.NOT_NAMED_BY_SCHEMA if topic in references.schemas else OrphanReason.SCHEMA_GONE
+    is_offloaded = use is PulsarUse.DATA and candidate.ledger_id in references.offloaded
+    not_named = OrphanReason.NOT_NAMED_BY_SCHEMA if is_schema else OrphanReason.NOT_NAMED
+    return OrphanReason.OFFLOADED if is_offloaded else not_named
 
 
 def _judge_compacted(
-    candidate: OrphanCandidate, compaction: CompactedByTopic, terms: OrphanTerms
+    candidate: PulsarLedger, compaction: CompactedByTopic, terms: OrphanTerms
 ) -> OrphanReason | KeptReason:
     """A topic that names no compacted ledger may have lost the label for one that it still uses."""
     if not terms.compacted:

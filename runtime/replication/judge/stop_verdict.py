@@ -23,7 +23,7 @@ from bkctl.runtime.placement.rules import PlacementRules
 from bkctl.runtime.placement.survey import BookieSurvey
 from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.replication.judge.fragments import fragments_naming
-from bkctl.runtime.replication.judge.verdict import WriteSetRow, write_set_rows
+from bkctl.runtime.replication.judge.verdict import WriteSetRow, bytes_on, write_set_rows
 
 LEDGER_IDS_MAX = 100
 """Ledgers that an objection names."""
@@ -111,14 +111,6 @@ class ClusterNow(msgspec.Struct, frozen=True, kw_only=True):
     refusals: Mapping[str, str] = {}
 
 
-class _Size(msgspec.Struct, frozen=True):
-    """What a new ledger like an existing one needs."""
-
-    ensemble_size: int
-    write_quorum_size: int
-    isolation: IsolationDemand | None
-
-
 class StopCheck:
     """Add every ledger of the cluster, then ask for the ``verdict``."""
 
@@ -139,7 +131,8 @@ class StopCheck:
         self._rules = msgspec.structs.replace(cluster.rules, reserve_fraction=0.0)
         self._counts: Counter[StopReason] = Counter()
         self._found: dict[StopReason, tuple[str, list[int]]] = {}
-        self._sizes: Counter[_Size] = Counter()
+        self._sizes: Counter[tuple[int, int, IsolationDemand | None]] = Counter()
+        """Ensemble size, write quorum and isolation of the ledgers in use."""
         self.named: set[str] = set()
         """All bookies that ledgers reference."""
         self._successors: dict[tuple[object, ...], Choice | NoChoice] = {}
@@ -149,14 +142,14 @@ class StopCheck:
         """One ledger."""
         self._scanned += 1
         isolation = isolation_demand(metadata.custom_metadata)
-        self._sizes[_Size(metadata.ensemble_size, metadata.write_quorum_size, isolation)] += 1
+        self._sizes[metadata.ensemble_size, metadata.write_quorum_size, isolation] += 1
         members = metadata.bookies()
         self.named |= members
         if self._ids.isdisjoint(members):
             return
         self._on_them += 1
         rows = write_set_rows(ledger_id, metadata)
-        self._bytes += sum((row.payload_bytes or 0) * len(self._ids.intersection(row.write_set)) for row in rows)
+        self._bytes += bytes_on(rows, self._ids)
         if not metadata.is_closed and not self._ids.isdisjoint(metadata.last_segment.ensemble):
             self._open_on_them += 1
             if metadata.state is LedgerState.OPEN:
@@ -263,19 +256,19 @@ class StopCheck:
     def _judge_sizes(self) -> None:
         """New ledgers of every size in use can still be placed, if they can be now."""
         before, after = self._before.view(), self._after.view()
-        for size, count in self._sizes.items():
-            need = PlacementNeed(write_quorum_size=size.write_quorum_size, isolation=size.isolation)
-            found = choose_ensemble(after, self._rules, need, size.ensemble_size, self._source)
+        for (size, write_quorum_size, isolation), count in self._sizes.items():
+            need = PlacementNeed(write_quorum_size=write_quorum_size, isolation=isolation)
+            found = choose_ensemble(after, self._rules, need, size, self._source)
             if isinstance(found, Choice) and not found.broken:
                 continue
-            now = choose_ensemble(before, self._rules, need, size.ensemble_size, self._source)
-            name = f"E={size.ensemble_size}, Qw={size.write_quorum_size}"
+            now = choose_ensemble(before, self._rules, need, size, self._source)
+            name = f"E={size}, Qw={write_quorum_size}"
             if isinstance(found, NoChoice) and found.best is None:
                 if isinstance(now, Choice) or now.best is not None:
                     left = len(self._after.writable)
                     self._note(
                         StopReason.NEW_LEDGERS,
-                        f"{name} (used by {count} of {self._scanned} ledgers) needs {size.ensemble_size} writable "
+                        f"{name} (used by {count} of {self._scanned} ledgers) needs {size} writable "
                         f"bookies, {left} would be left{self._full_note()}",
                     )
             elif isinstance(now, Choice) and not now.broken:

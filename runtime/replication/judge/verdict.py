@@ -127,7 +127,7 @@ def write_set_rows(ledger_id: int, metadata: LedgerMetadata, node_ctime_ms: int 
                     segment_first_entry_id=segment.first_entry_id,
                     segment_last_entry_id=None if is_open else entries.last_entry_id,
                     write_set=bookies,
-                    entry_count=None if is_open else _plausible(entry_count),
+                    entry_count=None if is_open else entry_count if entry_count <= COUNT_MAX else None,
                     payload_bytes=_payload_share(metadata, entry_count),
                 )
             )
@@ -138,6 +138,11 @@ def judge_ledger(rows: Iterable[WriteSetRow], live_bookies: Collection[str]) -> 
     """Judge all write sets of one ledger. ``live_bookies``: all registered ones, writable or read-only, as a set."""
     judged = tuple(replication_of(row, live_bookies) for row in rows)
     return LedgerVerdict(judged, max((row.replication for row in judged), key=_SEVERITY.__getitem__))
+
+
+def bytes_on(rows: Iterable[WriteSetRow], bookie_ids: frozenset[str]) -> int:
+    """Payload bytes of a closed ledger that the metadata places on these bookies, as far as they are known."""
+    return sum((row.payload_bytes or 0) * len(bookie_ids.intersection(row.write_set)) for row in rows)
 
 
 def live_copies(ledger_id: int, metadata: LedgerMetadata, live_bookies: Collection[str]) -> int:
@@ -202,7 +207,3 @@ def _payload_share(metadata: LedgerMetadata, entry_count: int) -> int | None:
     if not total or total > COUNT_MAX or not 0 <= metadata.length <= COUNT_MAX:
         return None
     return metadata.length * min(entry_count, total) // total
-
-
-def _plausible(entry_count: int) -> int | None:
-    return entry_count if entry_count <= COUNT_MAX else None

@@ -291,7 +291,6 @@ class _CheckCounts:
         self.last_entry_id = max(self.last_entry_id, entry_id)
         has_good_copy = is_unknown = False
         for copy in copies:
-            self._counts[copy.state] += 1
             if copy.body:
                 self._bytes_read += len(copy.body)
                 self.entry_bytes = (self.entry_bytes * 7 + len(copy.body)) // 8
@@ -299,12 +298,7 @@ class _CheckCounts:
                 has_good_copy = True
             elif copy.state in {CopyState.UNREACHABLE, CopyState.FAILED}:
                 is_unknown = True
-            if copy.state is not CopyState.PRESENT:
-                key = (copy.bookie_id, copy.state)
-                self._reasons.setdefault(key, copy.reason)
-                if copy.is_damaged:
-                    self._damaged.add(key)
-                self._defects.setdefault(key, EntryRangeSet()).add(entry_id)
+            self._count(copy, EntryRange(entry_id, entry_id), 1)
         if not has_good_copy:
             (self._lost if is_confirmed and not is_unknown else self._unreadable).add(entry_id)
 
@@ -320,15 +314,21 @@ class _CheckCounts:
         for entries in ranges:
             self._entries += entries.count
             for index, bookie_id in enumerate(ensemble):
-                copy = copies.get(bookie_id)
                 count = stripe_count(entries, index, metadata.ensemble_size, metadata.write_quorum_size)
-                if copy is None or not count:
-                    continue
-                key = (bookie_id, copy.state)
-                self._counts[copy.state] += count
-                self._reasons.setdefault(key, copy.reason)
-                self._defects.setdefault(key, EntryRangeSet()).add_range(entries, count)
+                if bookie_id in copies and count:
+                    self._count(copies[bookie_id], entries, count)
             (self._unreadable if is_unknown else self._lost).add_range(entries)
+
+    def _count(self, copy: Copy, entries: EntryRange, count: int) -> None:
+        """Count copies of ``count`` of these entries on one bookie, all in the state of ``copy``."""
+        self._counts[copy.state] += count
+        if copy.state is CopyState.PRESENT:
+            return
+        key = (copy.bookie_id, copy.state)
+        self._reasons.setdefault(key, copy.reason)
+        if copy.is_damaged:
+            self._damaged.add(key)
+        self._defects.setdefault(key, EntryRangeSet()).add_range(entries, count)
 
     def add_gap_if_found(self, ranges: Sequence[EntryRange], copies: Mapping[str, Copy]) -> None:
         """Count entries that are not confirmed and that no bookie is known to have, as ``add_if_found`` does."""

@@ -24,15 +24,8 @@ from bkctl.runtime.ports import LacReply
 from bkctl.runtime.protocol.entry_body import EntryCodec
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.copy.reader import SILENCE, CopyReader, reason_of
-from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.fragments import (
-    EntryRange,
-    first_stored,
-    last_stored,
-    segment_entries,
-    stripe_count,
-)
-from bkctl.runtime.replication.judge.ledger_facts import (
+from bkctl.runtime.replication.judge.copies import Copy, CopyState
+from bkctl.runtime.replication.judge.explanation import (
     BAD_COPIES,
     AutorecoveryFacts,
     LedgerFacts,
@@ -42,6 +35,13 @@ from bkctl.runtime.replication.judge.ledger_facts import (
     StripeCopy,
     end_of,
     is_bad,
+)
+from bkctl.runtime.replication.judge.fragments import (
+    EntryRange,
+    first_stored,
+    last_stored,
+    segment_entries,
+    stripe_count,
 )
 from bkctl.storage.ids import INVALID_ENTRY_ID
 
@@ -74,14 +74,17 @@ class LedgerLook:
         credentials = credentials_of(ledger_id, metadata)
         members = sorted(metadata.bookies() & registrations.live)
         survey = await self._ports.placement.survey(registrations.writable)
-        answers, (free_bytes, silent), autorecovery = await asyncio.gather(
-            self._answers(members, credentials), self._free_bytes(registrations.writable), self._autorecovery(ledger_id)
+        asked = asyncio.gather(*(self._ask(each, credentials) for each in members))
+        answered, (free_bytes, silent), autorecovery = await asyncio.gather(
+            asked, self._free_bytes(registrations.writable), self._autorecovery(ledger_id)
         )
+        answers = dict(zip(members, answered, strict=True))
         answering = frozenset(each for each, answer in answers.items() if not answer.is_silent)
         silent_members = {each: answer.problem for each, answer in answers.items() if answer.is_silent}
         reachable = registrations.live - silent_members.keys()
         reader = CopyReader(self._ports, self._config, reachable.__contains__)
-        segments = await _segments(reader, metadata, credentials, end_of(metadata, answers), answering)
+        reads = _CopyReads(reader, credentials, metadata)
+        segments = await reads.segments(end_of(metadata, answers), answering)
         return LedgerFacts(
             ledger_id=ledger_id,
             metadata=metadata,
@@ -89,17 +92,13 @@ class LedgerLook:
             ignored=frozenset(without),
             answers=answers,
             segments=segments,
-            outside=await _outside(reader, credentials, segments, sorted(registrations.live), silent_members),
+            outside=await reads.outside(segments, sorted(registrations.live), silent_members),
             survey=survey,
             rules=survey.rules,
             free_bytes=free_bytes,
             silent=silent,
             autorecovery=autorecovery,
         )
-
-    async def _answers(self, bookie_ids: Collection[str], credentials: LedgerCredentials) -> dict[str, MemberAnswer]:
-        answers = await asyncio.gather(*(self._ask(each, credentials) for each in bookie_ids))
-        return dict(zip(bookie_ids, answers, strict=True))
 
     async def _ask(self, bookie_id: str, credentials: LedgerCredentials) -> MemberAnswer:
         try:
@@ -137,102 +136,87 @@ class LedgerLook:
         )
 
 
-async def _segments(
-    reader: CopyReader,
-    metadata: LedgerMetadata,
-    credentials: LedgerCredentials,
-    end: int,
-    answering: frozenset[str],
-) -> tuple[SegmentFacts, ...]:
-    async def segment(number: int) -> SegmentFacts:
-        entries = segment_entries(metadata, number, end)
-        ensemble = metadata.segments[number].ensemble
-        indexes = range(len(ensemble))
-        copies = [await _copy(reader, credentials, metadata, entries, ensemble, each) for each in indexes]
-        return SegmentFacts(
-            segment_index=number,
-            entries=entries,
-            ensemble=ensemble,
-            is_open=number == len(metadata.segments) - 1 and not metadata.is_closed,
-            copies=tuple(copies),
-            without_copy=await _without_copy(reader, credentials, metadata, entries, copies, answering),
-        )
+class _CopyReads:
+    """Reads single entries of one ledger from single bookies, once each."""
 
-    numbers = each_of(range(len(metadata.segments)))
-    return tuple([each async for each in pipelined(numbers, segment, _READS_IN_FLIGHT_MAX)])
+    def __init__(self, reader: CopyReader, credentials: LedgerCredentials, metadata: LedgerMetadata) -> None:
+        self._reader = reader
+        self._credentials = credentials
+        self._metadata = metadata
+        self._sizes = (metadata.ensemble_size, metadata.write_quorum_size)
 
+    async def segments(self, end: int, answering: frozenset[str]) -> tuple[SegmentFacts, ...]:
+        """All segments; the open one ends at ``end``. ``answering``: the bookies that are not silent."""
 
-async def _without_copy(
-    reader: CopyReader,
-    credentials: LedgerCredentials,
-    metadata: LedgerMetadata,
-    entries: EntryRange,
-    copies: Sequence[StripeCopy],
-    answering: frozenset[str],
-) -> tuple[int, ...]:
-    """See ``SegmentFacts``. Reads only where no member that answers has the first and last entry that it should."""
-    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
-    first, last = entries.first_entry_id, entries.last_entry_id
-    found = []
-    for entry_id in sorted({*range(first, last + 1)[: sizes[0]], *range(first, last + 1)[-sizes[0] :]}):
-        members = [copies[index] for index in write_set(entry_id, *sizes) if copies[index].bookie_id in answering]
-        if any(not is_bad(member) for member in members):
-            continue
-        read = [await reader.read(each.bookie_id, credentials, entry_id, attempts_max=1) for each in members]
-        if all(copy.state in BAD_COPIES for copy in read):
-            found.append(entry_id)
-    return tuple(found)
+        async def segment(number: int) -> SegmentFacts:
+            entries = segment_entries(self._metadata, number, end)
+            ensemble = self._metadata.segments[number].ensemble
+            copies = [await self._ends(entries, bookie_id, index) for index, bookie_id in enumerate(ensemble)]
+            return SegmentFacts(
+                segment_index=number,
+                entries=entries,
+                ensemble=ensemble,
+                is_open=number == len(self._metadata.segments) - 1 and not self._metadata.is_closed,
+                copies=tuple(copies),
+                without_copy=await self._without_copy(entries, copies, answering),
+            )
 
+        numbers = each_of(range(len(self._metadata.segments)))
+        return tuple([each async for each in pipelined(numbers, segment, _READS_IN_FLIGHT_MAX)])
 
-async def _outside(
-    reader: CopyReader,
-    credentials: LedgerCredentials,
-    segments: Sequence[SegmentFacts],
-    live: Sequence[str],
-    silent: Mapping[str, str | None],
-) -> tuple[OutsideCopies, ...]:
-    """What live bookies have of the entries without a copy, of segments in whose ensemble they are not.
+    async def _read(self, bookie_id: str, entry_id: int) -> Copy:
+        return await self._reader.read(bookie_id, self._credentials, entry_id, attempts_max=1)
 
-    ``silent``: bookies that did not answer a moment ago, with the reason; they are not asked.
-    """
-    searched = [each for each in segments if each.without_copy][:_SEGMENTS_SEARCHED_MAX]
+    async def _ends(self, entries: EntryRange, bookie_id: str, index: int) -> StripeCopy:
+        """Read the first and the last entry that a bookie should have; one that does not answer is not asked."""
+        count = stripe_count(entries, index, *self._sizes)
+        first = last = None
+        if count:
+            first = (await self._read(bookie_id, first_stored(entries, index, *self._sizes))).state
+            last = (await self._read(bookie_id, last_stored(entries, index, *self._sizes))).state
+        return StripeCopy(bookie_id=bookie_id, index=index, entries=count, first=first, last=last)
 
-    async def ask(bookie_id: str) -> OutsideCopies:
-        samples = [each.without_copy for each in searched if bookie_id not in each.ensemble]
-        asked = tuple(sorted({entry_id for sample in samples for entry_id in (sample[0], sample[-1])}))
-        found: list[int] = []
-        for entry_id in asked:
-            copy = await reader.read(bookie_id, credentials, entry_id, attempts_max=1)
-            if copy.state is CopyState.UNREACHABLE:  # waiting for the same silence again would tell nothing new
-                problem = silent.get(bookie_id, copy.reason)
-                return OutsideCopies(bookie_id=bookie_id, asked=asked, found=tuple(found), problem=problem)
-            if copy.state is CopyState.PRESENT:
+    async def _without_copy(
+        self, entries: EntryRange, copies: Sequence[StripeCopy], answering: frozenset[str]
+    ) -> tuple[int, ...]:
+        """See ``SegmentFacts``. Reads only where no member that answers has the first and last entry that it should."""
+        entry_ids, size = range(entries.first_entry_id, entries.last_entry_id + 1), self._sizes[0]
+        found = []
+        for entry_id in sorted({*entry_ids[:size], *entry_ids[-size:]}):
+            members = [copies[index] for index in write_set(entry_id, *self._sizes)]
+            members = [each for each in members if each.bookie_id in answering]
+            if any(not is_bad(member) for member in members):
+                continue
+            read = [await self._read(each.bookie_id, entry_id) for each in members]
+            if all(copy.state in BAD_COPIES for copy in read):
                 found.append(entry_id)
-        return OutsideCopies(bookie_id=bookie_id, asked=asked, found=tuple(found))
+        return tuple(found)
 
-    if not searched:
-        return ()
-    return tuple([each async for each in pipelined(each_of(live), ask, _READS_IN_FLIGHT_MAX) if each.asked])
+    async def outside(
+        self, segments: Sequence[SegmentFacts], live: Sequence[str], silent: Mapping[str, str | None]
+    ) -> tuple[OutsideCopies, ...]:
+        """What live bookies have of the entries without a copy, of segments in whose ensemble they are not.
 
+        ``silent``: bookies that did not answer a moment ago, with the reason; they are not asked.
+        """
+        searched = [each for each in segments if each.without_copy][:_SEGMENTS_SEARCHED_MAX]
 
-async def _copy(
-    reader: CopyReader,
-    credentials: LedgerCredentials,
-    metadata: LedgerMetadata,
-    entries: EntryRange,
-    ensemble: tuple[str, ...],
-    index: int,
-) -> StripeCopy:
-    """Read the first and the last entry that a bookie should have; one that does not answer is not asked."""
-    sizes = (metadata.ensemble_size, metadata.write_quorum_size)
-    count = stripe_count(entries, index, *sizes)
-    first = last = None
-    if count:
-        first, last = [
-            (await reader.read(ensemble[index], credentials, entry_id, attempts_max=1)).state
-            for entry_id in (first_stored(entries, index, *sizes), last_stored(entries, index, *sizes))
-        ]
-    return StripeCopy(bookie_id=ensemble[index], index=index, entries=count, first=first, last=last)
+        async def ask(bookie_id: str) -> OutsideCopies:
+            samples = [each.without_copy for each in searched if bookie_id not in each.ensemble]
+            asked = tuple(sorted({entry_id for sample in samples for entry_id in (sample[0], sample[-1])}))
+            found, problem = [], None
+            for entry_id in asked:
+                copy = await self._read(bookie_id, entry_id)
+                if copy.state is CopyState.UNREACHABLE:  # waiting for the same silence again would tell nothing new
+                    problem = silent.get(bookie_id, copy.reason)
+                    break
+                if copy.state is CopyState.PRESENT:
+                    found.append(entry_id)
+            return OutsideCopies(bookie_id=bookie_id, asked=asked, found=tuple(found), problem=problem)
+
+        if not searched:
+            return ()
+        return tuple([each async for each in pipelined(each_of(live), ask, _READS_IN_FLIGHT_MAX) if each.asked])
 
 
 def _decoded(reply: LacReply, codec: EntryCodec) -> MemberAnswer:

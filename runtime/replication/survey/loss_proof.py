@@ -31,12 +31,8 @@ from bkctl.storage.ids import INVALID_ENTRY_ID
 _CLOSABLE = "it can be closed, so it can be moved"
 
 
-class _LostEntryError(Exception):
-    """An entry is lost, so the fragment cannot be moved."""
-
-
-class _UnprovenError(Exception):
-    """The search has ended without a proof."""
+class _SearchEndError(Exception):
+    """An entry is lost, so the fragment cannot be moved (True); or it is enough without a proof (False)."""
 
 
 def why_not_given_up(metadata: LedgerMetadata, lost: Collection[str], live: Collection[str]) -> str | None:
@@ -130,22 +126,21 @@ class LossProof:
             good = next((copy for copy in copies if copy.state is CopyState.PRESENT), None)
             unproven = good or next((copy for copy in copies if copy.state is not CopyState.MISSING), None)
             if unproven is None:
-                raise _LostEntryError
+                raise _SearchEndError(True)
             if entry_id < min(first_unproven, default=entry_id + 1):
                 first_unproven.clear()
                 first_unproven[entry_id] = _sentence(entry_id, unproven)
             unproven_count += good is None
             if unproven_count >= self._config.barren_entries_max:
-                raise _UnprovenError
+                raise _SearchEndError(False)
 
         try:
             entry_bytes = entry_bytes_estimate(metadata) * metadata.write_quorum_size
             entry_ids = each_of(_stored_entries(fragment, sizes))
             await for_each_leased(entry_ids, check, reader.windows.items, lambda: entry_bytes)
-        except _LostEntryError:
-            return None
-        except _UnprovenError:
-            pass
+        except _SearchEndError as end:
+            if end.args[0]:
+                return None
         return next(iter(first_unproven.values()), "its segment has no entry on this bookie, so it can be moved")
 
 

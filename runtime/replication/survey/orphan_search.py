@@ -9,7 +9,7 @@ reference to it, so a ledger of that age which no later reading names has lost i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from itertools import chain
 from typing import NamedTuple
@@ -28,24 +28,20 @@ from bkctl.runtime.metadata.pulsar.references import PulsarPlace, PulsarReferenc
 from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.replication.judge.orphans import (
     KeptReason,
-    OrphanCandidate,
     OrphanReason,
     OrphanTerms,
-    Witness,
-    WriterProgress,
+    PulsarLedger,
     is_written,
     judge,
     keep_appearing,
-    screen,
-    witness_of,
-    witness_of_young,
+    pulsar_ledger,
+    why_in_use,
 )
 from bkctl.storage.errors import BkctlError
 
 SETTLE_S_MIN = 1.0
 """Shortest wait between the readings. A broker that replaces a reference needs some requests to ZooKeeper for it."""
 _LEDGERS_PER_PROGRESS = 1000
-_STRAYS_KEPT_MAX = 5
 _LAST_ENTRIES_IN_FLIGHT_MAX = 16
 _UNCONFIRMED_MAX = 1000
 """Entries read beyond the last confirmed one. The writer of a cursor has at most a few in flight."""
@@ -54,7 +50,7 @@ _UNCONFIRMED_MAX = 1000
 class Orphan(NamedTuple):
     """An orphan and why it is one."""
 
-    ledger: OrphanCandidate
+    ledger: PulsarLedger
     reason: OrphanReason
 
 
@@ -62,24 +58,22 @@ class OrphanSearch(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a search.
 
     ``kept``: how many of the other ledgers by reason. ``foreign``: those whose namespace exists in no given cluster.
-    ``problems``: what cannot be decoded, in words. ``strays``: examples of ledgers in use whose topic exists in no
-    given cluster, ``stray_count``: how many there are; another cluster may be writing them. ``zookeeper_ms``: the
-    newest time of all nodes read, 0 if none; ``young_in_zookeeper``: ledgers that are too young by that time alone.
-    ``foreign_writes``: ledgers that no node names and that were written or created during the search, as proof of
-    another cluster.
+    ``problems``: what cannot be decoded, in words. ``strays``: ledgers in use whose topic exists in no given
+    cluster; another one may be writing them. ``zookeeper_ms``: the newest time of all nodes read, 0 if none;
+    ``young_in_zookeeper``: ledgers that are too young by that time alone. ``foreign_writes``: ledgers that no node
+    names and that were written or created during the search, as proof of another cluster.
     """
 
     ledgers: int
     orphans: list[Orphan]
     kept: Counter[KeptReason]
-    foreign: list[OrphanCandidate]
+    foreign: list[PulsarLedger]
     problems: list[str]
-    strays: list[Witness]
-    stray_count: int
+    strays: list[PulsarLedger]
     nodes_read: int
     zookeeper_ms: int
     young_in_zookeeper: int
-    foreign_writes: list[Witness] = []
+    foreign_writes: list[PulsarLedger] = []
 
 
 class SearchView(NamedTuple):
@@ -93,8 +87,8 @@ class _Screened(msgspec.Struct):
     """The ledgers, judged by their own metadata."""
 
     ledgers: int = 0
-    candidates: list[OrphanCandidate] = msgspec.field(default_factory=list)
-    witnesses: list[Witness] = msgspec.field(default_factory=list)
+    candidates: list[PulsarLedger] = msgspec.field(default_factory=list)
+    witnesses: list[PulsarLedger] = msgspec.field(default_factory=list)
     kept: Counter[KeptReason] = msgspec.field(default_factory=Counter)
     newest_ms: int = 0
     newest_id: int = -1
@@ -122,7 +116,7 @@ async def find_orphans(
     young = _set_young_aside(found, terms, zookeeper_ms)
     compaction = await _compaction(ports, found.candidates, references) if terms.compacted else {}
     orphans: list[Orphan] = []
-    foreign: list[OrphanCandidate] = []
+    foreign: list[PulsarLedger] = []
     for candidate in found.candidates:
         verdict = judge(candidate, references, compaction, terms)
         if isinstance(verdict, OrphanReason):
@@ -134,7 +128,7 @@ async def find_orphans(
     versions = await _versions(ports, store, [each.ledger.ledger_id for each in orphans])
     unchanged = [each for each in orphans if versions[each.ledger.ledger_id] == each.ledger.version]
     found.kept[KeptReason.CHANGED] = len(orphans) - len(unchanged)
-    strays = [each for each in found.witnesses if each.topic not in references.topics]
+    strays = [each for each in found.witnesses if each.owner.topic not in references.topics]
     present = await _versions(ports, store, [each.ledger_id for each in strays])
     strays = [each for each in strays if present[each.ledger_id] is not None]
     return OrphanSearch(
@@ -143,8 +137,7 @@ async def find_orphans(
         kept=+found.kept,
         foreign=foreign,
         problems=[*references.problems(), *sorted({each for each in compaction.values() if isinstance(each, str)})],
-        strays=strays[:_STRAYS_KEPT_MAX],
-        stray_count=len(strays),
+        strays=strays,
         nodes_read=references.nodes_read,
         zookeeper_ms=zookeeper_ms,
         young_in_zookeeper=young,
@@ -159,14 +152,14 @@ async def _read_twice(
     found: _Screened,
     settle_s: float,
     view: SearchView,
-) -> tuple[PulsarReferences, list[Witness]]:
+) -> tuple[PulsarReferences, list[PulsarLedger]]:
     """All references of two readings, and the ledgers that another cluster has written between them."""
     references = PulsarReferences()
     view.on_step("reading references")
     for place in places:
         await read_references(place, references, view.on_progress)
     unnamed = [each for each in found.witnesses if each.ledger_id not in references.named]
-    before = await _progress(ports, store, unnamed)
+    before = await _last_confirmed(ports, unnamed)
     view.on_step("waiting before the references are read again")
     arrivals = []
     for _ in range(2):
@@ -192,17 +185,17 @@ async def _screen_all(
                 found.newest_ms = max(found.newest_ms, ledger.node.stat.mtime_ms)
             if scanned % _LEDGERS_PER_PROGRESS == 0:
                 view.on_progress(scanned)
-            verdict = screen(ledger, terms)
-            if verdict in {KeptReason.NOT_CLOSED, KeptReason.YOUNG}:
-                witness = witness_of(ledger)
-                found.witnesses += [] if witness is None else [witness]
+            screened = pulsar_ledger(ledger)
+            reason = screened if isinstance(screened, KeptReason) else why_in_use(screened, terms)
+            if isinstance(screened, PulsarLedger) and reason is not None and screened.is_witness:
+                found.witnesses.append(screened)
             if only is not None and ledger.ledger_id not in only:
                 continue
             found.ledgers += 1
-            if isinstance(verdict, KeptReason):
-                found.kept[verdict] += 1
-            else:
-                found.candidates.append(verdict)
+            if isinstance(screened, PulsarLedger) and reason is None:
+                found.candidates.append(screened)
+            elif reason is not None:
+                found.kept[reason] += 1
     return found
 
 
@@ -210,7 +203,7 @@ def _set_young_aside(found: _Screened, terms: OrphanTerms, zookeeper_ms: int) ->
     """The number of candidates that are too young if ZooKeeper's clock has just reached ``zookeeper_ms``."""
     young = [each for each in found.candidates if terms.is_young(each.created_ms, zookeeper_ms)]
     found.candidates = [each for each in found.candidates if not terms.is_young(each.created_ms, zookeeper_ms)]
-    found.witnesses += [witness for each in young if (witness := witness_of_young(each)) is not None]
+    found.witnesses += [each for each in young if each.is_witness]
     found.kept[KeptReason.YOUNG] += len(young)
     return len(young)
 
@@ -226,10 +219,10 @@ async def _versions(ports: ClientPorts, store: MetadataStore, ledger_ids: Sequen
         return dict([each async for each in versions])
 
 
-async def _progress(ports: ClientPorts, store: MetadataStore, witnesses: Sequence[Witness]) -> list[WriterProgress]:
-    """How far the writers of these ledgers are. Reads the last confirmed entry without fencing."""
+async def _last_confirmed(ports: ClientPorts, witnesses: Sequence[PulsarLedger]) -> dict[int, int | None]:
+    """The last confirmed entry of each ledger that is open, read without fencing; None if it is not known."""
 
-    async def look(witness: Witness) -> tuple[int, int | None]:
+    async def look(witness: PulsarLedger) -> tuple[int, int | None]:
         try:
             metadata = (await ports.ledgers.read(witness.ledger_id)).value
             if metadata.is_closed:
@@ -239,13 +232,11 @@ async def _progress(ports: ClientPorts, store: MetadataStore, witnesses: Sequenc
             return witness.ledger_id, None
         return witness.ledger_id, reader.last_add_confirmed
 
-    versions = await _versions(ports, store, [each.ledger_id for each in witnesses])
     async with aclosing(pipelined(each_of(witnesses), look, _LAST_ENTRIES_IN_FLIGHT_MAX)) as looks:
-        confirmed = dict([each async for each in looks])
-    return [WriterProgress(versions[each.ledger_id], confirmed[each.ledger_id]) for each in witnesses]
+        return dict([each async for each in looks])
 
 
-async def _new_ledgers(ports: ClientPorts, store: MetadataStore, found: _Screened) -> list[Witness]:
+async def _new_ledgers(ports: ClientPorts, store: MetadataStore, found: _Screened) -> list[PulsarLedger]:
     """Ledgers of topics that were created since the last look. Ids ascend in the order of creation."""
     await store.sync(ports.ledgers.root)
     async with aclosing(ports.ledgers.list_ids()) as ids:
@@ -254,8 +245,8 @@ async def _new_ledgers(ports: ClientPorts, store: MetadataStore, found: _Screene
     for ledger_id in new:
         found.newest_id = max(found.newest_id, ledger_id)
         with suppress(LedgerNotFoundError):
-            witness = witness_of(await read_stored(store, ports.ledgers, ledger_id))
-            witnesses += [] if witness is None else [witness]
+            ledger = pulsar_ledger(await read_stored(store, ports.ledgers, ledger_id))
+            witnesses += [ledger] if isinstance(ledger, PulsarLedger) and ledger.is_witness else []
     return witnesses
 
 
@@ -263,17 +254,18 @@ async def _foreign_writes(
     ports: ClientPorts,
     store: MetadataStore,
     references: PulsarReferences,
-    unnamed: Sequence[Witness],
-    before: Sequence[WriterProgress],
-    arrivals: Sequence[Sequence[Witness]],
-) -> list[Witness]:
+    unnamed: Sequence[PulsarLedger],
+    before: Mapping[int, int | None],
+    arrivals: Sequence[Sequence[PulsarLedger]],
+) -> list[PulsarLedger]:
     """Ledgers that no reading of the references names, and that a process has written or created meanwhile."""
-    watched = [each for each in zip(unnamed, before, strict=True) if each[0].ledger_id not in references.named]
-    now = await _progress(ports, store, [witness for witness, _ in watched])
+    watched = [each for each in unnamed if each.ledger_id not in references.named]
+    versions = await _versions(ports, store, [each.ledger_id for each in watched])
+    now = await _last_confirmed(ports, watched)
     written = [
-        witness
-        for (witness, first), last in zip(watched, now, strict=True)
-        if is_written(WriterProgress(witness.version, first.last_confirmed), last)
+        each
+        for each in watched
+        if is_written((each.version, versions[each.ledger_id]), (before[each.ledger_id], now[each.ledger_id]))
     ]
     new = [[each for each in witnesses if each.ledger_id not in references.named] for witnesses in arrivals]
     present = await _versions(ports, store, [each.ledger_id for witnesses in new for each in witnesses])
@@ -282,7 +274,7 @@ async def _foreign_writes(
 
 
 async def _compaction(
-    ports: ClientPorts, candidates: Sequence[OrphanCandidate], references: PulsarReferences
+    ports: ClientPorts, candidates: Sequence[PulsarLedger], references: PulsarReferences
 ) -> dict[PulsarTopic, frozenset[int] | str]:
     """For each topic with a compacted ledger that no node names: those that its cursor names, or why not known."""
     topics = {

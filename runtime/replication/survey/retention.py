@@ -11,7 +11,7 @@ from bkctl.runtime.client.ports import ClientPorts
 from bkctl.runtime.ledger.metadata import LedgerMetadata
 from bkctl.runtime.ledger.owner import owner_of
 from bkctl.runtime.metadata.store import Versioned
-from bkctl.runtime.replication.judge.verdict import write_set_rows
+from bkctl.runtime.replication.judge.verdict import bytes_on, write_set_rows
 
 NO_OWNER = "no known owner"
 
@@ -53,8 +53,7 @@ class RetentionTally:
         self.ledgers_scanned += 1
         if self._ids.isdisjoint(metadata.bookies()):
             return
-        rows = write_set_rows(ledger_id, metadata)
-        count = sum((row.payload_bytes or 0) * len(self._ids.intersection(row.write_set)) for row in rows)
+        count = bytes_on(write_set_rows(ledger_id, metadata), self._ids)
         self.open_ledgers += not metadata.is_closed
         owner = owner_of(dict(metadata.custom_metadata)) or NO_OWNER
         for share in (self.total, self.by_owner.setdefault(owner, OwnerShare())):

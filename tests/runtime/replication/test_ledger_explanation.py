@@ -19,8 +19,7 @@ from bkctl.runtime.placement.view import BookieSpace
 from bkctl.runtime.protocol.status import Status
 from bkctl.runtime.replication.config import ReplicationConfig
 from bkctl.runtime.replication.judge.copies import CopyState
-from bkctl.runtime.replication.judge.explanation import LedgerExplanation, explain
-from bkctl.runtime.replication.judge.ledger_facts import LedgerFacts
+from bkctl.runtime.replication.judge.explanation import LedgerExplanation, LedgerFacts, explain
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.runtime.replication.survey.ledger_look import LedgerLook
 from tests.runtime.replication.samples import ledger
