@@ -1,4 +1,4 @@
-"""What a ledger is to Pulsar, from its custom metadata. Pure. Source: docs/formats/pulsar.md.
+"""What a ledger is to Pulsar, from its custom metadata. Pure. Source: metadata section 16.
 
 Names are compared decoded: Pulsar writes the same topic URL-encoded in paths and plain in names.
 """

@@ -25,7 +25,7 @@ _NO_CHECK = -2
 """No expected version; different from None, the check of a node that is written."""
 
 COST_OF_COMPANY = 0.25
-"""What the writes of one more caller cost the server in a transaction, in requests (docs/development.md)."""
+"""What the writes of one more caller cost the server in a transaction, in requests (docs/performance.md)."""
 
 
 class _Unit:

@@ -1,7 +1,7 @@
 """The files that turn table files into a LevelDB database: manifest and CURRENT. Free of I/O.
 
 A manifest is a log of version edits in blocks of 32 KiB; here it holds one edit, which lists all tables. Source:
-LevelDB's documents impl and log_format; docs/decisions/0010.
+LevelDB's documents impl and log_format; decision 10.
 """
 
 from __future__ import annotations

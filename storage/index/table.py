@@ -7,7 +7,7 @@ A table is data blocks, a filter block, a block that references the filter, an i
 Every block is followed by a type (0: not compressed) and the masked CRC-32C of block and type. In a block a key is
 written without the prefix that it shares with the key before; every 16th is written whole, and its offset is at the end
 of the block. LevelDB accepts any shared length that is correct: here it is the common prefix of the block. Source:
-LevelDB's documents table_format and impl; docs/decisions/0010.
+LevelDB's documents table_format and impl; decision 10.
 """
 
 from __future__ import annotations

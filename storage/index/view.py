@@ -2,7 +2,7 @@
 
 LevelDB writes when it opens a database: the log becomes a table, and it starts a new manifest and log. This module
 reads the files as they are. It is slower (a fraction of a millisecond per row), keeps the rows of the log in memory,
-and raises ValueError for anything that LevelDB would have to repair first. Docs: docs/decisions/0011.
+and raises ValueError for anything that LevelDB would have to repair first. Docs: decision 11.
 """
 
 from __future__ import annotations

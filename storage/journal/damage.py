@@ -13,7 +13,7 @@ A checksum in a group (``group``) shows more. A group that does not match it is 
 that was never written. A group whose checksum says that it began later proves that earlier ones were synced.
 
 A hole of whole sectors that reaches into the last group is ambiguous, because nothing on disk shows what had been
-synced. It is treated as torn, and reported (docs/decisions/0006, 0009).
+synced. It is treated as torn, and reported (decisions 6 and 9).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A group is its framed records and padding up to the alignment (storage section 3.4). At the start of the padding, which
 Java skips unread, bkctl stores where the group began and a CRC-32C of it, to distinguish a group that a crash tore from
-a damaged one (docs/decisions/0009). Version 4 has no padding, and therefore no checksum.
+a damaged one (decision 9). Version 4 has no padding, and therefore no checksum.
 """
 
 from __future__ import annotations

@@ -328,8 +328,7 @@ class StorageCheck:
         self.counts.location_count += rows.count
         for log in shortfalls.found():
             log_path = os.path.join(ledger_folder, entry_log_file_name(log.log_id))
-            runbook = _MISSING_RUNBOOK if log.is_missing else _RUNBOOK
-            yield StorageFinding("entry logs", log_path, log.reason, fix=f"see {runbook}")
+            yield StorageFinding("entry logs", log_path, log.reason, fix=f"see {_RUNBOOK}")
         for error in damages:
             yield StorageFinding("index", path, without_advice(error), fix=REBUILD_ADVICE)
 
@@ -363,17 +362,16 @@ class StorageCheck:
 # A rebuilt index would not contain entries whose ids in the log are damaged, and the bookie would deny them.
 _KEEP_INDEX_ADVICE: Final = (
     "leave the index as it is: while it names these entries, readers get an error and ask other bookies; see "
-    "docs/runbooks/corrupt-log.md"
+    "docs/runbooks/lost-entries.md"
 )
 _ELSEWHERE_ADVICE: Final = (
     "restore the ledger directories, in number and order; if they did not change, these ids are damaged: see "
-    "docs/runbooks/corrupt-log.md"
+    "docs/runbooks/lost-entries.md"
 )
 _FOREIGN_RECORD_ADVICE: Final = (
     f"restore the journal directories, in number and order; if they did not change: {LOST_DATA_ADVICE}"
 )
-_MISSING_RUNBOOK: Final = "docs/runbooks/missing-log.md"
-_RUNBOOK: Final = "docs/runbooks/corrupt-log.md"
+_RUNBOOK: Final = "docs/runbooks/lost-entries.md"
 _IDX_ADVICE: Final = (
     "the Java bookie cannot serve these entries: check the other copies with bkctl ledger verify; after bkctl storage "
     "adopt, the integrity check restores them from there"

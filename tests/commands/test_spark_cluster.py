@@ -34,7 +34,7 @@ TIMES = {"seconds": 0, "judged_at": 0}
 
 SECRET = "sesame-of-the-driver-alone"
 LEDGERS = 40
-GUIDE = Path(ROOT) / "docs" / "guide" / "audit-on-spark.md"
+GUIDE = Path(ROOT) / "docs" / "guide" / "audit.md"
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Brokers that create, trim, offload and delete, and fail between any two steps, while orphans are searched.
 
 No ledger that is named at the end of a search, or ever after, may be called an orphan; every ledger that a broker left
-long before must be. The brokers keep to the orders in docs/formats/pulsar.md. More seeds find more.
+long before must be. The brokers keep to the orders in metadata section 16. More seeds find more.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tests.test_repository import read
 
 pytestmark = pytest.mark.cluster
 
-_, GUIDE = read("docs/guide/audit-on-spark.md").split("### What bookies hold")
+_, GUIDE = read("docs/guide/audit.md").split("### What bookies hold")
 EXPORT, _ADDED = re.findall(r"```\n(.*?)```", GUIDE, re.DOTALL)
 (QUERIES,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
 JAVA_LOGS = ("db-4.18.0/crash/ledgers/0.log.gz", "direct-io-4.18.0/replayed/ledgers/1.log.gz")

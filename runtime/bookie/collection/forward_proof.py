@@ -10,7 +10,7 @@ missing. So before each deletion a bookie compares the store with what it rememb
 
 A zxid alone is not enough: each election of a leader increases its upper half, also the one after all servers were set
 back. If the store is older than what is remembered, no ledger is deleted until an operator confirms it, or the newer
-metadata is back; after a ledger whose id was not given, only the operator ends it. Source: docs/decisions/0024.
+metadata is back; after a ledger whose id was not given, only the operator ends it. Source: decision 24.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Recovery has its own mark, so that a bookie at the limit does not change its mod
 
 Routing is static: a ledger's directory and journal follow from its id (storage section 1). So space on another disk
 does not help it. A ledger directory and its index directory share a position and count as full together; a full journal
-stops all writes, because its next file may be needed at any moment. Differences from Java: docs/decisions/0008.
+stops all writes, because its next file may be needed at any moment. Differences from Java: decision 8.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compressed nodes of Pulsar: magic number, header with codec and size, payload. Source: docs/formats/pulsar.md.
+"""Compressed nodes of Pulsar: magic number, header with codec and size, payload. Source: metadata section 16.
 
 No uncompressed node starts with the magic number: as protobuf it would be a field of a type that does not exist.
 """

@@ -1,4 +1,4 @@
-"""Which ledgers a node of Pulsar's metadata names. Pure. Source: docs/formats/pulsar.md.
+"""Which ledgers a node of Pulsar's metadata names. Pure. Source: metadata section 16.
 
 The decoders are strict, because a ledger that no node names may be deleted: a field that is not known here may name
 ledgers, so a message with one cannot be decoded.

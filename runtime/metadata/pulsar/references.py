@@ -1,4 +1,4 @@
-"""Reads all nodes of a Pulsar cluster that name ledgers. Writes nothing. Source: docs/formats/pulsar.md."""
+"""Reads all nodes of a Pulsar cluster that name ledgers. Writes nothing. Source: metadata section 16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translates kazoo's errors to ours; part of the adapter ``store`` (docs/decisions/0007)."""
+"""Translates kazoo's errors to ours; part of the adapter ``store`` (decision 7)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Threads and connections of the ZooKeeper client library.
 
-Part of the adapter ``store`` (docs/decisions/0007).
+Part of the adapter ``store`` (decision 7).
 """
 
 from __future__ import annotations

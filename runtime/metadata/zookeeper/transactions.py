@@ -1,4 +1,4 @@
-"""Stats and transactions for ``store``, without an import of kazoo (docs/decisions/0007)."""
+"""Stats and transactions for ``store``, without an import of kazoo (decision 7)."""
 
 from __future__ import annotations
 

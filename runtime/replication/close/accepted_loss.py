@@ -8,7 +8,7 @@
 The end is the highest entry with a good digest, and not below a last add confirmed that was seen. Entries before it
 without a good copy are holes: the metadata says that they exist, so a reader gets an error there, not the end. The
 caller holds the replication lock. Until the close, only the state, the fences and some harmless copies are new, so it
-can be repeated after a stop at any moment. See decision 23 of the documentation.
+can be repeated after a stop at any moment. See decision 23.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def test_any_damage_gives_what_was_written_or_a_refusal(
         return
     sectors = range(0, written.marks[-1].offset, SECTOR_BYTES)
     if any(damaged[start : start + SECTOR_BYTES] == bytes(SECTOR_BYTES) for start in sectors):
-        # What was synced and then lost whole sectors looks like what never was (docs/decisions/0006), and where the
+        # What was synced and then lost whole sectors looks like what never was (decision 6), and where the
         # checksum's own sector is gone nothing vouches for the rest of that group but the clients' digests.
         untouched = [damaged[: mark.offset] == written.data[: mark.offset] for mark in written.marks[1:]]
         count = sum(len(group) for group, is_whole in zip(written.groups, untouched, strict=True) if is_whole)

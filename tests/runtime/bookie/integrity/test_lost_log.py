@@ -25,7 +25,7 @@ ENTRY_COUNTS = {1: 30, 2: 10}
 async def test_a_log_that_is_gone_is_made_up_for_by_the_other_bookies(
     make_trio: MakeTrio, metadata_uri: str, store: ZooKeeperStore, tmp_path: Path
 ) -> None:
-    """docs/runbooks/missing-log.md, with a closed and an open ledger in the log."""
+    """docs/runbooks/lost-entries.md, with a closed and an open ledger in the log."""
 
     def storage(*words: str) -> BkctlResult:
         folders = ("--journal-dir", str(tmp_path / "journal"), "--ledger-dir", str(tmp_path / "ledgers"))
@@ -48,7 +48,7 @@ async def test_a_log_that_is_gone_is_made_up_for_by_the_other_bookies(
         checked = await asyncio.to_thread(storage, "check")
         assert checked.exit_code == FINDINGS_EXIT_CODE
         assert "there is no such log: 40 entries of 2 ledgers (1, 2) were in it" in checked.stdout
-        assert "docs/runbooks/missing-log.md" in checked.stdout
+        assert "docs/runbooks/lost-entries.md" in checked.stdout
         rebuilt = await asyncio.to_thread(storage, "index", "rebuild", "--locations", "--yes")
         assert rebuilt.exit_code == 0, rebuilt.stderr
 

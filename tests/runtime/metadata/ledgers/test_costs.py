@@ -1,4 +1,4 @@
-"""What docs/internals/metadata-ledgers.md says each action costs, counted on a real server."""
+"""What each action costs in operations of ZooKeeper, counted on a real server."""
 
 from __future__ import annotations
 

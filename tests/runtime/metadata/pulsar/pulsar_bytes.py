@@ -1,4 +1,4 @@
-"""Contents of Pulsar's nodes, byte by byte from docs/formats/pulsar.md, without the code under test."""
+"""Contents of Pulsar's nodes, byte by byte from metadata section 16, without the code under test."""
 
 from __future__ import annotations
 
