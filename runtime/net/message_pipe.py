@@ -1,6 +1,6 @@
 """Messages over pipes between a process and its child processes: each is a 4-byte length and MessagePack.
 
-The adapter that starts the autorecovery daemon of a bookie; why it is not that of ``bkctl.storage.adapters``: decision 13.
+The adapter that starts the autorecovery daemon of a bookie; it is not that of ``bkctl.storage.adapters``: decision 13.
 A child runs ``python -P -m MODULE`` and talks to its parent through standard input and output. It ends when its parent
 does, because then its input ends.
 """
