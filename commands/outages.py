@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from bkctl.commands.console import Console
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import ChangeCutOffError
-from bkctl.commands.rendering import counted, size
 from bkctl.commands.safety.audit_trail import mask_secrets
 from bkctl.runtime.errors import MetadataUnavailableError
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.outage import MetadataOutage

@@ -18,10 +18,11 @@ from bkctl.commands.outages import report_outage, told_when_cut_off
 from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.recovery_job import as_recorded, delete_job, open_job, read_rest_of_ledgers, start_of
 from bkctl.commands.recovery_progress import recovery_progress
-from bkctl.commands.rendering import Column, Table, counted, decimal, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.replication_access import note_end, policy_of
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_copy_options
+from bkctl.storage.words import counted, decimal, size
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan

@@ -16,13 +16,13 @@ import msgspec
 from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import parse_bytes_per_second
-from bkctl.commands.rendering import counted, size
 from bkctl.commands.safety.state_folder import state_folder
 from bkctl.runtime.errors import ConfigurationError, ConflictError, RefusedError
 from bkctl.runtime.new_file import write_whole
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.advice import without_path
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.console import Console

@@ -8,9 +8,10 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, overload
 
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import Column, Table, counted, decimal, duration, size, time_text
+from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode
 from bkctl.runtime.replication.policy import DEFAULT_POLICY, Policy
+from bkctl.storage.words import counted, decimal, duration, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.judge.ledger_result import LedgerFailure

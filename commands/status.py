@@ -10,9 +10,10 @@ import typer
 from bkctl.commands.command import command, group
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Lines, Table, counted, percent, size, time_text
+from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.storage.words import counted, percent, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook

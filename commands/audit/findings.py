@@ -9,7 +9,8 @@ import typer
 
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
-from bkctl.commands.rendering import counted, duration, time_text
+from bkctl.commands.rendering import time_text
+from bkctl.storage.words import counted, duration
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.cluster_audit.report import AuditSummary

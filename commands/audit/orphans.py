@@ -14,10 +14,11 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.parse import parse_duration_s, read_ledger_ids
-from bkctl.commands.rendering import Column, Lines, Table, counted, duration, size, time_text
+from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.new_file import whole_file
+from bkctl.storage.words import counted, duration, size
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress

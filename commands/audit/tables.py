@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.config import OutputForm
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import Column, Lines, Row, Table, decimal, size, time_text
+from bkctl.commands.rendering import Column, Lines, Row, Table, time_text
+from bkctl.storage.words import decimal, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.cluster_audit.report import AuditReport

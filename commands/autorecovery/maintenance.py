@@ -13,8 +13,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
 from bkctl.commands.parse import parse_bookie_id, parse_duration_s
-from bkctl.commands.rendering import Column, Table, counted, time_text
+from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.session import Session, open_session
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.bookies.registration import Registrations

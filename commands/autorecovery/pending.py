@@ -14,9 +14,10 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.listing import require_no_listing_options
 from bkctl.commands.parse import parse_duration_s
-from bkctl.commands.rendering import Column, Table, counted, duration, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.watch import clear_screen, parse_watch
+from bkctl.storage.words import counted, duration, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.replication.marks import ListedMark

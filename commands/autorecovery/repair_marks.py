@@ -13,8 +13,9 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Lines, Table, counted, time_text
+from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import Session, open_session
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan

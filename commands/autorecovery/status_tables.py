@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bkctl.commands.rendering import UNKNOWN, Column, Row, Table, size, time_text
+from bkctl.commands.rendering import Column, Row, Table, time_text
+from bkctl.storage.words import UNKNOWN, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.replication.lock import HeldLock

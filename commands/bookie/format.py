@@ -14,13 +14,14 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext, id_by_settings, load_config
 from bkctl.commands.cookie.access import require_not_registered, scan_references
 from bkctl.commands.effect import Effect
-from bkctl.commands.rendering import Column, Table, counted, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session, require_metadata_uri
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.commands.storage.folder_lists import FIX, require_agreeing_folders
 from bkctl.commands.storage.java_bookie import require_stopped
 from bkctl.commands.storage.own_storage import OwnStorage
 from bkctl.runtime.errors import RefusedError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.gate import Change

@@ -13,10 +13,11 @@ from bkctl.commands.command import command, group
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
-from bkctl.commands.rendering import Column, Lines, Table, counted, size
+from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.runtime.admin.calls import BKCTL_API, REBUILD_JOB
 from bkctl.runtime.errors import BookieTimeoutError, BookieUnavailableError, RefusedError
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress

@@ -19,12 +19,12 @@ from bkctl.commands.outages import told_when_cut_off
 from bkctl.commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
-from bkctl.commands.rendering import counted, duration
 from bkctl.commands.replication_access import note_end, policy_of, replication_access, waiting_sentence
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminToken
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.replication.config import OpenLedgers
+from bkctl.storage.words import counted, duration
 
 if TYPE_CHECKING:
     from bkctl.commands.outages import JobProgress

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.recovery_rendering import print_report, shortened
-from bkctl.commands.rendering import counted
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.run.decommission import DecommissionReport

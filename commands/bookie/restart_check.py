@@ -10,8 +10,9 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import Outcome
 from bkctl.commands.parse import parse_bookie_id
-from bkctl.commands.rendering import Column, Table, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import open_session
+from bkctl.storage.words import size
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.judge.stop_verdict import StopVerdict

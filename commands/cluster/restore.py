@@ -11,9 +11,10 @@ from bkctl.commands.command import command
 from bkctl.commands.context import CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

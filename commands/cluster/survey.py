@@ -9,10 +9,11 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.context import CommandContext
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.safety.state_folder import state_folder
 from bkctl.commands.session import Session
 from bkctl.runtime.errors import ConflictError, MetadataFormatError, RefusedError
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.backup.archive import ArchiveEnd, ArchiveHeader

@@ -37,7 +37,6 @@ from bkctl.commands.processes import (
     wait_ended,
     write_pid_file,
 )
-from bkctl.commands.rendering import counted
 from bkctl.runtime.bookie.cookies.check import require_cookie_path
 from bkctl.runtime.errors import MetadataUnavailableError, PortInUseError, RefusedError
 from bkctl.runtime.metadata.zookeeper.embedded import (
@@ -49,6 +48,7 @@ from bkctl.runtime.metadata.zookeeper.embedded import (
 from bkctl.storage import filenames
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.errors import BkctlError
+from bkctl.storage.words import counted
 
 BOOKIES_DEFAULT = 3
 _STOP_TIMEOUT_S = 30.0

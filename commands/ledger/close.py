@@ -21,8 +21,9 @@ from bkctl.commands.ledger.accepted_loss import (
 from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
 from bkctl.commands.ledger.rows import owner_text, state_name
 from bkctl.commands.parse import all_ledger_ids, parse_duration_s
-from bkctl.commands.rendering import Column, Lines, Table, counted, size, time_text
+from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import Session, open_session
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

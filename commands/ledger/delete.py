@@ -16,9 +16,10 @@ from bkctl.commands.ledger.force_open import last_looks, require_empty, sentence
 from bkctl.commands.ledger.named import IdsFromFile, LedgerIds, owner_sentences, read_ledgers
 from bkctl.commands.ledger.rows import owner_text, state_name
 from bkctl.commands.parse import all_ledger_ids
-from bkctl.commands.rendering import Column, Table, counted, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import LedgerNotFoundError, RefusedError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan

@@ -14,10 +14,11 @@ from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome, unreadable_file
 from bkctl.commands.ledger.changing import FAILURE_TABLE, Tally, change_ledgers, outcome_of
 from bkctl.commands.parse import parse_ledger_id
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import ConflictError, LedgerNotFoundError, MetadataFormatError, RefusedError
 from bkctl.storage.adapters.given_files import DATA_BYTES_MAX, read_given_file
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan

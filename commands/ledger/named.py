@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bkctl.commands.rendering import counted
 from bkctl.runtime.errors import LedgerNotFoundError
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

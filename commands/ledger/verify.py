@@ -16,8 +16,9 @@ from bkctl.commands.context import CommandContext
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError, Outcome
 from bkctl.commands.findings_file import new_findings_file
 from bkctl.commands.parse import parse_bytes_per_second, parse_entry_range, parse_ledger_id, parse_share
-from bkctl.commands.rendering import Column, Lines, Table, counted, decimal, size
+from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.session import Session, open_session
+from bkctl.storage.words import counted, decimal, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.replication.judge.check_scope import CheckScope

@@ -8,12 +8,13 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Lines, Table, counted
+from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.folder_lists import require_agreeing_folders
 from bkctl.commands.storage.java_bookie import require_stopped, require_version_files
 from bkctl.commands.storage.own_storage import PLAN_TABLE, OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,13 @@ import typer
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.files import file_rows
 from bkctl.commands.storage.folder_lists import FIX, find_contradictions
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
 from bkctl.commands.storage.working import work_beside_loop
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

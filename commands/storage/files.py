@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
-from bkctl.commands.rendering import Column, Table, size, time_text
+from bkctl.commands.rendering import Column, Table, time_text
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
+from bkctl.storage.words import size
 
 if TYPE_CHECKING:
     from bkctl.storage.offline.file_kinds import FileKind, FolderRole

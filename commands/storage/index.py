@@ -13,13 +13,14 @@ from bkctl.commands.config import OutputForm
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import Outcome
-from bkctl.commands.rendering import Column, Lines, Table, counted, size
+from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.folder_lists import require_agreeing_folders
 from bkctl.commands.storage.index_show import show
 from bkctl.commands.storage.java_bookie import require_no_java_index
 from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_storage
 from bkctl.commands.storage.working import work_beside_loop
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress

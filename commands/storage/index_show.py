@@ -12,9 +12,10 @@ from bkctl.commands.command import command
 from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.errors import NotFoundError
 from bkctl.commands.parse import parse_ledger_id
-from bkctl.commands.rendering import Column, Lines, Table, size
+from bkctl.commands.rendering import Column, Lines, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.own_storage import OwnStorage, open_own_storage
+from bkctl.storage.words import size
 
 if TYPE_CHECKING:
     from bkctl.storage.index.opening import IndexState

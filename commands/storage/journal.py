@@ -14,7 +14,7 @@ from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.parse import parse_ledger_id
-from bkctl.commands.rendering import Column, Table, counted, size
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.folder_lists import require_agreeing_folders
 from bkctl.commands.storage.offline import JOURNAL, NumberedFile, choose_directories, find_by_path, find_file, is_path
@@ -22,6 +22,7 @@ from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_s
 from bkctl.commands.storage.start_offset import require_journal_start
 from bkctl.commands.storage.working import work_beside_loop
 from bkctl.storage.errors import CorruptFileError, StorageError
+from bkctl.storage.words import counted, size
 
 if TYPE_CHECKING:
     from bkctl.commands.listing import Listing

@@ -13,7 +13,7 @@ from bkctl.commands.context import BookieFlags, CommandContext
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import NotFoundError, Outcome
 from bkctl.commands.parse import parse_ledger_id
-from bkctl.commands.rendering import Column, Table, counted
+from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import takes_storage_options
 from bkctl.commands.storage.folder_lists import require_agreeing_folders
 from bkctl.commands.storage.java_bookie import require_no_java_index
@@ -21,6 +21,7 @@ from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_s
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.advice import UNCLEAN_ADVICE
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from bkctl.commands.errors import InvalidArgumentError, NotFoundError
-from bkctl.commands.rendering import counted
 from bkctl.storage.filenames import (
     current_directory,
     entry_log_file_name,
@@ -21,6 +20,7 @@ from bkctl.storage.filenames import (
     parse_journal_file_name,
 )
 from bkctl.storage.ports import FileSystem
+from bkctl.storage.words import counted
 
 _HEXADECIMAL = re.compile(r"0[xX]([0-9a-fA-F]{1,16})")
 _DECIMAL = re.compile(r"[0-9]{1,19}")

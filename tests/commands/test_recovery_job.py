@@ -19,12 +19,12 @@ from bkctl.commands.context import CopyFlags
 from bkctl.commands.errors import InvalidArgumentError
 from bkctl.commands.outages import continuing_command
 from bkctl.commands.recovery_job import RatesFile, as_recorded, parse_rates
-from bkctl.commands.rendering import counted
 from bkctl.runtime.errors import ConfigurationError
 from bkctl.runtime.replication.config import OpenLedgers, PlacementMode, VerifyMode
 from bkctl.runtime.replication.plan.job_file import JobFile
 from bkctl.runtime.replication.policy import CopyPace
 from bkctl.storage.adapters.sqlite import SqliteDatabase
+from bkctl.storage.words import counted
 from tests.processes import COMMAND_TIMEOUT_S, BkctlProcess, Cluster, start_bkctl
 from tests.runtime.replication.test_job_file import START
 
