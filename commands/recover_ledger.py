@@ -22,7 +22,7 @@ from bkctl.commands.rendering import Column, Table
 from bkctl.commands.replication_access import note_end, policy_of
 from bkctl.commands.session import Session, open_session
 from bkctl.commands.shared_options import takes_copy_options
-from bkctl.storage.words import counted, decimal, size
+from bkctl.storage.words import SHOWN_MAX, counted, decimal, size
 
 if TYPE_CHECKING:
     from bkctl.commands.safety.plan import Plan
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from bkctl.runtime.replication.policy import Policy
     from bkctl.runtime.replication.run.in_place_repair import InPlaceRepair, InPlaceReport
 
-_IDS_SHOWN_MAX = 5
 _ENTRIES_SHOWN_MAX = 60
 
 
@@ -229,7 +228,7 @@ def _plan(session: Session, ledgers: LedgerStore, found: InPlacePlan) -> Plan:
                 item |= {"first_entry_id": str(each.first_entry_id), "stripe_entries": each.stripe_entries}
             items.append(item)
     ids = [str(ledger.ledger_id) for ledger in found.ledgers]
-    subject = ", ".join(ids) if len(ids) <= _IDS_SHOWN_MAX else counted(len(ids), "ledger")
+    subject = ", ".join(ids) if len(ids) <= SHOWN_MAX else counted(len(ids), "ledger")
     return session.plan(subject=subject, summary=_sentences(found), items=items)
 
 

@@ -13,7 +13,7 @@ from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import open_session, require_metadata_uri
 from bkctl.commands.watch import clear_screen, parse_watch
-from bkctl.storage.words import counted, percent, size
+from bkctl.storage.words import counted, duration, percent, size
 
 if TYPE_CHECKING:
     from bkctl.runtime.metadata.replication.recovery_look import RecoveryLook
@@ -297,12 +297,10 @@ def _repairs_text(status: ClusterLook) -> str:
 
 
 def _time_left_text(look: _Look) -> str:
-    from bkctl.runtime.replication.judge.status_finding import age_text
-
     why_unknown = _why_unknown(look.status)
     if look.seconds_left is not None:
         others = "" if why_unknown is None else f"; ledgers that are not marked: {why_unknown}"
-        return f"about {age_text(look.seconds_left)} at the pace of this watch{others}"
+        return f"about {duration(look.seconds_left)} at the pace of this watch{others}"
     if look.status.root is not None and look.status.root.recovering:
         return "unknown (the command that moves the ledgers shows it)"
     if why_unknown is not None:
@@ -342,9 +340,7 @@ def _kind_text(recovery: RecoveryLook | None) -> str:
 
 
 def _age(status: ClusterLook, since_ms: int) -> str:
-    from bkctl.runtime.replication.judge.status_finding import age_text
-
-    return age_text(max(0, status.now_ms - since_ms) / 1000)
+    return duration(max(0, status.now_ms - since_ms) / 1000)
 
 
 app = group("", show_status)

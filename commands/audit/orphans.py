@@ -18,7 +18,7 @@ from bkctl.commands.rendering import Column, Lines, Table, time_text
 from bkctl.commands.session import Session, open_session
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.new_file import whole_file
-from bkctl.storage.words import counted, duration, size
+from bkctl.storage.words import SHOWN_MAX, counted, duration, size
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress
@@ -26,20 +26,15 @@ if TYPE_CHECKING:
     from bkctl.runtime.replication.judge.orphans import OrphanCandidate
     from bkctl.runtime.replication.survey.orphan_search import OrphanSearch
 
-_NAMED_MAX = 5
 _CLOCKS_DIFFER_MS = 60_000
 """Less is usual between machines, and nothing compared with a day."""
-
-
-def _age(value: object) -> str:
-    return duration(value) if isinstance(value, int) else "-"
 
 
 _COLUMNS = (
     Column("ledger_id", "LEDGER", is_right=True),
     Column("owner", "OWNER"),
     Column("kind", "KIND"),
-    Column("age_s", "AGE", _age, is_right=True),
+    Column("age_s", "AGE", duration, is_right=True),
     Column("length_bytes", "BYTES", size, is_right=True),
     Column("reason", "REASON", priority=1),
 )
@@ -220,10 +215,10 @@ def _print(
     out: str | None,
 ) -> None:
     console = context.console
-    for problem in found.problems[:_NAMED_MAX]:
+    for problem in found.problems[:SHOWN_MAX]:
         console.warn(f"{problem}: ledgers of this owner are not called orphans")
-    if len(found.problems) > _NAMED_MAX:
-        console.warn(f"{len(found.problems) - _NAMED_MAX} more nodes cannot be decoded")
+    if len(found.problems) > SHOWN_MAX:
+        console.warn(f"{counted(len(found.problems) - SHOWN_MAX, 'more node')} cannot be decoded")
     if foreign:
         console.warn(
             f"the namespaces of {counted(len(foreign), 'ledger')} exist in no given cluster: if another Pulsar cluster "

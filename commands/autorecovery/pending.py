@@ -24,21 +24,11 @@ if TYPE_CHECKING:
     from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
 
 
-def show_age(value: object) -> str:
-    """Seconds as the largest unit that fits, for tables."""
-    if not isinstance(value, int):
-        return "-"
-    for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):
-        if value >= seconds:
-            return f"{value // seconds}{unit}"
-    return f"{value}s"
-
-
 _TABLE = Table(
     "PendingLedgers",
     Column("ledger_id", "LEDGER", is_right=True),
     Column("missing_bookies", "MISSING"),
-    Column("age_s", "AGE", show_age, is_right=True),
+    Column("age_s", "AGE", duration, is_right=True),
     Column("copies_left", "COPIES", is_right=True),
     Column("bytes", "BYTES", size, is_right=True, priority=1),
     Column("reason", "REASON"),

@@ -24,7 +24,7 @@ from bkctl.commands.session import Session, open_session
 from bkctl.runtime.admin.calls import AdminToken
 from bkctl.runtime.errors import RefusedError
 from bkctl.runtime.replication.config import OpenLedgers
-from bkctl.storage.words import counted, duration
+from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
 
 if TYPE_CHECKING:
     from bkctl.commands.outages import JobProgress
@@ -245,14 +245,13 @@ class _Run:
             )
 
 
-def open_names(still_open: Sequence[OpenLedger], age_s: Callable[[int], int], count_max: int = 5) -> str:
+def open_names(still_open: Sequence[OpenLedger], age_s: Callable[[int], int]) -> str:
     """The first ledgers with their owners and ages, and the number of others."""
     names = []
-    for each in still_open[:count_max]:
+    for each in still_open[:SHOWN_MAX]:
         age = "of unknown age" if each.created_ms is None else f"{duration(age_s(each.created_ms))} old"
         names.append(f"{each.ledger_id} ({each.owner or 'no known owner'}, {age})")
-    more = len(still_open) - count_max
-    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+    return listed(names, total=len(still_open))
 
 
 async def _check_cluster(session: Session, access: ReplicationAccess, found: DecommissionPlan) -> StopVerdict:
@@ -302,7 +301,7 @@ def _change_plan(access: ReplicationAccess, found: DecommissionPlan, request: Le
             for each in live
         ]
     if found.accepted:
-        left = "1 ledger as it is" if len(found.accepted) == 1 else f"{len(found.accepted)} ledgers as they are"
+        left = counted(len(found.accepted), "ledger as it is", "ledgers as they are")
         they = "it" if len(found.accepted) == 1 else "they"
         summary.append(f"will leave {left}, with entries proven lost; {they} will still reference {found.names}")
     if not request.is_drain_only:

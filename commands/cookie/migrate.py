@@ -17,6 +17,7 @@ from bkctl.commands.parse import parse_bookie_id
 from bkctl.commands.safety.plan import Plan
 from bkctl.commands.shared_options import takes_bookie_options
 from bkctl.runtime.errors import ConflictError, RefusedError
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.bookie.cookies.repair import MigrationState
@@ -64,8 +65,8 @@ async def migrate(
         await _carry_out(context, own, state, _plan(own, state, naming_old))
     if naming_old:
         context.console.warn(
-            f"entries of {naming_old} ledgers cannot be read from this bookie until the ledgers are rewritten: start "
-            f"it as {new_id}, then run bkctl ledger rewrite-bookie --from {old_id} --to {new_id}"
+            f"entries of {counted(naming_old, 'ledger')} cannot be read from this bookie until the ledgers are "
+            f"rewritten: start it as {new_id}, then run bkctl ledger rewrite-bookie --from {old_id} --to {new_id}"
         )
 
 
@@ -120,7 +121,8 @@ def _plan(own: OwnBookie, state: MigrationState, naming_old: int) -> Plan:
     return session.plan(
         subject=state.old_id,
         summary=(
-            f"bookie {state.old_id} will become {new_id}; {naming_old} ledgers reference the old ID",
+            f"bookie {state.old_id} will become {new_id}; "
+            f"{counted(naming_old, 'ledger references', 'ledgers reference')} the old ID",
             f"afterwards start it with --bookie-id {new_id}, or with settings that give it this ID",
         ),
         items=tuple(items),

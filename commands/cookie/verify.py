@@ -14,6 +14,7 @@ from bkctl.commands.cookie.own_folders import OwnBookie, open_own_bookie
 from bkctl.commands.errors import Outcome
 from bkctl.commands.rendering import Column, Table
 from bkctl.commands.shared_options import BOOKIE_OPTIONS, STORAGE_OPTIONS, takes_bookie_options
+from bkctl.storage.words import counted
 
 if TYPE_CHECKING:
     from bkctl.runtime.bookie.cookies.evidence import CookieFinding, Evidence, Remedy
@@ -98,8 +99,8 @@ async def _evidence(context: CommandContext, own: OwnBookie) -> Evidence:
     references = await scan_references(context, own.session, ids)
     if references.unreadable_count:
         context.console.warn(
-            f"{references.unreadable_count} ledgers are unreadable and may reference any bookie: "
-            f"{references.unreadable_advice}"
+            f"{counted(references.unreadable_count, 'ledger is', 'ledgers are')} unreadable and may reference any "
+            f"bookie: {references.unreadable_advice}"
         )
     return msgspec.structs.replace(evidence, ledgers_naming=references.counts_at_most)
 

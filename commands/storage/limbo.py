@@ -21,7 +21,7 @@ from bkctl.commands.storage.own_storage import OwnStorage, make_plan, open_own_s
 from bkctl.commands.storage.working import shown_progress, work_beside_loop
 from bkctl.runtime.errors import RefusedError
 from bkctl.storage.advice import UNCLEAN_ADVICE
-from bkctl.storage.words import counted
+from bkctl.storage.words import counted, listed
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress
@@ -267,7 +267,6 @@ def _sentence(log: DoubtfulLog) -> str:
 
 
 def _listed(log: DoubtfulLog) -> str:
-    from bkctl.storage.entry_log.damage import listed
 
     return listed(log.ledger_ids)
 

@@ -60,10 +60,10 @@ from bkctl.storage.journal.catalog import read_catalog
 from bkctl.storage.journal.format import encode_explicit_lac_record, encode_fence_record, encode_ledger_key_record
 from bkctl.storage.offline.adoption import index_folders
 from bkctl.storage.ports import FileSystem, OpenIndexStore
+from bkctl.storage.words import counted, listed
 
 _OWN_PREFIXES = ("ldb-", "bkctl.")
 _RECORD_COUNT_MAX = 3 * 4096
-_LEDGERS_TOLD_MAX = 10
 
 
 class HandBackReport(msgspec.Struct):
@@ -210,9 +210,7 @@ def _records(ledger_id: int, row: LedgerRow) -> list[bytes]:
 def _require_nothing_unknown(storage: LedgerStorage) -> None:
     limbo = [str(ledger_id) for ledger_id, row in _rows(storage) if row.is_limbo]
     if limbo or storage.engines[0].read_flags():
-        what = (
-            f"{len(limbo)} ledgers may miss entries here ({', '.join(limbo[:_LEDGERS_TOLD_MAX])} ...)" if limbo else ""
-        )
+        what = f"{counted(len(limbo), 'ledger')} may miss entries here ({listed(limbo)})" if limbo else ""
         raise AdoptionRefusedError(
             f"nothing was changed: {what or 'an integrity check is due'}; Java would report missing entries as "
             "nonexistent: start the bookie and wait until its integrity check is complete, or remove it with "

@@ -19,6 +19,7 @@ from bkctl.storage.index.java_index import find_java_index
 from bkctl.storage.offline.adoption import idx_ledgers, index_folders, locate_logs, own_index_paths
 from bkctl.storage.offline.adoption_build import read_idx_header, read_idx_locations
 from bkctl.storage.ports import FileSystem
+from bkctl.storage.words import counted
 
 _ROCKSDB_FILE: Final = "CURRENT"
 """Every RocksDB directory has it."""
@@ -72,5 +73,5 @@ def find_idx_problems(
                 continue
             if wrong:
                 entry_id, reason = wrong[0]
-                more = f", and {len(wrong) - 1} more entries" if len(wrong) > 1 else ""
+                more = f", and {counted(len(wrong) - 1, 'more entry')}" if len(wrong) > 1 else ""
                 yield IdxProblem(path, f"entry {entry_id} cannot be read: {reason}{more}", ledger_id, entry_id)

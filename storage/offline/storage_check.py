@@ -18,7 +18,7 @@ from bkctl.storage.advice import LOST_DATA_ADVICE, REBUILD_ADVICE, without_advic
 from bkctl.storage.config import StorageConfig
 from bkctl.storage.disk_room import lacks_room
 from bkctl.storage.engine.collected_ledgers import COLLECTED_ADVICE, CollectedLedgers
-from bkctl.storage.entry_log.damage import LogDamage, listed
+from bkctl.storage.entry_log.damage import LogDamage
 from bkctl.storage.entry_log.examination import examine_log
 from bkctl.storage.entry_log.log_lists import read_mixed_logs, read_quarantine
 from bkctl.storage.entry_log.reader import list_entry_logs
@@ -49,6 +49,7 @@ from bkctl.storage.offline.java_index_check import find_idx_problems, java_index
 from bkctl.storage.offline.log_shortfalls import UNMEASURED, LocationRows, LogShortfalls, log_sizes_bytes
 from bkctl.storage.offline.probe_child import PROBLEM_COUNT_MAX, Probed, ProbeRows
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
+from bkctl.storage.words import counted, listed
 
 PROBE_MODULE: Final = "bkctl.storage.offline.probe_child"
 _PROGRESS_RECORD_COUNT: Final = 4096
@@ -356,7 +357,7 @@ class StorageCheck:
                         entry_id=problem.entry_id,
                     )
         if count > reported_count:
-            reason = f"{count - reported_count} more entries are not where the index says"
+            reason = f"{counted(count - reported_count, 'more entry is', 'more entries are')} not where the index says"
             yield StorageFinding("locations", path, reason, fix=_KEEP_INDEX_ADVICE)
 
 
@@ -418,10 +419,11 @@ def _of_rows(path: str, rows: LocationRows) -> Iterator[StorageFinding]:
     for row in rows.invalid:
         yield StorageFinding("locations", path, f"{row} is not a location", fix=_KEEP_INDEX_ADVICE)
     if rows.invalid_count > len(rows.invalid):
-        reason = f"{rows.invalid_count - len(rows.invalid)} more rows are not locations"
+        more = counted(rows.invalid_count - len(rows.invalid), "more row is", "more rows are")
+        reason = f"{more} not a location"
         yield StorageFinding("locations", path, reason, fix=_KEEP_INDEX_ADVICE)
     if rows.leftover_count:
-        reason = f"{rows.leftover_count} locations of deleted ledgers, which a crash left"
+        reason = f"{counted(rows.leftover_count, 'location')} of deleted ledgers, which a crash left"
         yield StorageFinding("locations", path, reason, is_problem=False)
 
 

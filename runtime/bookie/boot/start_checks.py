@@ -32,7 +32,6 @@ from bkctl.runtime.metadata.store import MetadataStore
 from bkctl.runtime.metadata.uri import parse_metadata_uri
 from bkctl.storage.advice import with_path
 from bkctl.storage.dirty_marks import read_dirty_marks, read_machine_boot
-from bkctl.storage.disk_room import mebibytes
 from bkctl.storage.engine.replay_rehearsal import RehearsalImpossibleError, rehearse_replay
 from bkctl.storage.errors import (
     AdoptionRefusedError,
@@ -44,6 +43,7 @@ from bkctl.storage.errors import (
 from bkctl.storage.filenames import LOCK, current_directory
 from bkctl.storage.index.adoption_note import find_change_under_way
 from bkctl.storage.index.opening import require_indexes
+from bkctl.storage.words import counted, size
 
 
 class CheckResult(enum.StrEnum):
@@ -243,7 +243,7 @@ class StartChecks:
         if not report.file_count:
             return Finding("nothing to replay")
         dropped = [f"; {each.path}: {each.dropped_bytes} bytes were never synced" for each in report.dropped_tails]
-        text = f"{report.entry_count} entries in {report.file_count} files can be replayed"
+        text = f"{counted(report.entry_count, 'entry')} in {counted(report.file_count, 'file')} can be replayed"
         return Finding(text + "".join(dropped), is_warning=bool(dropped))
 
     async def _disks(self) -> Finding:
@@ -257,7 +257,7 @@ class StartChecks:
         verdict = judge((DiskState.WRITABLE,) * len(disks.all), disks, config, room_bytes)
         shown = verdict.full or disks.all
         free_bytes = {each.directory: each.usable_bytes for each in shown}
-        text = "; ".join(f"{path}: {mebibytes(size_bytes)} MiB free" for path, size_bytes in free_bytes.items())
+        text = "; ".join(f"{path}: {size(size_bytes)} free" for path, size_bytes in free_bytes.items())
         if not verdict.is_read_only:
             return Finding(text)
         if not config.is_read_only_mode_enabled:

@@ -20,6 +20,7 @@ from bkctl.runtime.bookie.cookies.evidence import (
 )
 from bkctl.runtime.bookie.cookies.folders import FolderState
 from bkctl.runtime.metadata.bookies.cookies import LAYOUT_VERSION, Cookie
+from bkctl.storage.words import counted
 
 _LISTS = {"journalDir": "--journal-dir", "ledgerDirs": "--ledger-dir", "indexDirs": "--index-dir"}
 
@@ -37,8 +38,8 @@ def bare_folder(evidence: Evidence) -> CookieFinding | None:
         return None
     return _emptied_volume(
         evidence,
-        f"{evidence.bare_folders[0].path} has only its VERSION file, although {_ledgers_name(count)} bookie "
-        f"{evidence.bookie_id}",
+        f"{evidence.bare_folders[0].path} has only its VERSION file, although "
+        f"{counted(count, 'ledger references', 'ledgers reference')} bookie {evidence.bookie_id}",
     )
 
 
@@ -244,10 +245,6 @@ def _emptied_volume(evidence: Evidence, what: str) -> CookieFinding:
     )
 
 
-def _ledgers_name(count: int) -> str:
-    return f"{count} ledger{'s reference' if count != 1 else ' references'}"
-
-
 def _new_bookie(evidence: Evidence, lacking: list[FolderState]) -> CookieFinding | None:
     """No cookie in any directory or in the cluster: a new bookie, unless ledgers reference it."""
     filled = next((folder for folder in lacking if folder.has_files), None)
@@ -261,7 +258,8 @@ def _emptied_though_named(evidence: Evidence, count: int) -> CookieFinding:
     return CookieFinding(
         Cause.EMPTIED_VOLUME,
         f"empty directory: the directories are empty and the cluster has no cookie for {evidence.bookie_id}, but "
-        f"{_ledgers_name(count)} it: as a new bookie it would report entries as missing that it has acknowledged",
+        f"{counted(count, 'ledger references', 'ledgers reference')} it: as a new bookie it would report entries as "
+        "missing that it has acknowledged",
         remove_bookie(evidence),
     )
 

@@ -51,6 +51,7 @@ from bkctl.runtime.metadata.replication.recovery_notes import CollectionNote, Re
 from bkctl.runtime.metadata.store import NODE_BYTES_MAX, CreateNode, MetadataStore, Node, NodeStat, find_node
 from bkctl.runtime.metadata.tree import WINDOW
 from bkctl.runtime.ports import Clock
+from bkctl.storage.words import counted
 
 _FAULTS_KEPT_MAX = 10
 _YIELD_EVERY_NODES = 256
@@ -154,7 +155,9 @@ async def read_archive(
                 on_progress(nodes_count)
     assert reader.end is not None
     if reader.end.ledgers != ledgers_count:
-        raise MetadataFormatError(f"backup {reader.path} is damaged: it should have {reader.end.ledgers} ledgers")
+        raise MetadataFormatError(
+            f"backup {reader.path} is damaged: it should have {counted(reader.end.ledgers, 'ledger')}"
+        )
     return ArchiveSummary(
         header=reader.header,
         tree=tree,

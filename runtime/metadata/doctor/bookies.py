@@ -21,6 +21,7 @@ from bkctl.runtime.metadata.doctor.rules import sentence, shown
 from bkctl.runtime.metadata.paths import Paths
 from bkctl.runtime.metadata.replication.format import decode_vote, parse_vote_name
 from bkctl.runtime.metadata.store import Node
+from bkctl.storage.words import counted
 
 _PATHS_KEPT_MAX = 10
 
@@ -195,7 +196,7 @@ def _down_bookies(paths: Paths, snapshot: Snapshot, registered: Set[str]) -> Ite
             yield finding("bookie-down", paths.cookie(name), f"Bookie {name} is not registered.")
             continue
         count = reference.ledgers_count
-        named = "1 ledger references it" if count == 1 else f"{count} ledgers reference it"
+        named = f"{counted(count, 'ledger references', 'ledgers reference')} it"
         path = paths.cookie(name) if name in cookies else reference.first_paths[0]
         has_lost_cookie = snapshot.cookies is not None and name not in cookies
         if has_lost_cookie:

@@ -184,7 +184,7 @@ def test_more_than_the_write_cache_takes_stops_the_boot_with_the_way_out(tmp_pat
     storage.close()
     sentence = str(raised.value)
     assert sentence.startswith(f"{tmp_path / 'ledgers-0'}: ")
-    assert "MiB are free" in sentence
+    assert " more are needed" in sentence
     found = re.search(r"--set dbStorage_writeCacheMaxSizeMb=([0-9]+)$", sentence)
     assert found is not None
     enough = msgspec.structs.replace(SMALL, memtable_bytes_max=int(found[1]) * 2**20)

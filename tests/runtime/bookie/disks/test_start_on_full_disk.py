@@ -151,7 +151,7 @@ async def test_with_more_in_the_journal_than_the_write_cache(ledger_disk: SmallD
     last_line = refused.said().splitlines()[-1]
     assert last_line.startswith(f"error: {ledger_disk.path}")
     found = re.search(
-        r"MiB are free, [0-9.]+ MiB are needed.* --set (dbStorage_writeCacheMaxSizeMb=[0-9]+)$", last_line
+        r"iB are free, [0-9.]+ [A-Z]iB more are needed.* --set (dbStorage_writeCacheMaxSizeMb=[0-9]+)$", last_line
     )
     assert found is not None
     async with stage.bookie(found[1]).running() as (_, peer):
