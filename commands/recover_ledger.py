@@ -14,7 +14,7 @@ from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.findings_file import read_findings
-from bkctl.commands.outages import report_outage, told_when_cut_off
+from bkctl.commands.outages import report_outage, reporting_cut_off
 from bkctl.commands.parse import all_ledger_ids
 from bkctl.commands.recovery_job import as_recorded, delete_job, open_job, read_rest_of_ledgers, start_of
 from bkctl.commands.recovery_progress import recovery_progress
@@ -183,7 +183,7 @@ async def _carry_out(
         return await repair.run(found, lambda _: None)
     targets = sorted({each.bookie_id for ledger in found.to_repair for each in ledger.changes})
     async with (
-        told_when_cut_off(context, len(found.to_repair)) as job,
+        reporting_cut_off(context, len(found.to_repair)) as work,
         open_change(
             context,
             plan,
@@ -199,8 +199,8 @@ async def _carry_out(
             open_job(context, flags, start, work_of_repair(found)) as opened,
             recovery_progress(context.console, "recovering") as progress,
         ):
-            job.show, job.file = progress.show, opened.path
-            report = await repair.run(found, job.note, opened.job)
+            work.show, work.file = progress.show, opened.path
+            report = await repair.run(found, work.note, opened.job)
             opened.is_finished = report.is_complete
         note_end(change, _report_body(report), _outcome(report))
     return report

@@ -261,7 +261,7 @@ def _open_ledger_sentences(
     in_recovery = [ledger for ledger in closable if not ledger.may_have_writer]
     sentences = []
     if written:
-        number, names = counted(len(written), "open ledger"), _named(written)
+        number, names = counted(len(written), "open ledger"), _first_names(written)
         if policy.open_ledgers is OpenLedgers.FENCE:
             sentences.append(f"will fence and close {number} first, which stops the writers: {names}")
         elif policy.open_ledgers is OpenLedgers.SKIP:
@@ -274,14 +274,16 @@ def _open_ledger_sentences(
                 f"{policy.config.open_ledger_wait_s:g} s: {names}"
             )
     if in_recovery:
-        sentences.append(f"will close {counted(len(in_recovery), 'ledger')} in recovery first: {_named(in_recovery)}")
+        sentences.append(
+            f"will close {counted(len(in_recovery), 'ledger')} in recovery first: {_first_names(in_recovery)}"
+        )
     if unclosable:
         number, why = counted(len(unclosable), "ledger"), _why_not_closed(unclosable[0])
-        sentences.append(f"will leave the last segment of {number} as it is: {_named(unclosable)}; {why}")
+        sentences.append(f"will leave the last segment of {number} as it is: {_first_names(unclosable)}; {why}")
     return sentences
 
 
-def _named(ledgers: Sequence[LedgerPlan]) -> str:
+def _first_names(ledgers: Sequence[LedgerPlan]) -> str:
     """The first ledgers, with owner and age, and how many more there are."""
     names = [f"{ledger.ledger_id} ({_about(ledger.open_look)})" for ledger in ledgers[:SHOWN_MAX]]
     return listed(names, total=len(ledgers))

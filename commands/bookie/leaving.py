@@ -15,7 +15,7 @@ import typer
 from bkctl.commands.bookie.leaving_report import leaving_outcome, nothing_left, report_fields
 from bkctl.commands.bookie.restart_check import objection_rows
 from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.outages import told_when_cut_off
+from bkctl.commands.outages import reporting_cut_off
 from bkctl.commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
@@ -27,7 +27,7 @@ from bkctl.runtime.replication.config import OpenLedgers
 from bkctl.storage.words import SHOWN_MAX, counted, duration, listed
 
 if TYPE_CHECKING:
-    from bkctl.commands.outages import JobProgress
+    from bkctl.commands.outages import WorkProgress
     from bkctl.commands.replication_access import ReplicationAccess
     from bkctl.commands.safety.gate import Change
     from bkctl.commands.safety.plan import Plan
@@ -66,7 +66,7 @@ class LeavingRequest(msgspec.Struct, frozen=True, kw_only=True):
     token: AdminToken | None = None
 
 
-async def let_leave(context: CommandContext, request: LeavingRequest) -> DecommissionReport:
+async def drain_or_decommission(context: CommandContext, request: LeavingRequest) -> DecommissionReport:
     """Carry out the request; RefusedError, WaitTimeoutError and the errors of the gate."""
     from bkctl.runtime.replication.run.decommission import Decommission
 
@@ -99,10 +99,10 @@ async def let_leave(context: CommandContext, request: LeavingRequest) -> Decommi
         plan = _change_plan(access, found, request)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
-            told_when_cut_off(context, len(found.recovery.ledgers), rest) as job,
+            reporting_cut_off(context, len(found.recovery.ledgers), rest) as work,
             access.open_change(context, plan, found.recovery, LEAVING_PLAN_TABLE) as change,
         ):
-            run = _Run(context, session, access, operation, request, found, change, job)
+            run = _Run(context, session, access, operation, request, found, change, work)
             report = await run.run()
             note_end(change, report_fields(report), leaving_outcome(report))
     return report
@@ -120,7 +120,7 @@ class _Run:
         request: LeavingRequest,
         found: DecommissionPlan,
         change: Change,
-        job: JobProgress,
+        work: WorkProgress,
     ) -> None:
         from bkctl.runtime.replication.run.drain import DrainHooks
 
@@ -131,9 +131,9 @@ class _Run:
         self._request = request
         self._found = found
         self._change = change
-        self._job = job
+        self._work = work
         self._told_open: frozenset[int] = frozenset()
-        self._hooks = DrainHooks(on_progress=job.note, on_open=self._tell_open, before_scan=change.renew_lock)
+        self._hooks = DrainHooks(on_progress=work.note, on_open=self._tell_open, before_scan=change.renew_lock)
 
     async def run(self) -> DecommissionReport:
         from bkctl.runtime.replication.run.decommission import FinishHooks
@@ -148,13 +148,13 @@ class _Run:
             await self._make_read_only()
             opened.is_finished = False
             async with recovery_progress(self._context.console, "moving ledgers") as progress:
-                self._job.show, self._job.file = progress.show, opened.path
+                self._work.show, self._work.file = progress.show, opened.path
                 hooks = msgspec.structs.replace(self._hooks, job=opened.job)
                 moved = await operation.move(found, request.wait_s, hooks)
                 drained = operation.report(found, moved, is_drain_only=request.is_drain_only)
                 is_all_done = all(recovery.is_complete for recovery in moved.recoveries)
                 opened.is_finished = is_all_done or not drained.remaining
-        self._job.file = None
+        self._work.file = None
         if not drained.remaining:
             delete_finished_jobs(self._context, self._session, found.bookie_ids)
         if request.is_drain_only or not drained.is_complete:

@@ -55,7 +55,7 @@ def find_contradictions(own: OwnStorage) -> Iterator[Contradiction]:
                 yield Contradiction(version_path(directory), reason)
                 continue
             if identity != owner:
-                reason = f"it belongs to {_named(identity)}, but the directories before it belong to {_named(owner)}"
+                reason = f"it belongs to {_owner_text(identity)}, but the directories before it belong to {_owner_text(owner)}"
                 yield Contradiction(version_path(directory), reason)
                 continue
         place = place_of(own.config, directory)
@@ -71,6 +71,6 @@ def _listed(lists: tuple[tuple[str, ...], ...]) -> str:
     return "; ".join(",".join(paths) for paths in lists)
 
 
-def _named(identity: tuple[str, str | None]) -> str:
+def _owner_text(identity: tuple[str, str | None]) -> str:
     bookie_id, instance_id = identity
     return f"bookie {bookie_id}" + (f" in the cluster instance {instance_id}" if instance_id else "")

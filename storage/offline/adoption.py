@@ -279,9 +279,9 @@ def _rebuild(
     plans = plan_rebuild(fs, open_index, config, None)
     if not any(plan.databases for plan in plans):
         return BuildReport()
-    rebuilt = IndexRebuild(
-        fs, open_index, children, config, _StageProgress(on_progress), are_logs_vouched_for=True
-    ).run(plans)
+    rebuilt = IndexRebuild(fs, open_index, children, config, _StageProgress(on_progress), are_logs_complete=True).run(
+        plans
+    )
     report = BuildReport(
         ledger_count=sum(directory.ledger_count for directory in rebuilt.directories),
         entry_count=sum(directory.row_count for directory in rebuilt.directories),

@@ -141,10 +141,10 @@ class IndexRebuild:
         config: StorageConfig,
         watch: RebuildWatch,
         *,
-        are_logs_vouched_for: bool = False,
+        are_logs_complete: bool = False,
     ) -> None:
-        """``are_logs_vouched_for``: a bookie used exactly these logs until it was stopped, so none can be missing."""
-        self._are_logs_vouched_for = are_logs_vouched_for
+        """``are_logs_complete``: no log is missing, because a bookie used exactly these until it was stopped."""
+        self._are_logs_complete = are_logs_complete
         self._filesystem = filesystem
         self._open_index = open_index
         self._children = children
@@ -162,7 +162,7 @@ class IndexRebuild:
             under_way = [self._build(plan, journaled) for plan in due]
             needs_check = any(each.doubted.limbo or _has_lost_rows(each.plan) for each in under_way)
             self._write_ledgers(under_way, needs_check=needs_check)
-            self._tell_kept_indexes(plans, under_way, needs_check=needs_check)
+            self._flag_kept_indexes(plans, under_way, needs_check=needs_check)
             for plan in due:
                 self._restore_version(plan)
         except BaseException:
@@ -207,7 +207,7 @@ class IndexRebuild:
             doubted = DoubtedLedgers.after_scan(
                 everything,
                 scanned.affected(everything),
-                are_negatives_proven=not is_wanted or self._are_logs_vouched_for,
+                are_negatives_proven=not is_wanted or self._are_logs_complete,
             )
             if journaled is not None and LEDGERS_DATABASE in plan.databases:
                 rows = new_rows(everything, journaled.ledgers, rows, doubted)
@@ -232,7 +232,7 @@ class IndexRebuild:
                 folder = begin_rebuilt(self._filesystem, each.plan.path(LEDGERS_DATABASE))
                 write_ledgers(self._open_index, folder, each.rows, flags, self._watch)
 
-    def _tell_kept_indexes(
+    def _flag_kept_indexes(
         self, plans: Sequence[DirectoryPlan], under_way: Sequence[_UnderWay], *, needs_check: bool
     ) -> None:
         """In kept ledgers databases, put incomplete ledgers in limbo and set the check flag, durably."""

@@ -123,7 +123,7 @@ class AddPath:
                 # No writer may continue from an unknown end (storage section 9.2).
                 connection.answer(run, Status.UNKNOWN_LEDGER_STATE)
                 return True
-            if not handle.journal.has_room_for(run):
+            if not handle.group_commit.has_room_for(run):
                 return False
             if len(run.bodies) == 1:
                 handle.engine.add(ledger_id, run.entry_ids[0], run.bodies[0])
@@ -143,7 +143,7 @@ class AddPath:
             logger.error("ledger %d: cannot read its row: %s", ledger_id, error)
             connection.answer(run, Status.IO_ERROR)
         else:
-            handle.journal.append(connection, run)
+            handle.group_commit.append(connection, run)
         return True
 
     def _wait(self, connection: Responder, add: AddRun) -> None:

@@ -211,7 +211,7 @@ class BookieRequestHandler:
             connection.answer(call, Status.BAD_REQUEST)
         elif self._modes.mode is BookieMode.READ_ONLY:
             connection.answer(call, Status.READ_ONLY)
-        elif not self._handles.journal_of(ledger_id).holds_explicit_lacs:
+        elif not self._handles.group_commit_of(ledger_id).holds_explicit_lacs:
             # Java answers OK but loses the LAC in a crash (storage section 3.6).
             connection.answer(call, Status.BAD_VERSION)
         else:
@@ -269,7 +269,7 @@ class BookieRequestHandler:
         try:
             handle = self._handles.open(call.ledger_id, call.master_key)
             self._handles.set_explicit_lac(handle, call.body)
-            await handle.journal.append_and_wait(encode_explicit_lac_record(call.ledger_id, call.body))
+            await handle.group_commit.append_and_wait(encode_explicit_lac_record(call.ledger_id, call.body))
         except MasterKeyMismatchError:
             connection.answer(call, Status.UNAUTHORIZED)
         except MemtableFullError:
@@ -287,7 +287,7 @@ class BookieRequestHandler:
     async def _force_ledger(self, connection: Responder, call: ForceLedgerCall) -> None:
         """Answer when everything journaled for the ledger so far is durable (wire 5.8)."""
         try:
-            await self._handles.journal_of(call.ledger_id).barrier()
+            await self._handles.group_commit_of(call.ledger_id).barrier()
         except StorageError:
             connection.answer(call, Status.IO_ERROR)
         else:
