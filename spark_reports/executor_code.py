@@ -20,7 +20,7 @@ _ARCHIVE_SUFFIX = ".zip"
 
 def code_archive(directory: str) -> str:
     """Path of a zip file with the code of this process, in ``directory``. If it runs from one itself, that one."""
-    home = os.path.dirname(_folder_of(_PACKAGES[0]))
+    home = os.path.dirname(_directory_of(_PACKAGES[0]))
     if home.endswith(_ARCHIVE_SUFFIX):
         return home
     path = os.path.join(directory, ARCHIVE_NAME)
@@ -32,14 +32,14 @@ def write_code_archive(path: str) -> None:
     """Write the modules of all five layers to a new zip file; OSError."""
     with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
         for package in _PACKAGES:
-            folder = _folder_of(package)
-            for directory, _, names in os.walk(folder):
+            package_directory = _directory_of(package)
+            for directory, _, names in os.walk(package_directory):
                 for name in sorted(name for name in names if name.endswith(_SUFFIXES)):
                     file = os.path.join(directory, name)
-                    archive.write(file, os.path.join(package, os.path.relpath(file, folder)))
+                    archive.write(file, os.path.join(package, os.path.relpath(file, package_directory)))
 
 
-def _folder_of(package: str) -> str:
+def _directory_of(package: str) -> str:
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(f"the Python package {package} is not installed: reinstall bkctl")

@@ -198,7 +198,7 @@ def _open_reader(file: NumberedFile) -> EntryLogReader:
 
     # The bookie's current limit does not apply: the log may have been written before it was lowered.
     config = EntryLogConfig(entry_bytes_max=ENTRY_LOG_SIZE_BYTES_MAX)
-    return EntryLogReader(OsFileSystem(), file.folder, config)
+    return EntryLogReader(OsFileSystem(), file.directory, config)
 
 
 def _header(file: NumberedFile) -> dict[str, object]:

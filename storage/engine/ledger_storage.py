@@ -105,12 +105,12 @@ class LedgerStorage:
                 undo.callback(_release, held)
             _require_no_change_of_index(filesystem, config)
             engines: list[LedgerDirectoryEngine] = []
-            for ledger_folder, index_folder in config.engine_folders:
+            for ledger_directory, index_directory in config.engine_directories:
                 engine = LedgerDirectoryEngine.open(
                     filesystem,
                     open_index,
-                    ledger_folder,
-                    index_folder,
+                    ledger_directory,
+                    index_directory,
                     config.engine,
                     steps,
                     now_ns,

@@ -186,7 +186,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of each checkpoint")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--idle-s", type=float, default=5.0, help="how long the reads are measured alone, twice")
-    parser.add_argument("--directory", default=".cache", help="folder on the disk to measure (a subfolder is used)")
+    parser.add_argument(
+        "--directory", default=".cache", help="directory on the disk to measure (a subdirectory is used)"
+    )
     arguments = parser.parse_args()
     os.makedirs(arguments.directory, exist_ok=True)
     directory = tempfile.mkdtemp(prefix="bench-", dir=arguments.directory)

@@ -92,7 +92,7 @@ async def test_with_every_bookie_gone_all_that_stores_entries_is_unavailable(
     assert plain.summary.unavailable + plain.summary.empty + plain.summary.unreadable == 62
 
 
-async def test_a_folder_that_spark_cannot_write_is_told_in_one_sentence(
+async def test_a_directory_that_spark_cannot_write_is_told_in_one_sentence(
     spark: SparkSession, ledgers: LedgerStore, metadata_uri: str
 ) -> None:
     with pytest.raises(SparkReportError) as caught:

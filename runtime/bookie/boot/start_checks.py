@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from bkctl.runtime.admin.tcp_ports import admin_port_error, require_token_file, scrape_port_error
 from bkctl.runtime.bookie.admin.interface import read_admin_secret
-from bkctl.runtime.bookie.boot.folder_claim import FolderClaim
+from bkctl.runtime.bookie.boot.directory_claim import DirectoryClaim
 from bkctl.runtime.bookie.boot.port_error import port_error
 from bkctl.runtime.bookie.boot.storage_boot import ReplayStoppedError
 from bkctl.runtime.bookie.cookies.check import CookieDecision
@@ -184,7 +184,7 @@ class StartChecks:
         return Finding(f"{info.root}, instance id {info.instance_id}")
 
     async def _cookies(self, metadata: BookieMetadata) -> Finding:
-        claim = FolderClaim(self._ports, metadata)
+        claim = DirectoryClaim(self._ports, metadata)
         names = await claim.check(self._bookie_id, self._config.port)
         decision = (await claim.check_again(names)).decision
         self._is_refill_due = decision is CookieDecision.REFILL
@@ -215,15 +215,15 @@ class StartChecks:
         change = find_change_under_way(file_system, storage)
         if change is not None:
             raise AdoptionRefusedError(change.advice)
-        present = [pair for pair in storage.engine_folders if all(map(file_system.exists, pair))]
-        for ledger_folder, index_folder in present:
-            require_indexes(file_system, self._ports.open_index, ledger_folder, index_folder)
+        present = [pair for pair in storage.engine_directories if all(map(file_system.exists, pair))]
+        for ledger_directory, index_directory in present:
+            require_indexes(file_system, self._ports.open_index, ledger_directory, index_directory)
         return Finding("no directory has data" if not present else "present and complete")
 
     async def _journals(self) -> Finding:
         file_system, storage = self._ports.file_system, self._config.storage
-        ledger_folders = list(map(current_directory, storage.ledger_directories))
-        marks = read_dirty_marks(file_system, ledger_folders, read_machine_boot(file_system))
+        ledger_directories = list(map(current_directory, storage.ledger_directories))
+        marks = read_dirty_marks(file_system, ledger_directories, read_machine_boot(file_system))
         is_stopping = False
 
         def require_going() -> None:

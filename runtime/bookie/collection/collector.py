@@ -342,10 +342,12 @@ async def assemble_garbage_collector(
     budgeted = BudgetedStore(store, budget)
     metrics = GarbageCollectionMetrics()
     local = LocalLedgers(path.storage, workers, path.handles.forget)
-    folders = [engine.ledger_directory for engine in path.storage.engines]
+    ledger_directories = [engine.ledger_directory for engine in path.storage.engines]
     own_id = names.known_as[0]
     local_ids = local.snapshot_with_collected
-    proof = ForwardProof(store, uri.root, own_id, ports.file_system, folders, workers, ports.clock, metrics, local_ids)
+    proof = ForwardProof(
+        store, uri.root, own_id, ports.file_system, ledger_directories, workers, ports.clock, metrics, local_ids
+    )
     await proof.begin()
     guard = ClusterGuard(store, uri.root, own_id, names.instance_id, proof)
     batch_count_max = _BATCH_COUNT_MAX if rate is None else max(1, min(_BATCH_COUNT_MAX, int(rate)))

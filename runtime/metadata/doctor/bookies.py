@@ -89,7 +89,7 @@ def compare(root: str, snapshot: Snapshot) -> Iterator[MetadataFinding]:
     cookies: dict[str, Cookie] = {}
     yield from _absences(paths, snapshot)
     yield from _cookie_faults(paths, snapshot, cookies)
-    yield from _shared_folders(paths, snapshot, cookies)
+    yield from _shared_directories(paths, snapshot, cookies)
     yield from _registration_faults(paths, snapshot)
     yield from _election_faults(paths, snapshot)
 
@@ -136,20 +136,20 @@ def _cookie_faults(paths: Paths, snapshot: Snapshot, cookies: dict[str, Cookie])
             yield finding("cookie-of-another-instance", path, problem)
 
 
-def _shared_folders(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cookie]) -> Iterator[MetadataFinding]:
+def _shared_directories(paths: Paths, snapshot: Snapshot, cookies: Mapping[str, Cookie]) -> Iterator[MetadataFinding]:
     owners: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for name, cookie in sorted(cookies.items()):
         host = host_of(name, snapshot)
         if host is not None:
-            folders = cookie.journal_directories + cookie.ledger_directories + cookie.effective_index_directories
-            for folder in dict.fromkeys(folders):
-                owners[host, folder].append(name)
+            directories = cookie.journal_directories + cookie.ledger_directories + cookie.effective_index_directories
+            for directory in dict.fromkeys(directories):
+                owners[host, directory].append(name)
     told: set[tuple[str, str]] = set()
-    for (host, folder), names in owners.items():
+    for (host, directory), names in owners.items():
         for pair in itertools.pairwise(names):
             if pair not in told:
                 told.add(pair)
-                problem = f"The cookie of {pair[0]} also has directory {folder} of host {host}."
+                problem = f"The cookie of {pair[0]} also has directory {directory} of host {host}."
                 yield finding("cookies-share-folders", paths.cookie(pair[1]), problem)
 
 

@@ -256,7 +256,7 @@ def test_a_checkpoint_before_the_first_group_covers_what_was_replayed(tmp_path: 
 
 
 def test_no_journal_begins_before_its_mark_is_recorded(tmp_path: Path) -> None:
-    """On Java's folders: a catalog without a mark record would say that one is lost."""
+    """On Java's directories: a catalog without a mark record would say that one is lost."""
     write_journal(tmp_path, [key_record(5), entry(5, 0, BODY)])
     disk = FullDisk(lambda name: name == "bkctl.mark")
     storage = open_storage(config_below(tmp_path), filesystem=disk)
