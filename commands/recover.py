@@ -24,7 +24,7 @@ from bkctl.commands.shared_options import takes_copy_options
 from bkctl.runtime.replication.config import OpenLedgers
 
 if TYPE_CHECKING:
-    from bkctl.runtime.replication.run.report import RecoveryReport
+    from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
 FAILED_BOOKIE = "failed-bookie"
 

@@ -16,7 +16,7 @@ from bkctl.storage.words import SHOWN_MAX, counted, decimal, duration, enumerate
 if TYPE_CHECKING:
     from bkctl.runtime.replication.judge.ledger_result import LedgerFailure
     from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, OpenLook, PlanTotals, RecoveryPlan
-    from bkctl.runtime.replication.run.report import RecoveryReport
+    from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 
 PLAN_TABLE = Table(
     "Changes",

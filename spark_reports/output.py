@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bkctl.runtime.errors import RefusedError
-from bkctl.runtime.replication.cluster_audit.report import TABLES
+from bkctl.runtime.replication.cluster_audit.tables import TABLES
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.storage.adapters.filesystem import OsFileSystem
 

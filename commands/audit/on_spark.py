@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
     from bkctl.runtime.replication.cluster_audit.facts import AuditFacts, Loss
-    from bkctl.runtime.replication.cluster_audit.report import AuditReport
+    from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 
     AuditInput = tuple[ClusterFile | None, AuditFacts]
 
@@ -37,8 +37,8 @@ def audit_on_spark(
     from bkctl.runtime.metadata.zookeeper.embedded import find_java
 
     find_java("Spark")  # without Java, Spark fails after seconds with a long error
+    from bkctl.spark_reports.audit import audit_with_spark
     from bkctl.spark_reports.place import choose_place
-    from bkctl.spark_reports.report import audit_with_spark
 
     choose_place(master, cores, None, os.environ)  # wrong options are refused before anything is read
     with ExitStack() as at_end:

@@ -29,7 +29,7 @@ from bkctl.runtime.replication.judge.targets import TargetForecast
 from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPlan, plan_ledger
 from bkctl.runtime.replication.policy import DEFAULT_POLICY, CopyPace, Policy
 from bkctl.runtime.replication.run.decommission import DecommissionPlan, DecommissionReport
-from bkctl.runtime.replication.run.report import RecoveryTally
+from bkctl.runtime.replication.run.recovery_report import RecoveryTally
 from tests.runtime.replication.samples import ledger
 
 DEAD = frozenset({"b1"})

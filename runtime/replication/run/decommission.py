@@ -33,7 +33,7 @@ from bkctl.runtime.replication.plan.recovery_plan import LedgerPlan, RecoveryPla
 from bkctl.runtime.replication.run.bookie_mode import ModeWatch
 from bkctl.runtime.replication.run.drain import Drain, DrainHooks, DrainResult, OpenLedger
 from bkctl.runtime.replication.run.recovery import BookieRecovery
-from bkctl.runtime.replication.run.report import RecoveryReport
+from bkctl.runtime.replication.run.recovery_report import RecoveryReport
 from bkctl.runtime.replication.survey.loss_proof import named_reasons
 from bkctl.storage.words import counted
 

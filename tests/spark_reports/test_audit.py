@@ -17,9 +17,9 @@ from bkctl.runtime.metadata.bookies.registration import Registrations
 from bkctl.runtime.metadata.ledgers.ledgers import LedgerStore
 from bkctl.runtime.metadata.store import Versioned
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
+from bkctl.spark_reports.audit import audit_in_session, audit_plainly
 from bkctl.spark_reports.errors import SparkReportError
 from bkctl.spark_reports.output import DATASETS
-from bkctl.spark_reports.report import audit_in_session, audit_plainly
 from tests.runtime.replication.cluster_audit.brute_force import report_by_brute_force
 from tests.runtime.replication.samples import ledger, random_ledger
 from tests.spark_reports.conftest import BOOKIES, FACTS, UNREADABLE_IDS

@@ -17,8 +17,8 @@ import msgspec
 from bkctl.runtime.config import ZooKeeperConfig
 from bkctl.runtime.metadata.snapshot.cluster import ClusterFile
 from bkctl.runtime.replication.cluster_audit.facts import AuditFacts
-from bkctl.runtime.replication.cluster_audit.report import AuditReport
 from bkctl.runtime.replication.cluster_audit.result import report_of
+from bkctl.runtime.replication.cluster_audit.tables import AuditReport
 from bkctl.runtime.replication.cluster_audit.totals import AuditTotals
 from bkctl.spark_reports.counting import FoundLedgers, count_ledgers
 from bkctl.spark_reports.errors import SparkReportError
@@ -181,7 +181,7 @@ def audit_in_session(
 def _finish(totals: AuditTotals, facts: AuditFacts, out_directory: str | None) -> AuditReport:
     report = report_of(totals, facts)
     if out_directory is not None:
-        from bkctl.spark_reports.report_file import write_report_files  # noqa: PLC0415
+        from bkctl.spark_reports.audit_files import write_report_files  # noqa: PLC0415
         from bkctl.spark_reports.rows import write_report  # noqa: PLC0415
 
         write_report(out_directory, report)

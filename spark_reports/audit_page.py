@@ -14,7 +14,7 @@ import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from bkctl.runtime.replication.cluster_audit.report import TABLES, AuditReport, AuditSummary, BookieReplication
+from bkctl.runtime.replication.cluster_audit.tables import TABLES, AuditReport, AuditSummary, BookieReplication
 from bkctl.runtime.replication.judge.verdict import ReplicationState
 from bkctl.spark_reports.charts import Bar, bar_chart, stacked_bar
 from bkctl.storage.words import duration, size
@@ -135,7 +135,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report_page.html")
+    return environment.get_template("audit_page.html")
 
 
 def _counts(summary: AuditSummary) -> list[PageCount]:
