@@ -34,7 +34,7 @@ _FINDINGS = Table(
 )
 
 
-class _Look(NamedTuple):
+class _WatchedStatus(NamedTuple):
     """One look at the cluster, and the time until it is repaired, as far as it is known."""
 
     status: ClusterLook
@@ -60,7 +60,7 @@ async def show_status(
     require_metadata_uri(context)
     if watch:
         await _watch(context, interval_s)
-    return _print(context, _Look(await _look(context)))
+    return _print(context, _WatchedStatus(await _read_status(context)))
 
 
 async def _watch(context: CommandContext, interval_s: float) -> None:
@@ -71,14 +71,14 @@ async def _watch(context: CommandContext, interval_s: float) -> None:
 
     first: ClusterLook | None = None
     while True:
-        status = await _look(context)
+        status = await _read_status(context)
         first = first_counted(first, status)
         clear_screen(context)
-        _print(context, _Look(status, seconds_left(first, status)))
+        _print(context, _WatchedStatus(status, seconds_left(first, status)))
         await asyncio.sleep(interval_s)
 
 
-async def _look(context: CommandContext) -> ClusterLook:
+async def _read_status(context: CommandContext) -> ClusterLook:
     """One look, on a session of its own: what fails becomes part of the status. ClusterNotFoundError."""
     import asyncio
     from contextlib import AsyncExitStack, suppress
@@ -107,7 +107,7 @@ async def _look(context: CommandContext) -> ClusterLook:
                 await at_end.aclose()
 
 
-def _print(context: CommandContext, look: _Look) -> Outcome:
+def _print(context: CommandContext, look: _WatchedStatus) -> Outcome:
     from bkctl.runtime.replication.judge.cluster_status import findings_of, worst
 
     console = context.console
@@ -140,7 +140,7 @@ def _outcome(status: ClusterLook, severity: Urgency) -> Outcome:
 # --- structured formats --------------------------------------------------------------------------------------------
 
 
-def _body(context: CommandContext, look: _Look, severity: Urgency) -> dict[str, object]:
+def _body(context: CommandContext, look: _WatchedStatus, severity: Urgency) -> dict[str, object]:
     """Stable fields; None: unknown."""
     status = look.status
     root, marks, locks, switches = status.root, status.marks, status.locks, status.autorecovery
@@ -227,7 +227,7 @@ def _state(bookie: BookieLook) -> str:
 
 
 def _screen(
-    context: CommandContext, look: _Look, severity: Urgency, findings: list[StatusFinding]
+    context: CommandContext, look: _WatchedStatus, severity: Urgency, findings: list[StatusFinding]
 ) -> dict[str, object]:
     """One line of text for each question, in the order in which a person asks them."""
     status = look.status
@@ -296,7 +296,7 @@ def _repairs_text(status: ClusterLook) -> str:
     return "; ".join(parts)
 
 
-def _time_left_text(look: _Look) -> str:
+def _time_left_text(look: _WatchedStatus) -> str:
     why_unknown = _why_unknown(look.status)
     if look.seconds_left is not None:
         others = "" if why_unknown is None else f"; ledgers that are not marked: {why_unknown}"

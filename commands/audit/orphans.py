@@ -22,7 +22,7 @@ from bkctl.storage.words import SHOWN_MAX, counted, duration, size
 
 if TYPE_CHECKING:
     from bkctl.commands.progress import Progress
-    from bkctl.runtime.metadata.pulsar.references import PulsarPlace
+    from bkctl.runtime.metadata.pulsar.references import PulsarStore
     from bkctl.runtime.replication.judge.orphans import OrphanCandidate
     from bkctl.runtime.replication.survey.orphan_search import OrphanSearch
 
@@ -81,7 +81,7 @@ async def orphans(
     async with AsyncExitStack() as at_end:
         write = None if out is None else at_end.enter_context(whole_file(out, is_new=True))
         session = await at_end.enter_async_context(open_session(context))
-        places = await _places(context, session, at_end, pulsar_metadata)
+        places = await _pulsar_stores(context, session, at_end, pulsar_metadata)
         client = await session.client()
         with context.console.progress("looking for orphans") as progress:
             found = await find_orphans(
@@ -122,14 +122,14 @@ def _durations(older_than: str, settle: str) -> tuple[float, float]:
     return age_s, settle_s
 
 
-async def _places(
+async def _pulsar_stores(
     context: CommandContext, session: Session, at_end: AsyncExitStack, texts: list[str] | None
-) -> list[PulsarPlace]:
+) -> list[PulsarStore]:
     """The given clusters, and the one next to the ledgers: with more references, fewer ledgers are orphans."""
-    from bkctl.runtime.metadata.pulsar.references import TOPICS_PATH, PulsarPlace
+    from bkctl.runtime.metadata.pulsar.references import TOPICS_PATH, PulsarStore
     from bkctl.runtime.metadata.uri import parse_metadata_uri
 
-    places = [PulsarPlace(session.store, *_chroot_and_name(session.uri.servers, session.uri.root))]
+    places = [PulsarStore(session.store, *_chroot_and_name(session.uri.servers, session.uri.root))]
     if texts and await session.store.exists(places[0].chroot + TOPICS_PATH) is None:
         places.clear()
     for text in texts or ():
@@ -139,7 +139,7 @@ async def _places(
         if uri.servers != session.uri.servers:
             opening = open_session(context, metadata_uri=str(uri), must_exist=False, warns_of_restore=False)
             store = (await at_end.enter_async_context(opening)).store
-        places.append(PulsarPlace(store, *_chroot_and_name(uri.servers, uri.root)))
+        places.append(PulsarStore(store, *_chroot_and_name(uri.servers, uri.root)))
     return places
 
 

@@ -64,7 +64,7 @@ class _MarkFilter(NamedTuple):
                     yield found
 
 
-class _PendingLook(NamedTuple):
+class _MarksAtOnce(NamedTuple):
     """One listing: how many were listed, how many ledgers are marked in all, and when."""
 
     listed: int
@@ -110,7 +110,7 @@ async def _watch(context: CommandContext, wanted: _MarkFilter, interval_s: float
     """Until the command is interrupted."""
     import asyncio
 
-    first: _PendingLook | None = None
+    first: _MarksAtOnce | None = None
     while True:
         clear_screen(context)
         look = await _list(context, wanted, first)
@@ -128,7 +128,7 @@ async def _count(context: CommandContext, wanted: _MarkFilter) -> int:
     return number
 
 
-async def _list(context: CommandContext, wanted: _MarkFilter, first: _PendingLook | None = None) -> _PendingLook:
+async def _list(context: CommandContext, wanted: _MarkFilter, first: _MarksAtOnce | None = None) -> _MarksAtOnce:
     """List once. ``first``: an earlier list, for the time left."""
     from bkctl.runtime.metadata.replication.marks import list_marked_ids
     from bkctl.runtime.metadata.replication.recovery_notes import RecoveryNotes
@@ -148,17 +148,17 @@ async def _list(context: CommandContext, wanted: _MarkFilter, first: _PendingLoo
                     rows.count(row)
                     listing.add(row)
         if not context.console.is_for_people or not number:
-            return _PendingLook(number, number, session.now_ms)
+            return _MarksAtOnce(number, number, session.now_ms)
         marked = 0
         async with aclosing(list_marked_ids(session.store, session.root, session.foreign)) as ids:
             async for _ in ids:
                 marked += 1
-        look = _PendingLook(number, marked, session.now_ms)
+        look = _MarksAtOnce(number, marked, session.now_ms)
         context.console.say(await _summary(notes, rows, look, first))
     return look
 
 
-async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _PendingLook, first: _PendingLook | None) -> str:
+async def _summary(notes: RecoveryNotes, rows: PendingRows, look: _MarksAtOnce, first: _MarksAtOnce | None) -> str:
     from bkctl.runtime.metadata.replication.recovery_look import read_daemons
     from bkctl.runtime.replication.judge.pending_ledger import repair_pace
 

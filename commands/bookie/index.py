@@ -65,7 +65,7 @@ async def rebuild(
             "add --online to rebuild the index of a running bookie; for a stopped one use `bkctl storage index rebuild`"
         )
     async with open_admin(context, bookie_id, directory, token_file) as client:
-        found = await _look(client)
+        found = await _rebuild_size(client)
         running = await _running_job(client)
         if cancel:
             return await _cancel(context, client, found, running)
@@ -78,7 +78,7 @@ async def rebuild(
         return _report(context, found, await _follow(context, client, found, job))
 
 
-async def _look(client: AdminClient) -> RebuildSize:
+async def _rebuild_size(client: AdminClient) -> RebuildSize:
     """What a rebuild would read."""
     from bkctl.runtime.admin.messages import AdminError, Problem
 

@@ -81,11 +81,11 @@ async def init(
 async def _check(context: CommandContext, config: BookieConfig, ports: BookiePorts, bookie_id: str) -> None:
     import asyncio
 
-    from bkctl.runtime.bookie.boot.start_checks import CheckResult, StartChecks, look
+    from bkctl.runtime.bookie.boot.start_checks import CheckResult, StartChecks, run_check
 
     checks = await StartChecks(config, ports, bookie_id).run()
-    checks.append(await look("directories", asyncio.to_thread(_directories, config)))
-    checks.append(await look("file limits", asyncio.to_thread(_file_limits, config)))
+    checks.append(await run_check("directories", asyncio.to_thread(_directories, config)))
+    checks.append(await run_check("file limits", asyncio.to_thread(_file_limits, config)))
     rows: list[dict[str, object]] = [
         {"name": each.name, "result": each.result, "detail": each.detail} for each in checks
     ]

@@ -132,8 +132,8 @@ class _Run:
         self._found = found
         self._change = change
         self._work = work
-        self._told_open: frozenset[int] = frozenset()
-        self._hooks = DrainHooks(on_progress=work.note, on_open=self._tell_open, before_scan=change.renew_lock)
+        self._said_open: frozenset[int] = frozenset()
+        self._hooks = DrainHooks(on_progress=work.note, on_open=self._say_open_ledgers, before_scan=change.renew_lock)
 
     async def run(self) -> DecommissionReport:
         from bkctl.runtime.replication.run.decommission import FinishHooks
@@ -197,13 +197,13 @@ class _Run:
             if failure is not None:
                 return f"bookie {bookie_id} is drained, but {failure}: stop it and run the command again"
 
-        def told(left: Sequence[str]) -> None:
+        def say_waiting(left: Sequence[str]) -> None:
             stopped = "waiting" if self._request.stop_words else "stop it now; waiting"
             console.say(
                 f"bookie {', '.join(left)} is drained: {stopped} up to {wait_s:g} s until it has left the cluster"
             )
 
-        if not await self._operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, told):
+        if not await self._operation.watch.wait_until_none(lambda found: found.serving, live, wait_s, say_waiting):
             return None
         return f"bookie {names} is drained and read-only, but still registered: stop it and run the command again"
 
@@ -235,10 +235,10 @@ class _Run:
                 f"{shortened(sorted(left - cleared))}; bkctl autorecovery repair-marks --deep checks them"
             )
 
-    def _tell_open(self, still_open: Sequence[OpenLedger]) -> None:
+    def _say_open_ledgers(self, still_open: Sequence[OpenLedger]) -> None:
         ids = frozenset(each.ledger_id for each in still_open)
-        if ids != self._told_open:
-            self._told_open = ids
+        if ids != self._said_open:
+            self._said_open = ids
             self._context.console.say(
                 f"waiting for the writers of {counted(len(ids), 'open ledger')}: "
                 + open_names(still_open, self._session.age_s)

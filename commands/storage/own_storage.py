@@ -57,14 +57,14 @@ def open_own_storage(context: CommandContext, flags: BookieFlags, *, is_locked: 
     try:
         if is_locked:
             locks.hold()
-        with _telling_of_full_disks(own):
+        with _explaining_full_disks(own):
             yield own
     finally:
         locks.release()
 
 
 @contextlib.contextmanager
-def _telling_of_full_disks(own: OwnStorage) -> Iterator[None]:
+def _explaining_full_disks(own: OwnStorage) -> Iterator[None]:
     """Errors caused by a full disk become a NoRoomError; otherwise most would look like damage."""
     from bkctl.storage.advice import FULL_DISK_RUNBOOK, with_path
     from bkctl.storage.disk_room import file_limit_advice, lacks_room

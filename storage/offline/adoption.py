@@ -55,7 +55,7 @@ from bkctl.storage.index.journaled_rows import read_journaled_ledgers
 from bkctl.storage.index.ledger_index import NEEDS_INTEGRITY_CHECK
 from bkctl.storage.index.seal import open_sealed_index
 from bkctl.storage.journal.log_mark import NO_MARK, read_last_mark
-from bkctl.storage.offline.adoption_build import BuildReport, IndexBuild, LogPlaces, building_path, discard_build
+from bkctl.storage.offline.adoption_build import BuildReport, IndexBuild, LocatedLogs, building_path, discard_build
 from bkctl.storage.ports import Children, FileSystem, OpenIndexStore
 from bkctl.storage.rebuild.rebuild import IndexRebuild, plan_rebuild
 
@@ -156,7 +156,7 @@ def index_directories(config: StorageConfig) -> list[str]:
     return [current_directory(each) for each in config.effective_index_directories]
 
 
-def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> LogPlaces:
+def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> LocatedLogs:
     """All entry logs with their sizes. AdoptionRefusedError if ``is_unique`` and two directories share a log id."""
     directories = [current_directory(each) for each in config.ledger_directories]
     positions: dict[EntryLogId, int] = {}
@@ -172,7 +172,7 @@ def locate_logs(fs: FileSystem, config: StorageConfig, *, is_unique: bool) -> Lo
                 )
             if fs.size(path) >= sizes_bytes.get(log_id, 0):
                 positions[log_id], sizes_bytes[log_id] = position, fs.size(path)
-    return LogPlaces(directories, positions, sizes_bytes)
+    return LocatedLogs(directories, positions, sizes_bytes)
 
 
 def _java_indexes(fs: FileSystem, config: StorageConfig) -> dict[str, JavaIndex]:

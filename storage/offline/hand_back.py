@@ -130,7 +130,7 @@ def hand_back(
     path = _note_path(config)
     note = read_note(fs, path)
     if note is None:
-        _flush_and_tell(fs, open_index, config, now_ms, report, on_progress)
+        _flush_and_report(fs, open_index, config, now_ms, report, on_progress)
         note = begin_note(fs, config, OWN_INDEX_ASIDE)
         write_note(fs, path, note)
     elif any(_own_names(fs, directory) for directory in index_directories(config)):
@@ -145,7 +145,7 @@ def hand_back(
     return report
 
 
-def _flush_and_tell(
+def _flush_and_report(
     fs: FileSystem,
     open_index: OpenIndexStore,
     config: StorageConfig,

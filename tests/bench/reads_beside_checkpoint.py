@@ -27,13 +27,13 @@ import uvloop
 
 from bkctl.runtime.bookie.boot.process import SWITCH_INTERVAL_S
 from bkctl.runtime.bookie.serving.checkpoints import CHECKPOINT_LANE, CheckpointPace
-from bkctl.runtime.bookie.serving.reads import READS_LANE, ReadBatcher, new_job
+from bkctl.runtime.bookie.serving.reads import READS_LANE, ReadBatcher, new_read
 from bkctl.runtime.net.loop import LaneWorkers
 from bkctl.runtime.protocol.status import Status
 from bkctl.storage.adapters.filesystem import OsFileSystem
 from bkctl.storage.adapters.index_store import WRITE_BUFFER_BYTES, open_plyvel
 from bkctl.storage.config import EngineConfig
-from bkctl.storage.engine.checkpoint import CheckpointDone, CheckpointJob
+from bkctl.storage.engine.checkpoint import CheckpointDone, DirectoryCheckpoint
 from bkctl.storage.engine.engine import LedgerDirectoryEngine
 from bkctl.storage.engine.memtable import ENTRY_OVERHEAD_BYTES
 from bkctl.storage.engine.replay import checkpoint_now
@@ -104,7 +104,7 @@ class Workload:
                 return count
             ledger_id = self._random.randrange(LEDGER_COUNT)
             entry_id = self._random.randrange(1, stored_entry_count)
-            outcome = await self._reads.read(new_job(self.engine, ledger_id, entry_id, needs_last_entry=False))
+            outcome = await self._reads.read(new_read(self.engine, ledger_id, entry_id, needs_last_entry=False))
             assert outcome.status is Status.OK
         raise AssertionError("count never ends")
 
@@ -131,7 +131,7 @@ class Workload:
         asyncio.get_running_loop().call_later(seconds, stop.set)
         return await self.read_until(stop, stored_entry_count)
 
-    def _write(self, job: CheckpointJob) -> CheckpointDone:
+    def _write(self, job: DirectoryCheckpoint) -> CheckpointDone:
         pace = CheckpointPace(time.monotonic, time.sleep)
         pace.begin()
         return self.engine.write_checkpoint(job, pace.pause)

@@ -73,7 +73,7 @@ class Finding(NamedTuple):
     is_warning: bool = False
 
 
-async def look(name: str, check: Awaitable[Finding]) -> StartCheck:
+async def run_check(name: str, check: Awaitable[Finding]) -> StartCheck:
     """Do one check."""
     try:
         finding = await check
@@ -101,12 +101,12 @@ class StartChecks:
 
     async def run(self) -> list[StartCheck]:
         """Do all checks that are possible."""
-        done = [await look("port", self._port())]
+        done = [await run_check("port", self._port())]
         if self._config.admin.is_http_enabled:
-            done.append(await look("admin port", self._admin_port()))
-            done.append(await look("admin token", self._admin_token()))
+            done.append(await run_check("admin port", self._admin_port()))
+            done.append(await run_check("admin token", self._admin_token()))
         elif self._config.admin.has_scrape_port:
-            done.append(await look("scrape port", self._scrape_port()))
+            done.append(await run_check("scrape port", self._scrape_port()))
         uri = parse_metadata_uri(self._config.metadata_uri)
         try:
             store = await self._ports.connect_metadata(uri.servers, self._config.zookeeper)
@@ -119,18 +119,18 @@ class StartChecks:
                 done += await self._of_cluster(store)
             finally:
                 await store.close()
-        return [*done, *await self._of_storage(), await look("disks", self._disks())]
+        return [*done, *await self._of_storage(), await run_check("disks", self._disks())]
 
     async def _of_storage(self) -> list[StartCheck]:
-        locks = await look("locks", self._locks())
+        locks = await run_check("locks", self._locks())
         if locks.result is CheckResult.FAILED:
             is_in_use = isinstance(locks.error, DirectoryLockedError)
             reason = f"the directories {'are in use' if is_in_use else 'cannot be locked'}"
             return [locks, *(StartCheck(name, CheckResult.NOT_CHECKED, reason) for name in ("index", "journals"))]
-        index = await look("index", self._index())
+        index = await run_check("index", self._index())
         if index.result is CheckResult.FAILED:
             return [locks, index, StartCheck("journals", CheckResult.NOT_CHECKED, "no index")]
-        journals = await look("journals", self._journals())
+        journals = await run_check("journals", self._journals())
         if isinstance(journals.error, RehearsalImpossibleError):
             journals = StartCheck("journals", CheckResult.NOT_CHECKED, journals.detail)
         return [locks, index, journals]
@@ -173,11 +173,11 @@ class StartChecks:
     async def _of_cluster(self, store: MetadataStore) -> list[StartCheck]:
         uri = parse_metadata_uri(self._config.metadata_uri)
         metadata = BookieMetadata(store, uri, self._config, LiveSettings(self._config))
-        cluster = await look("cluster", self._cluster(metadata))
+        cluster = await run_check("cluster", self._cluster(metadata))
         if cluster.result is CheckResult.FAILED:
             return [cluster, StartCheck("cookies", CheckResult.NOT_CHECKED, "no cluster")]
-        cookies = await look("cookies", self._cookies(metadata))
-        return [cluster, cookies, await look("registration", self._registration(metadata))]
+        cookies = await run_check("cookies", self._cookies(metadata))
+        return [cluster, cookies, await run_check("registration", self._registration(metadata))]
 
     async def _cluster(self, metadata: BookieMetadata) -> Finding:
         info = await read_cluster_info(metadata.store, metadata.uri.root, self._config.zookeeper.layout)

@@ -24,7 +24,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
-from bkctl.runtime.bookie.collection.compaction import CompactionThrottle, DirectoryTools, LogScanner, finish_jobs
+from bkctl.runtime.bookie.collection.compaction import (
+    CompactionThrottle,
+    DirectoryTools,
+    LogScanner,
+    await_cancelled_work,
+)
 from bkctl.runtime.bookie.collection.compaction_survivors import COMPACTION_LANE
 from bkctl.runtime.bookie.collection.forward_proof import ForwardProof
 from bkctl.runtime.bookie.collection.ledgers import ClusterGuard, LedgerCollector, LocalLedgers, OverreplicatedCollector
@@ -236,7 +241,7 @@ class GarbageCollector:
         self._cut_offs_count += 1  # before ``force`` sees that a compaction has ended
         if any(await asyncio.gather(*(compaction.cut_off() for compaction in self._compactions))):
             self._is_requested = True
-        await finish_jobs(self._workers)
+        await await_cancelled_work(self._workers)
 
     async def _run_round(self, forced: frozenset[CompactionKind] | None) -> None:
         failed_count = 0

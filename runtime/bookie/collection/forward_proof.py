@@ -211,10 +211,10 @@ class ForwardProof:
 
     async def _require(self) -> Versioned[CollectionNote] | None:
         """The note; MetadataError if the metadata is older than it was."""
-        note, reason = await self._look()
+        note, reason = await self._check_age()
         if reason is not None:
             await self._store.sync(self._root)  # a new session may have read from a server that lags behind
-            note, reason = await self._look()
+            note, reason = await self._check_age()
         if reason is None:
             self.stopped = None
             self._metrics.deletion_stopped = 0
@@ -227,7 +227,7 @@ class ForwardProof:
             "the present metadata does not have"
         )
 
-    async def _look(self) -> tuple[Versioned[CollectionNote] | None, str | None]:
+    async def _check_age(self) -> tuple[Versioned[CollectionNote] | None, str | None]:
         """The note, and why the metadata is older than it was."""
         note, seen = await self._find_note(), self._seen
         if seen is not None and not self._has_notes:

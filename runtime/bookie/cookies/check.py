@@ -218,7 +218,7 @@ class CookieCheckService:
         )
         if _depends_on_ledgers(evidence):
             # Reads whole journals, so only if the result matters.
-            directories = await self._run_blocking(self._look, directories)
+            directories = await self._run_blocking(self._with_traces, directories)
             evidence = msgspec.structs.replace(evidence, directories=directories)
         return evidence, version
 
@@ -245,7 +245,7 @@ class CookieCheckService:
                 found[bookie_id] = cookie
         return found
 
-    def _look(self, directories: tuple[DirectoryState, ...]) -> tuple[DirectoryState, ...]:
+    def _with_traces(self, directories: tuple[DirectoryState, ...]) -> tuple[DirectoryState, ...]:
         return tuple(
             look_for_ledgers(self._file_system, directory) if directory.trouble is None else directory
             for directory in directories

@@ -225,11 +225,11 @@ def look_for_ledgers(file_system: FileSystem, state: DirectoryState) -> Director
     """
     current = filenames.current_directory(state.path)
     names = file_system.list_directory(current) if state.has_files else []
-    has_ledgers = any(_tells_of_ledgers(file_system, os.path.join(current, name), name) for name in names)
+    has_ledgers = any(_proves_ledgers(file_system, os.path.join(current, name), name) for name in names)
     return msgspec.structs.replace(state, has_ledgers=has_ledgers)
 
 
-def _tells_of_ledgers(file_system: FileSystem, path: str, name: str) -> bool:
+def _proves_ledgers(file_system: FileSystem, path: str, name: str) -> bool:
     if name.endswith(filenames.TEMPORARY_SUFFIX) or _MARK.fullmatch(name):
         return False
     if filenames.parse_journal_file_name(name) is not None:

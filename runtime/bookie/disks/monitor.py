@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from bkctl.runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, DiskVerdict, judge, next_look_s
+from bkctl.runtime.bookie.disks.rules import BookieDisks, DiskSample, DiskState, DiskVerdict, judge, next_check_s
 from bkctl.runtime.config import DiskConfig
 from bkctl.runtime.ports import BookieInfo, Clock, Workers
 from bkctl.storage.config import StorageConfig
@@ -80,7 +80,7 @@ class DiskMonitor:
                 percent(change.sample.used_fraction),
                 size(change.sample.usable_bytes),
             )
-        self._interval_s = next_look_s(disks, verdict.states, self._config)
+        self._interval_s = next_check_s(disks, verdict.states, self._config)
         self.samples, self.verdict = disks, verdict
         self._on_verdict(verdict)
         return verdict

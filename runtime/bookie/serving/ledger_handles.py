@@ -54,7 +54,7 @@ class LedgerHandles:
         self._storage = storage
         self._journals = journals
         self._handles_max = handles_max
-        self._place_count = math.lcm(len(storage.engines), len(journals))
+        self._route_count = math.lcm(len(storage.engines), len(journals))
         self._handles: OrderedDict[int, LedgerHandle] = OrderedDict()
         self._fences_in_flight: dict[int, asyncio.Future[None]] = {}
 
@@ -62,9 +62,9 @@ class LedgerHandles:
         """The journal for all records of a ledger; a single one keeps them in order."""
         return self._journals[ledger_id % len(self._journals)]
 
-    def place_of(self, ledger_id: int) -> int:
+    def route_of(self, ledger_id: int) -> int:
         """A number shared by the ledgers that have both ledger directory and journal in common."""
-        return ledger_id % self._place_count
+        return ledger_id % self._route_count
 
     def open(self, ledger_id: int, master_key: bytes, *, is_plain_add: bool = False) -> LedgerHandle:
         """Handle of a ledger, creating the ledger if it is unknown; MasterKeyMismatchError, DeletionPendingError.
