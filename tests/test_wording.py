@@ -1,6 +1,6 @@
 """User-visible text and documents are plain English: no word of a list of odd ones.
 
-To cover another package or directory of documents, add its path to ``CODE`` or ``DOCUMENTS``.
+To cover another package or folder of documents, add its path to ``CODE`` or ``DOCUMENTS``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ODD_WORDS = {
     r"\b(the|five|six|\w+'s|commands) floors?\b|\bthe (house|roof|cellar)\b": "layer, the name of the package",
     r"\bshall\b": "must, will, can",
     r"\bhitherto\b|\bthereof\b|\btherein\b|\bwherein\b|\bthereby\b": "a shorter sentence",
-    r"\bdirectories?\b": "directory",
+    r"\bfolders?\b": "directory",
     r"\bunder way\b": "running, in progress",
     r"\b(is|was|are|were|be|been) cut off\b": "interrupted",
     r"\bstands? (in|at|behind|before|on)\b": "is",
