@@ -68,7 +68,7 @@ class WorkProgress:
 
 
 @asynccontextmanager
-async def reporting_cut_off(context: CommandContext, ledgers: int, rest: str = "") -> AsyncIterator[WorkProgress]:
+async def reporting_interruption(context: CommandContext, ledgers: int, rest: str = "") -> AsyncIterator[WorkProgress]:
     """If the work inside ends early, for any reason: print what is done, what is left, and how to continue.
 
     ``rest`` ends the sentence about what is left. ChangeCutOffError when ZooKeeper is the reason.

@@ -12,7 +12,7 @@ from bkctl.commands.context import CommandContext, CopyFlags
 from bkctl.commands.effect import Effect
 from bkctl.commands.errors import InvalidArgumentError, Outcome
 from bkctl.commands.help_page import COPYING, HelpCommand, HelpGroup
-from bkctl.commands.outages import reporting_cut_off
+from bkctl.commands.outages import reporting_interruption
 from bkctl.commands.parse import all_ledger_ids, parse_bookie_id
 from bkctl.commands.recover_ledger import recover_ledger
 from bkctl.commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
@@ -106,7 +106,7 @@ async def failed_bookie(
             report = await recovery.run(found)
         else:
             async with (
-                reporting_cut_off(context, len(found.ledgers)) as work,
+                reporting_interruption(context, len(found.ledgers)) as work,
                 access.open_change(context, plan, found) as change,
             ):
                 await recovery.require_down(bookie_ids)

@@ -15,7 +15,7 @@ import typer
 from bkctl.commands.bookie.leaving_report import leaving_outcome, nothing_left, report_fields
 from bkctl.commands.bookie.restart_check import objection_rows
 from bkctl.commands.context import CommandContext, CopyFlags
-from bkctl.commands.outages import reporting_cut_off
+from bkctl.commands.outages import reporting_interruption
 from bkctl.commands.recovery_job import as_recorded, delete_finished_jobs, open_job, read_rest, start_of, work_of
 from bkctl.commands.recovery_progress import recovery_progress
 from bkctl.commands.recovery_rendering import LEAVING_PLAN_TABLE, plan_row, shortened
@@ -99,7 +99,7 @@ async def drain_or_decommission(context: CommandContext, request: LeavingRequest
         plan = _change_plan(access, found, request)
         rest = "" if request.is_drain_only else "; the cookie is deleted last"
         async with (
-            reporting_cut_off(context, len(found.recovery.ledgers), rest) as work,
+            reporting_interruption(context, len(found.recovery.ledgers), rest) as work,
             access.open_change(context, plan, found.recovery, LEAVING_PLAN_TABLE) as change,
         ):
             run = _Run(context, session, access, operation, request, found, change, work)
